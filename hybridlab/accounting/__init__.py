@@ -1,0 +1,1 @@
+"""What a model costs: parameters, FLOPs under named conventions, KV-cache bytes. No torch."""

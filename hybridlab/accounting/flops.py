@@ -1,0 +1,122 @@
+"""The FLOPs ledger: one walk over the plan, priced under a named convention.
+
+Papers count the same model differently (causal half or full square, window pairs, embedding). A convention is data;
+the walk is the same for all of them. CONVENTIONS: a product of (m, k) and (k, n) costs 2·m·k·n; training is three
+times the forward pass.
+
+    python -c "import hybridlab; print(hybridlab.flops('vanilla', 128, 'consa'))"
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.accounting.parameters import mlp_matrices
+from hybridlab.config.schema import Shape
+from hybridlab.errors import UserError
+from hybridlab.plan.attention_map import AttentionKind, AttentionMap, Full, Window
+from hybridlab.plan.plan import Plan, Visit
+
+if TYPE_CHECKING:
+    from hybridlab.models.decoder import Decoder
+
+TRAINING_FACTOR = 3
+"""Forward, gradient of the inputs, gradient of the weights."""
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a paper counts. `full_keys` and `window_keys`: keys charged to each query, from the length (and window)."""
+
+    name: str
+    source: str
+    full_keys: Callable[[int], float]
+    window_keys: Callable[[int, int], float]
+
+
+def _exact_window_pairs(length: int, window: int) -> float:
+    """Mean over the queries of min(i + 1, w)."""
+    inside = min(window, length)
+    return (inside * (inside + 1) / 2 + (length - inside) * window) / length
+
+
+CONVENTIONS = {
+    c.name: c
+    for c in (
+        Convention("executed", "what the eager kernel multiplies: the whole square", lambda s: s, lambda s, w: s),
+        Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: w / 2),
+        Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
+        Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs of one sequence. `breakdown` holds forward FLOPs by component."""
+
+    forward: float
+    training: float
+    unit: str
+    breakdown: dict[str, float]
+
+
+def convention_named(name: str) -> Convention:
+    if name not in CONVENTIONS:
+        raise UserError(f"convention {name!r} is unknown; known: {', '.join(CONVENTIONS)}")
+    return CONVENTIONS[name]
+
+
+def ledger(shape: Shape, plan: Plan, attention_map: AttentionMap, seq_len: int, convention: str) -> Cost:
+    """FLOPs of one sequence of `seq_len` tokens, walked over the plan's places."""
+    rules = convention_named(convention)
+    breakdown: dict[str, float] = defaultdict(float)
+    for _, visit in plan.places():
+        for component, amount in _visit_cost(shape, visit, attention_map, seq_len, rules).items():
+            breakdown[component] += amount
+    breakdown["head"] += 2 * shape.vocab * shape.width * seq_len
+    forward = sum(breakdown.values())
+    return Cost(forward, TRAINING_FACTOR * forward, "FLOPs per sequence", dict(breakdown))
+
+
+def _visit_cost(
+    shape: Shape, visit: Visit, attention_map: AttentionMap, seq_len: int, rules: Convention
+) -> dict[str, float]:
+    cost: dict[str, float] = {}
+    if visit.part != "mlp":
+        heads = visit.heads or tuple(range(shape.heads))
+        kv_heads = {h // shape.group for h in heads}
+        rows = 2 * shape.head_width * (len(heads) + len(kv_heads))
+        cost["projections"] = 2 * shape.width * rows * seq_len
+        kinds = attention_map.layers[visit.layer]
+        keys = sum(_keys(kinds[h // shape.group], seq_len, rules) for h in heads)
+        cost["attention"] = 4 * shape.head_width * keys * seq_len
+    if visit.part != "attention":
+        cost["mlp"] = 2 * mlp_matrices(shape) * seq_len
+    return cost
+
+
+def _keys(kind: AttentionKind, seq_len: int, rules: Convention) -> float:
+    """Keys charged to each query of a head; a mixed head runs both kernels and is charged for both."""
+    if isinstance(kind, Full):
+        return rules.full_keys(seq_len)
+    window = rules.window_keys(seq_len, kind.width)
+    return window if isinstance(kind, Window) else window + rules.full_keys(seq_len)
+
+
+def flops(
+    model_or_arch: Decoder | str, seq_len: int, convention: str = "executed", size: str = "tiny", **parts: Any
+) -> Cost:
+    """FLOPs of one sequence for a model, or for `--arch` and `--size` names (then without building the model)."""
+    if isinstance(model_or_arch, str):
+        from hybridlab.config.loading import Layer
+        from hybridlab.config.resolve import resolve
+        from hybridlab.plan.from_config import map_of, plan_of
+
+        config = resolve(model_or_arch, size, layers=[Layer(parts)])
+        return ledger(config.shape, plan_of(config), map_of(config.map, config.shape), seq_len, convention)
+    model = model_or_arch
+    return ledger(model.shape, model.plan, model.attention_map, seq_len, convention)

@@ -1,0 +1,79 @@
+"""A run's configuration from its arch, size, data and overrides; its identity; and the window that a size brings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from hybridlab.config.loading import Layer, check, load_preset, merge, parse_setting, preset_names
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
+
+NUMERICS_VERSION = 1
+"""Bumped by hand when the same configuration gives other numbers than before, so that old runs are not reused."""
+
+WINDOWED_KINDS = ("window", "rule", "mixed")
+
+
+def resolve(
+    arch: str, size: str, data: str | None = None, layers: Iterable[Layer] = (), settings: Iterable[str] = ()
+) -> RunConfig:
+    """The checked configuration of `--arch`, `--size`, `--data`, further layers and `--set` texts, in this order.
+
+    A size brings its own window w (512 in ConSA's models, 16 in tiny); `window: w` at the top overrides it, and the
+    map takes it where it has none of its own.
+    """
+    named = Layer({"arch": arch, "size": size})
+    stack = [load_preset("size", size), load_preset("arch", arch), named]
+    if data is not None:
+        stack.append(data_layer(data))
+    stack += [*layers, *(parse_setting(text) for text in settings)]
+    return check(RunConfig, _place_window(merge(*stack)))
+
+
+def data_layer(data: str) -> Layer:
+    """`--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …)."""
+    if data in preset_names("data"):
+        return load_preset("data", data)
+    if ":" not in data and data != "embedded":
+        known = ", ".join(preset_names("data"))
+        raise UserError(
+            f"--data {data}: neither a data preset ({known}) nor a source; "
+            "a source is embedded, text:PATH, jsonl:PATH, hub:NAME or shards:DIR"
+        )
+    return Layer({"data": {"source": data}}, {("data", "source"): f"--data {data}", (): f"--data {data}"})
+
+
+def _place_window(layer: Layer) -> Layer:
+    values = dict(layer.values)
+    window = values.pop("window", None)
+    mapping = values.get("map")
+    if window is not None and isinstance(mapping, dict) and mapping.get("kind") in WINDOWED_KINDS:
+        values["map"] = {"window": window, **mapping}
+        return Layer(values, {("map", "window"): layer.origin(("window",)), **layer.origins})
+    return Layer(values, layer.origins)
+
+
+def identity(config: RunConfig) -> dict[str, Any]:
+    """What makes a run this run: all of its configuration but `runtime`, the names, and the numerics version.
+
+    The parents are in it by their hashes, in `init.run` and in a learned map's `run`.
+    """
+    content = config.model_dump(mode="json", exclude={"runtime", "arch", "size"})
+    return {"numerics_version": NUMERICS_VERSION, **content}
+
+
+def run_hash(config: RunConfig) -> str:
+    """Sixteen hexadecimal digits that name the run."""
+    canonical = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def parents(config: RunConfig) -> list[str]:
+    """The hashes of the runs that this one needs."""
+    needed = [config.init.run] if config.init else []
+    if config.map.kind == "learned":
+        needed.append(config.map.run)
+    return list(dict.fromkeys(needed))

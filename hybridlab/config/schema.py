@@ -1,0 +1,280 @@
+"""The schema of a run. Every field is read by something; an unknown field is an error that names the nearest one.
+
+A run's identity covers all of it but `runtime`, which holds what may change between two starts of the same run.
+Units stand in the names: steps are optimizer steps, tokens are tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Granularity = Literal["layer", "head-all", "head-single"]
+
+
+class Strict(BaseModel):
+    """No unknown keys, no silent conversions, no change after the check."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Init(Strict):
+    """How weights are drawn. Normal distributions with mean 0; norms start at 1."""
+
+    scheme: Literal["constant", "inverse-sqrt-width"] = "constant"
+    """constant: every linear layer has `std`; inverse-sqrt-width: std / sqrt(width)."""
+    std: PositiveFloat = 0.02
+    embedding_std: PositiveFloat = 0.02
+    scale_outputs_by_depth: bool = False
+    """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2)."""
+
+
+class Shape(Strict):
+    """The parameters of a model."""
+
+    family: Literal["llama", "qwen3"]
+    layers: PositiveInt
+    width: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_width: PositiveInt
+    ffn_width: PositiveInt
+    vocab: PositiveInt
+    rope_base: PositiveFloat = 10000.0
+    norm_eps: PositiveFloat = 1e-6
+    tied_embeddings: bool = True
+    embedding_scale: PositiveFloat = 1.0
+    """Factor on the embeddings after the lookup; the output head uses them unscaled."""
+    init: Init = Init()
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Shape:
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
+                f"every KV head serves the same number of query heads"
+            )
+        if self.head_width % 2:
+            raise ValueError(f"head_width {self.head_width} is odd; rotary positions turn pairs of channels")
+        return self
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.heads // self.kv_heads
+
+
+class FullMap(Strict):
+    kind: Literal["full"]
+
+
+class WindowMap(Strict):
+    """Every head a window: the control that must fail on what lies outside."""
+
+    kind: Literal["window"]
+    window: PositiveInt
+
+
+class RuleMap(Strict):
+    """ConSA's hand-made baselines (section 5.1)."""
+
+    kind: Literal["rule"]
+    granularity: Literal["layer", "head"]
+    rho: Fraction
+    window: PositiveInt
+    nearest: bool = False
+
+
+class MixedMap(Strict):
+    """Every head mixes both kinds while a controller learns which one it keeps."""
+
+    kind: Literal["mixed"]
+    window: PositiveInt
+
+
+class ExplicitMap(Strict):
+    """Masks written out, as in masks.json: rows of 1 (full) and 0 (window)."""
+
+    kind: Literal["explicit"]
+    masks: list[list[Literal[0, 1]]]
+    window: PositiveInt
+
+
+class LearnedMap(Strict):
+    """The masks that another run has learned, named by its hash; known before that run has started."""
+
+    kind: Literal["learned"]
+    run: str
+
+
+MapConfig = Annotated[FullMap | WindowMap | RuleMap | MixedMap | ExplicitMap | LearnedMap, Field(discriminator="kind")]
+
+
+class MaskLearningConfig(Strict):
+    """ConSA stage 1 (section 4, appendix B). The paper states one learning rate, 3e-4, with which no mask can move."""
+
+    kind: Literal["mask-learning"]
+    rho: Fraction
+    granularity: Granularity = "head-all"
+    binarize: Literal["topk", "threshold"] = "topk"
+    nearest: bool = False
+    mask_lr: PositiveFloat = 0.1
+    multiplier_lr: PositiveFloat = 0.1
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    alpha_init: float = 5.0
+    temperature: PositiveFloat = 2 / 3
+    stretch: tuple[float, float] = (-0.1, 1.1)
+    target_warmup_steps: NonNegativeInt = 0
+    """Raise the target linearly from 0 to rho over these steps; 0 is the paper's fixed target."""
+
+    @model_validator(mode="after")
+    def _stretch_covers(self) -> MaskLearningConfig:
+        low, high = self.stretch
+        if not (low < 0 and high > 1):
+            raise ValueError(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does")
+        return self
+
+
+class Mix(Strict):
+    """Shares of the rows of every batch. Text is corpus text; the others are synthetic tasks."""
+
+    text: Fraction = 1.0
+    retrieval: Fraction = 0.0
+    assignment: Fraction = 0.0
+
+    @model_validator(mode="after")
+    def _sums_to_one(self) -> Mix:
+        total = self.text + self.retrieval + self.assignment
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"the shares of the mix add up to {total:g}; they must add up to 1")
+        return self
+
+
+class Data(Strict):
+    """Where tokens come from."""
+
+    source: str = "embedded"
+    """embedded, text:PATH, jsonl:PATH, hub:NAME[:CONFIG], or shards:DIR (made by `hybridlab data prepare`)."""
+    tokenizer: str = "bpe:896"
+    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME."""
+    field: str = "text"
+    """The field that holds the text, for jsonl: and hub: sources."""
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    max_documents: PositiveInt | None = None
+    mix: Mix = Mix()
+    task_loss_weight: PositiveFloat = 2.0
+    """Weight of an answer of a synthetic task in the loss; a text token has weight 1."""
+
+
+class Optimizer(Strict):
+    """AdamW."""
+
+    lr: PositiveFloat = 3e-4
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.1
+    decay_all: bool = False
+    """Decay norms and embeddings too (as OLMo does); otherwise only the matrices of the blocks and the head."""
+
+
+class Schedule(Strict):
+    """Learning rate as a factor of the peak, over optimizer steps."""
+
+    kind: Literal["cosine", "wsd", "trapezoidal"] = "cosine"
+    """wsd: constant, then linear decay; trapezoidal: constant, then 1 - sqrt decay. All start with linear warm-up."""
+    warmup_steps: NonNegativeInt = 0
+    decay_fraction: Fraction = 0.2
+    """Share of all steps that decays (wsd and trapezoidal; a cosine decays from the end of the warm-up on)."""
+    final_ratio: Fraction = 0.1
+
+
+class Training(Strict):
+    steps: PositiveInt
+    tokens_per_step: PositiveInt
+    seq_len: Annotated[int, Field(ge=2)]
+    seed: NonNegativeInt = 0
+    clip: PositiveFloat = 1.0
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+
+    @model_validator(mode="after")
+    def _whole_rows(self) -> Training:
+        if self.tokens_per_step % self.seq_len:
+            down = self.tokens_per_step // self.seq_len * self.seq_len
+            raise ValueError(
+                f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
+                f"use {max(down, self.seq_len)} or {down + self.seq_len}"
+            )
+        if self.schedule.warmup_steps > self.steps:
+            raise ValueError(
+                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})"
+            )
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Sequences in one optimizer step."""
+        return self.tokens_per_step // self.seq_len
+
+
+class Evaluation(Strict):
+    """What is measured when a run ends."""
+
+    validation_windows: PositiveInt = 320
+    task_rows: PositiveInt = 128
+    task_window: PositiveInt | None = None
+    """The w that separates answers inside from answers outside; the map's own window where none is given."""
+
+
+class InitFrom(Strict):
+    """Start from the final weights of another run, named by its hash, with a new optimizer state."""
+
+    run: str
+
+
+class Runtime(Strict):
+    """What may differ between two starts of one run without making it another run."""
+
+    micro_batch_rows: PositiveInt | None = None
+    kernel: Literal["auto", "eager", "sdpa", "banded"] = "auto"
+    device: str = "auto"
+    threads: PositiveInt | None = None
+    log_every: PositiveInt = 10
+    checkpoint_every: PositiveInt = 200
+    keep_checkpoints: PositiveInt = 2
+
+
+class RunConfig(Strict):
+    """A whole run, resolved."""
+
+    arch: str
+    size: str
+    shape: Shape
+    map: MapConfig = FullMap(kind="full")
+    plan: list[dict[str, Any]] = []
+    """Edits of the plain plan, in order: `{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}`."""
+    controller: MaskLearningConfig | None = None
+    data: Data = Data()
+    training: Training
+    evaluation: Evaluation = Evaluation()
+    init: InitFrom | None = None
+    runtime: Runtime = Runtime()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> RunConfig:
+        learns = self.controller is not None
+        if learns != isinstance(self.map, MixedMap):
+            raise ValueError(
+                "a mask-learning controller and a map of kind mixed belong together; "
+                "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with masks that are learned"
+            )
+        if learns and self.plan:
+            raise ValueError("masks are learned on the plain plan; leave `plan` empty")
+        return self

@@ -1,0 +1,119 @@
+"""Batches as functions of (seed, step): nothing about the reader needs saving, and a resumed run sees the same data.
+
+Text comes in fixed windows of S tokens; every epoch is a permutation of all windows, so that each is seen once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from hybridlab.config.schema import Data, Training
+from hybridlab.data.shards import Corpus
+from hybridlab.data.tasks import RESERVED, TASKS, make_row
+from hybridlab.errors import UserError
+
+# First words of the seed sequences, so that no two uses of randomness share a stream.
+_ORDER, _TASK, _EVALUATION = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """tokens (R, S) int64; weights (R, S) float32, the weight of each token as a target (the first is never one)."""
+
+    tokens: np.ndarray
+    weights: np.ndarray
+
+
+class Windows:
+    """All whole windows of `length` tokens in a list of shards; a window never crosses shards."""
+
+    def __init__(self, shards: list[np.ndarray], length: int) -> None:
+        self.shards, self.length = shards, length
+        self.ends = np.cumsum([len(shard) // length for shard in shards], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        shard = int(np.searchsorted(self.ends, index, side="right"))
+        start = (index - (int(self.ends[shard - 1]) if shard else 0)) * self.length
+        return self.shards[shard][start : start + self.length].astype(np.int64)
+
+
+class Batches:
+    """The training batches of a run."""
+
+    def __init__(self, corpus: Corpus, data: Data, training: Training, vocab: int) -> None:
+        self.seed, self.length = training.seed, training.seq_len
+        self.offset, self.task_weight = corpus.vocab, data.task_loss_weight
+        self.counts = row_counts(data, training.rows)
+        self.windows = Windows(corpus.train, training.seq_len)
+        check_vocabulary(corpus, data, vocab)
+        for split, shards in (("training", corpus.train), ("validation", corpus.validation)):
+            if self.counts["text"] and not len(Windows(shards, training.seq_len)):
+                tokens = sum(len(shard) for shard in shards)
+                raise UserError(
+                    f"data source {data.source}: the {split} part has {tokens} tokens, less than one sequence of "
+                    f"{training.seq_len}; give more text or lower training.seq_len"
+                )
+
+    def batch(self, step: int) -> Batch:
+        """The batch of optimizer step `step` (0-based): text rows first, then each task."""
+        tokens = np.empty((sum(self.counts.values()), self.length), dtype=np.int64)
+        weights = np.zeros(tokens.shape, dtype=np.float32)
+        row = 0
+        for index in range(self.counts["text"]):
+            tokens[row], weights[row] = self._text(step * self.counts["text"] + index), 1.0
+            row += 1
+        for number, task in enumerate(TASKS):
+            for index in range(self.counts[task]):
+                rng = np.random.default_rng((_TASK, self.seed, step, number, index))
+                made = make_row(task, self.length, rng)
+                tokens[row] = made.tokens + self.offset
+                weights[row, made.answers] = self.task_weight
+                row += 1
+        weights[:, 0] = 0.0
+        return Batch(tokens, weights)
+
+    def _text(self, index: int) -> np.ndarray:
+        epoch, place = divmod(index, len(self.windows))
+        return self.windows[int(_permutation(self.seed, epoch, len(self.windows))[place])]
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+    return np.random.default_rng((_ORDER, seed, epoch)).permutation(size)
+
+
+def task_generator(number: int, row: int) -> np.random.Generator:
+    """The randomness of a row used for evaluation: the same rows for every run, never those of training."""
+    return np.random.default_rng((_EVALUATION, number, row))
+
+
+def row_counts(data: Data, rows: int) -> dict[str, int]:
+    """Rows of each kind in a batch: the shares by largest remainder, the same in every step."""
+    shares = {"text": data.mix.text, **{task: getattr(data.mix, task) for task in TASKS}}
+    counts = {name: int(share * rows) for name, share in shares.items()}
+    by_remainder = sorted(shares, key=lambda name: counts[name] - shares[name] * rows)
+    for name in by_remainder[: rows - sum(counts.values())]:
+        counts[name] += 1
+    for name, share in shares.items():
+        if share > 0 and counts[name] == 0:
+            raise UserError(
+                f"data.mix.{name} = {share:g} of {rows} rows is no row at all; raise it, or tokens_per_step"
+            )
+    return counts
+
+
+def check_vocabulary(corpus: Corpus, data: Data, vocab: int) -> None:
+    """Refuse a model whose vocabulary does not hold the tokenizer's ids (and the tasks' reserved ones)."""
+    reserved = RESERVED if data.mix.text < 1 else 0
+    if corpus.vocab + reserved > vocab:
+        tasks = f" and the {reserved} reserved for the tasks" if reserved else ""
+        raise UserError(
+            f"shape.vocab = {vocab}: the tokenizer of {corpus.folder.name} has {corpus.vocab} tokens{tasks}; "
+            f"use a tokenizer of at most {vocab - reserved} tokens, or --set shape.vocab={corpus.vocab + reserved}"
+        )

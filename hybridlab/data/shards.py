@@ -1,0 +1,223 @@
+"""Tokenised corpora as memory-mapped shards, prepared once and checked whenever they are opened.
+
+A prepared folder holds `tokenizer.json`, `train-00000.bin …`, `validation-00000.bin …` (little-endian token ids) and
+`meta.json`, written last. Document i goes to validation when i is a multiple of round(1 / validation_fraction).
+
+    hybridlab data prepare text:book.txt --tokenizer bpe:1024 --out prepared
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from hybridlab.config.schema import Data
+from hybridlab.data.sources import files_key, read_documents, split_source
+from hybridlab.data.tokenizers import end_token, load_tokenizer, make_tokenizer, tokenizer_digest, vocabulary_size
+from hybridlab.errors import UserError
+from hybridlab.files import write_json
+
+FORMAT = 1
+SHARD_TOKENS = 100_000_000
+SPLITS = ("train", "validation")
+_DOCUMENTS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """An opened prepared folder. `train` and `validation` are lists of memory-mapped 1-d arrays of token ids."""
+
+    folder: Path
+    meta: dict[str, Any]
+    tokenizer: Tokenizer
+    train: list[np.ndarray]
+    validation: list[np.ndarray]
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all tokens and of the tokenizer: what a model can see of the data."""
+        return self.meta["fingerprint"]
+
+    @property
+    def vocab(self) -> int:
+        return self.meta["tokenizer"]["vocab"]
+
+    def tokens(self, split: str) -> int:
+        return sum(shard["tokens"] for shard in self.meta["splits"][split]["shards"])
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes of validation text per token, to turn a loss into bits per byte."""
+        return self.meta["splits"]["validation"]["bytes"] / max(1, self.tokens("validation"))
+
+
+def corpus_for(data: Data, cache: Path, report: Callable[[str], None] = lambda _: None) -> Corpus:
+    """The corpus of a configuration: opened where it is prepared already, prepared in `cache` where it is not."""
+    kind, argument = split_source(data.source)
+    if kind == "shards":
+        return open_corpus(Path(argument).expanduser())
+    folder = cache / _cache_key(data)
+    if not (folder / "meta.json").exists():
+        prepare(data, folder, report)
+    return open_corpus(folder)
+
+
+def _cache_key(data: Data) -> str:
+    asked = data.model_dump(mode="json", exclude={"mix", "task_loss_weight"})
+    content = json.dumps([FORMAT, asked, files_key(data.source)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def prepare(data: Data, folder: Path, report: Callable[[str], None] = lambda _: None) -> None:
+    """Tokenise a source into `folder`, which appears whole or not at all. A folder that holds something is refused."""
+    if split_source(data.source)[0] == "shards":
+        raise UserError(f"data source {data.source}: it is prepared already")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: the folder is not empty; choose another one with --out")
+    partial = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
+    partial.mkdir(parents=True)
+    try:
+        _write_corpus(data, partial, report)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> None:
+    period = max(2, round(1 / data.validation_fraction))
+
+    def documents() -> Iterator[str]:
+        return read_documents(data.source, data.field, data.max_documents)
+
+    def held_in() -> Iterator[str]:
+        return (text for i, text in enumerate(documents()) if i % period)
+
+    report(f"tokenizer {data.tokenizer}")
+    tokenizer = make_tokenizer(data.tokenizer, held_in())
+    vocab, end = vocabulary_size(tokenizer), end_token(tokenizer)
+    dtype = np.dtype("<u2" if vocab <= 2**16 else "<u4")
+    writers = {split: _ShardWriter(folder, split, dtype) for split in SPLITS}
+    count = 0
+    for texts in _batches(documents(), _DOCUMENTS_AT_ONCE):
+        for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+            split = "train" if count % period else "validation"
+            writers[split].add([*encoding.ids, end], len(text.encode()))
+            count += 1
+        report(f"{count:,} documents, {writers['train'].tokens:,} training tokens")
+    if count == 0:
+        raise UserError(f"data source {data.source}: it holds no documents")
+    if count < 2:
+        raise UserError(
+            f"data source {data.source}: one short document cannot be split into training and validation; "
+            "give more than one document, or a file longer than 32,768 characters"
+        )
+    splits = {split: writer.close() for split, writer in writers.items()}
+    tokenizer.save(str(folder / "tokenizer.json"))
+    digest = tokenizer_digest(tokenizer)
+    fingerprint = hashlib.sha256(digest.encode())
+    for split in SPLITS:
+        for shard in splits[split]["shards"]:
+            fingerprint.update(shard["sha256"].encode())
+    meta = {
+        "format": FORMAT,
+        "source": data.source,
+        "documents": count,
+        "dtype": dtype.str,
+        "tokenizer": {"spec": data.tokenizer, "sha256": digest, "vocab": vocab, "end": end},
+        "splits": splits,
+        "fingerprint": fingerprint.hexdigest(),
+    }
+    write_json(folder / "meta.json", meta)
+
+
+class _ShardWriter:
+    """Appends tokens of one split to shards of at most SHARD_TOKENS."""
+
+    def __init__(self, folder: Path, split: str, dtype: np.dtype) -> None:
+        self.folder, self.split, self.dtype = folder, split, dtype
+        self.shards: list[dict[str, Any]] = []
+        self.tokens = self.bytes = 0
+        self._open()
+
+    def _open(self) -> None:
+        self.name = f"{self.split}-{len(self.shards):05d}.bin"
+        self.file = (self.folder / self.name).open("wb")
+        self.digest, self.in_shard = hashlib.sha256(), 0
+
+    def add(self, ids: list[int], num_bytes: int) -> None:
+        raw = np.asarray(ids, dtype=self.dtype).tobytes()
+        self.file.write(raw)
+        self.digest.update(raw)
+        self.in_shard += len(ids)
+        self.tokens += len(ids)
+        self.bytes += num_bytes
+        if self.in_shard >= SHARD_TOKENS:
+            self._finish()
+            self._open()
+
+    def _finish(self) -> None:
+        self.file.close()
+        self.shards.append({"file": self.name, "tokens": self.in_shard, "sha256": self.digest.hexdigest()})
+
+    def close(self) -> dict[str, Any]:
+        self._finish()
+        return {"bytes": self.bytes, "shards": self.shards}
+
+
+def open_corpus(folder: Path, verify: bool = False) -> Corpus:
+    """Open a prepared folder. Sizes are always checked; with `verify` every digest is."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder}: no meta.json, so this is no prepared data; make it with `hybridlab data prepare`"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        raise UserError(f"{folder}/meta.json: it is damaged; prepare the data again") from None
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise UserError(f"{folder}/meta.json: its format is not {FORMAT}; prepare the data again")
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    if tokenizer_digest(tokenizer) != meta["tokenizer"]["sha256"]:
+        raise UserError(
+            f"{folder}/tokenizer.json: this is not the tokenizer that the shards were made with; "
+            "prepare the data again or restore the file"
+        )
+    arrays = {split: _open_split(folder, meta, split, verify) for split in SPLITS}
+    return Corpus(folder, meta, tokenizer, arrays["train"], arrays["validation"])
+
+
+def _open_split(folder: Path, meta: dict[str, Any], split: str, verify: bool) -> list[np.ndarray]:
+    dtype = np.dtype(meta["dtype"])
+    arrays = []
+    for shard in meta["splits"][split]["shards"]:
+        path = folder / shard["file"]
+        wanted = shard["tokens"] * dtype.itemsize
+        actual = path.stat().st_size if path.is_file() else -1
+        if actual != wanted:
+            found = "is missing" if actual < 0 else f"has {actual} bytes, but meta.json says {wanted}"
+            raise UserError(f"{path}: the shard {found}; prepare the data again")
+        if wanted == 0:
+            continue
+        array = np.memmap(path, dtype=dtype, mode="r")
+        if verify and hashlib.sha256(array).hexdigest() != shard["sha256"]:
+            raise UserError(f"{path}: the shard is damaged (its digest is not the one in meta.json); prepare it again")
+        arrays.append(array)
+    return arrays
+
+
+def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,156 @@
+"""Sources of documents, always in the same order.
+
+embedded      the Python standard library's own source files on this machine: real text, at hand without a network
+text:PATH     a text file, or a folder of .txt and .md files; a long file is cut at line ends into documents
+jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files); `field` names the text
+hub:NAME      a dataset of the Hugging Face hub (or a local dataset folder), streamed; hub:NAME:CONFIG picks a config
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sysconfig
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from hybridlab.errors import UserError
+
+KINDS = ("embedded", "text", "jsonl", "hub", "shards")
+LONG_DOCUMENT = 32_768
+"""Characters; a longer text file becomes several documents, so that a single file can be split for validation."""
+
+_NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtledemo", "test", "tests", "__pycache__"}
+
+
+def split_source(source: str) -> tuple[str, str]:
+    """Kind and argument of a source; an unknown kind is refused."""
+    kind, _, argument = source.partition(":")
+    if kind not in KINDS or (kind != "embedded" and not argument):
+        raise UserError(f"data source {source!r}: a source is embedded, text:PATH, jsonl:PATH, hub:NAME or shards:DIR")
+    return kind, argument
+
+
+def read_documents(source: str, field: str = "text", max_documents: int | None = None) -> Iterator[str]:
+    """The documents of a source, in a fixed order."""
+    kind, argument = split_source(source)
+    if kind == "hub":
+        documents = _hub_documents(argument, field)
+    elif kind == "jsonl":
+        documents = (text for path in source_files(source) for text in _jsonl_documents(path, field))
+    else:
+        documents = (text for path in source_files(source) for text in _text_documents(path, cut=kind == "text"))
+    return islice(documents, max_documents)
+
+
+def source_files(source: str) -> list[Path]:
+    """The files that a local source reads, in order; none for hub."""
+    kind, argument = split_source(source)
+    if kind == "embedded":
+        root = Path(sysconfig.get_paths()["stdlib"])
+        paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
+        return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))
+    if kind == "hub":
+        return []
+    endings = (".txt", ".md") if kind == "text" else (".jsonl",)
+    path = Path(argument).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"data source {source}: there is no such file or folder")
+    files = sorted(p for p in path.rglob("*") if p.suffix in endings and p.is_file())
+    if not files:
+        raise UserError(f"data source {source}: the folder has no {' or '.join(endings)} file")
+    return files
+
+
+def files_key(source: str) -> str:
+    """Changes when a file of a local source does: a digest of names, sizes and times."""
+    digest = hashlib.sha256()
+    for path in source_files(source):
+        stat = path.stat()
+        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _text_documents(path: Path, cut: bool) -> Iterator[str]:
+    # The library's own files are ours to read as they are; a user's file is checked.
+    text = _read_text(path) if cut else path.read_text(encoding="utf-8", errors="replace")
+    if cut and not text.strip():
+        raise UserError(f"{path}: the file holds no text")
+    if not cut or len(text) <= LONG_DOCUMENT:
+        if text.strip():
+            yield text
+        return
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + LONG_DOCUMENT // 2)
+        end = len(text) if end < 0 else end + 1
+        if end - start > LONG_DOCUMENT:
+            end = start + LONG_DOCUMENT
+        yield text[start:end]
+        start = end
+
+
+def _read_text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: it cannot be read ({error.strerror})") from None
+    place = raw.find(b"\0")
+    if place >= 0:
+        raise UserError(f"{path}: byte {place} is zero, so this is a binary file; give a text file in UTF-8")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: byte {error.start} is not UTF-8; if it is text, convert it: iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def _jsonl_documents(path: Path, field: str) -> Iterator[str]:
+    found = False
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                yield _text_of(line, field, f"{path}:{number}")
+                found = True
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: this is not UTF-8 text; a jsonl source holds one JSON object per line") from None
+    if not found:
+        raise UserError(f"{path}: the file holds no lines")
+
+
+def _text_of(line: str, field: str, place: str) -> str:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{place}: this line is not JSON ({error.msg})") from None
+    if not isinstance(record, dict) or not isinstance(record.get(field), str):
+        names = ", ".join(record) if isinstance(record, dict) else "not an object"
+        raise UserError(f"{place}: no text in field {field!r} (it has: {names}); name it with --set data.field=NAME")
+    return record[field]
+
+
+def _hub_documents(argument: str, field: str) -> Iterator[str]:
+    import datasets
+
+    name, _, config = argument.partition(":")
+    try:
+        stream = datasets.load_dataset(name, config or None, split="train", streaming=True)
+        for index, record in enumerate(stream):
+            if not isinstance(record.get(field), str):
+                raise UserError(
+                    f"hub:{argument}: record {index} has no text in field {field!r} (it has: {', '.join(record)}); "
+                    "name it with --set data.field=NAME"
+                )
+            yield record[field]
+    except UserError:
+        raise
+    except Exception as error:  # the library raises its own, network and file errors alike
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"hub:{argument}: the dataset cannot be read ({reason[:160]})") from None

@@ -1,0 +1,137 @@
+"""Validation loss and perplexity, and the synthetic tasks, each with its n and standard error.
+
+Validation takes evenly spaced windows, the same ones for every model on the same data. Retrieval is split by whether
+the fact that decides an answer lies inside the window w of the query (distance < w), outside it, or beyond what
+windows can hand on from layer to layer (distance > visits · (w − 1)), where a model of windows alone must guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.batches import Windows, task_generator
+from hybridlab.data.shards import Corpus
+from hybridlab.data.tasks import CHANCE, TASKS, TaskRow, make_row
+from hybridlab.evaluation.causality import require_causal
+from hybridlab.models.decoder import Decoder
+from hybridlab.plan.attention_map import Full
+from hybridlab.training.engine import autocast, token_losses
+
+_ROWS_AT_ONCE = 32
+
+
+def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str) -> dict[str, Any]:
+    """All results of a model under a run's settings, after the causality probe (in fp32)."""
+    device = next(model.parameters()).device
+    model.eval()
+    results: dict[str, Any] = {"causality": {"largest_change": require_causal(model, config.training.seq_len)}}
+    context = autocast(device, precision)
+    results["validation"] = validation(model, config, corpus, context)
+    window = task_window(model, config)
+    for number, task in enumerate(TASKS):
+        if getattr(config.data.mix, task) > 0:
+            results[task] = task_accuracy(model, config, corpus, context, task, number, window)
+    return results
+
+
+def validation(model: Decoder, config: RunConfig, corpus: Corpus, context: AbstractContextManager) -> dict[str, Any]:
+    """Mean loss in nats per token over windows of the validation part; the standard error is over windows."""
+    windows = Windows(corpus.validation, config.training.seq_len)
+    if not len(windows):
+        return {"loss": None, "stderr": None, "n": 0, "perplexity": None, "bits_per_byte": None, "windows": []}
+    count = min(config.evaluation.validation_windows, len(windows))
+    chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
+    losses: list[float] = []
+    for rows in _chunks(chosen):
+        tokens = torch.from_numpy(np.stack([windows[int(i)] for i in rows])).to(_device(model))
+        with torch.no_grad(), context:
+            losses += token_losses(model(tokens).logits, tokens).double().mean(1).tolist()
+    loss, stderr = mean_and_error(losses)
+    return {
+        "loss": loss,
+        "stderr": stderr,
+        "n": count,
+        "perplexity": math.exp(loss),
+        "bits_per_byte": loss / math.log(2) / corpus.bytes_per_token,
+        "windows": [round(value, 5) for value in losses],
+    }
+
+
+def task_accuracy(
+    model: Decoder,
+    config: RunConfig,
+    corpus: Corpus,
+    context: AbstractContextManager,
+    task: str,
+    number: int,
+    window: int | None,
+) -> dict[str, Any]:
+    """Accuracy among the possible answers, split by distance where a window is known."""
+    length = config.training.seq_len
+    rows = [make_row(task, length, task_generator(number, i)) for i in range(config.evaluation.task_rows)]
+    right = np.concatenate([_right_answers(model, part, corpus.vocab, context) for part in _chunks(rows)])
+    distances = np.concatenate([row.distances for row in rows])
+    results = {"all": proportion(right), "chance": CHANCE[task], "window": window}
+    if window is not None:
+        reach = num_attention_visits(model) * (window - 1)
+        results["reach"] = reach
+        results["inside"] = proportion(right[distances < window])
+        results["outside"] = proportion(right[distances >= window])
+        results["beyond_reach"] = proportion(right[distances > reach])
+    return results
+
+
+def _right_answers(model: Decoder, rows: list[TaskRow], offset: int, context: AbstractContextManager) -> np.ndarray:
+    tokens = torch.from_numpy(np.stack([row.tokens for row in rows]) + offset).to(_device(model))
+    with torch.no_grad(), context:
+        logits = model(tokens).logits.float()
+    right = []
+    for scores, row in zip(logits, rows, strict=True):
+        options = torch.from_numpy(row.options + offset).to(scores.device)
+        chosen = scores[row.answers - 1].gather(1, options).argmax(1, keepdim=True)
+        right.append((options.gather(1, chosen)[:, 0].cpu().numpy() - offset) == row.tokens[row.answers])
+    return np.concatenate(right)
+
+
+def task_window(model: Decoder, config: RunConfig) -> int | None:
+    """The w that divides inside from outside: the setting, or the one window of the map."""
+    if config.evaluation.task_window is not None:
+        return config.evaluation.task_window
+    widths = {kind.width for row in model.attention_map.layers for kind in row if not isinstance(kind, Full)}
+    return widths.pop() if len(widths) == 1 else None
+
+
+def num_attention_visits(model: Decoder) -> int:
+    return sum(visit.part != "mlp" for _, visit in model.plan.places())
+
+
+def proportion(right: np.ndarray) -> dict[str, Any]:
+    """Share of right answers with its binomial standard error; null where there was none to answer."""
+    n = len(right)
+    if n == 0:
+        return {"accuracy": None, "stderr": None, "n": 0}
+    p = float(right.mean())
+    return {"accuracy": p, "stderr": math.sqrt(p * (1 - p) / n), "n": n}
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float | None]:
+    """Mean and its standard error; None for the error of a single value."""
+    array = np.asarray(values, dtype=np.float64)
+    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    return float(array.mean()), error
+
+
+def _chunks(items: Any) -> Iterator[Any]:
+    for start in range(0, len(items), _ROWS_AT_ONCE):
+        yield items[start : start + _ROWS_AT_ONCE]
+
+
+def _device(model: Decoder) -> torch.device:
+    return next(model.parameters()).device

@@ -1,0 +1,140 @@
+"""The executor: a decoder that runs any plan over its blocks, with taps for analyses.
+
+model = hybridlab.build_model("vanilla", size="tiny"); model(torch.zeros(1, 8, dtype=torch.long)).logits
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from hybridlab.config.schema import Shape
+from hybridlab.errors import UserError
+from hybridlab.models.attention import NEEDS
+from hybridlab.models.blocks import Block, Pass, RMSNorm, rotary_tables
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.plan import Place, Plan, Visit, check_heads
+
+
+class Taps:
+    """What an analysis may see and change while a plan runs. Subclass and override."""
+
+    def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
+        """After a visit: its input x (B, S, W) and what it added to the residual stream."""
+
+    def run_visit(self, place: Place, x: Tensor, run: Visit) -> Tensor | None:
+        """Instead of a visit: its output (B, S, W), or None to let it run."""
+        return None
+
+
+@dataclass(frozen=True)
+class Output:
+    """logits (B, S, V). attention: place → weights (B, H, Q, S) in fp32, filled where `need` asked for them."""
+
+    logits: Tensor
+    attention: dict[Place, Tensor] = field(default_factory=dict)
+
+
+class Decoder(nn.Module):
+    """A causal language model: embedding, the blocks in the order of the plan, final norm, output head."""
+
+    def __init__(self, shape: Shape, plan: Plan, attention_map: AttentionMap, kernel: str = "auto") -> None:
+        super().__init__()
+        self.shape, self.kernel = shape, kernel
+        self.embedding = nn.Embedding(shape.vocab, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.final_norm = RMSNorm(shape.width, shape.norm_eps)
+        self.head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocab, bias=False)
+        self._set_structure(plan, attention_map)
+
+    def _set_structure(self, plan: Plan, attention_map: AttentionMap) -> None:
+        if plan.num_layers != self.shape.layers:
+            raise UserError(f"plan: it is made for {plan.num_layers} layers, but the model has {self.shape.layers}")
+        check_heads(plan, self.shape.heads)
+        attention_map.check_shape(self.shape.layers, self.shape.kv_heads)
+        self.plan, self.attention_map = plan, attention_map
+
+    def with_plan(self, plan: Plan | None = None, attention_map: AttentionMap | None = None) -> Decoder:
+        """A model that shares these weights and runs another plan or map."""
+        other = copy.copy(self)
+        other._set_structure(plan or self.plan, attention_map or self.attention_map)
+        return other
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        gates: dict[int, Tensor] | None = None,
+        need: str = "none",
+        taps: Taps | None = None,
+    ) -> Output:
+        """input_ids (B, S) → logits (B, S, V).
+
+        attention_mask: (B, S), 1 on tokens and 0 on padding, which stands to the right. segment_ids: (B, S), tokens
+        see only their own document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,) of its
+        mixed heads. need: attention weights to return, `none`, `last_row` or `full`.
+        """
+        if need not in NEEDS:
+            raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
+        cos, sin = rotary_tables(position_ids, self.shape.head_width, self.shape.rope_base)
+        if position_ids.dim() == 2:
+            cos, sin = cos[:, None], sin[:, None]
+        valid = None if attention_mask is None else attention_mask.bool()
+        shared = Pass(cos, sin, self.kernel, valid, segment_ids, gates, need)
+        attention: dict[Place, Tensor] = {}
+        x = self.embedding(input_ids) * self.shape.embedding_scale
+        for place, visit in self.plan.places():
+            x = self._visit(place, visit, x, shared, attention, taps)
+        return Output(self.logits(x), attention)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The final norm and the output head on a residual stream x (B, S, W)."""
+        head = self.embedding.weight if self.head is None else self.head.weight
+        return nn.functional.linear(self.final_norm(x), head)
+
+    def _visit(
+        self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor], taps: Taps | None
+    ) -> Tensor:
+        out = taps.run_visit(place, x, visit) if taps else None
+        if out is None:
+            out = self._run(place, visit, x, shared, attention)
+        if taps:
+            taps.on_visit(place, x, out - x)
+        return out
+
+    def _run(self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor]) -> Tensor:
+        block = self.blocks[visit.layer]
+        if visit.part != "mlp":
+            gate = None if shared.gates is None else shared.gates.get(visit.layer)
+            kinds = self.attention_map.layers[visit.layer]
+            delta, weights = block.attention_branch(x, kinds, shared, gate, visit.heads)
+            x = x + delta
+            if weights is not None:
+                attention[place] = weights
+        if visit.part != "attention":
+            x = x + block.mlp_branch(x)
+        return x
+
+
+def draw_weights(model: Decoder, seed: int) -> None:
+    """Fill all parameters from one seed, as the shape's `init` says; the same seed gives the same weights anywhere."""
+    init, shape = model.shape.init, model.shape
+    generator = torch.Generator().manual_seed(seed)
+    linear_std = init.std / (math.sqrt(shape.width) if init.scheme == "inverse-sqrt-width" else 1.0)
+    output_std = linear_std / (math.sqrt(2 * shape.layers) if init.scale_outputs_by_depth else 1.0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.fill_(1.0)
+                continue
+            writes_residual = name.endswith(("attention.o.weight", "mlp.down.weight"))
+            std = init.embedding_std if name == "embedding.weight" else output_std if writes_residual else linear_std
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)

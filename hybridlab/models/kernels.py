@@ -1,0 +1,183 @@
+"""Attention kernels: softmax(q kᵀ / √d) v under a causal mask, with or without a window.
+
+`eager` writes the mathematics down and is what the others are tested against; `sdpa` is torch's fused kernel;
+`banded` computes a window in O(S·w) time and memory, forward and backward, and never makes an S × S mask.
+
+Shape legend: B batch, H query heads, K KV heads, S positions, D head width, w window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridlab.errors import UserError
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which keys a query may see, beside the causal rule.
+
+    window: the last `window` keys, the query's own included; None for all.
+    valid: (B, S) bool, False on padding. segments: (B, S) int, tokens see only their own document.
+    """
+
+    window: int | None = None
+    valid: Tensor | None = None
+    segments: Tensor | None = None
+
+    @property
+    def per_row(self) -> bool:
+        """Whether the mask differs between the rows of a batch."""
+        return self.valid is not None or self.segments is not None
+
+    def mask(self, positions: Tensor, num_keys: int) -> Tensor:
+        """True where the query at a position sees key j: (Q, S), or (B, 1, Q, S) where rows differ.
+
+        positions: (Q,), or (B, Q) where each row has its own.
+        """
+        key = torch.arange(num_keys, device=positions.device)
+        query = positions[..., None]
+        seen = key <= query
+        if self.window is not None:
+            seen = seen & (key > query - self.window)
+        own = key == query
+        if positions.dim() == 2:
+            seen, own = seen[:, None], own[:, None]
+        if self.segments is not None:
+            rows = positions if positions.dim() == 2 else positions.expand(len(self.segments), -1)
+            same = self.segments.gather(1, rows)[:, :, None] == self.segments[:, None, :]
+            seen = seen & same[:, None]
+        if self.valid is not None:
+            # A padded query keeps its own key, so that no row of the softmax is empty.
+            seen = seen & (self.valid[:, None, None, :] | own)
+        return seen
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
+    """The reference. q (B, H, S, D), k and v (B, K, S, D) → (B, H, S, D)."""
+    weights = torch.softmax(_scores(q, k, visible, _all_positions(q)), dim=-1)
+    return _grouped_product(weights.to(v.dtype), v)
+
+
+def probabilities(q: Tensor, k: Tensor, visible: Visible, positions: Tensor | None = None) -> Tensor:
+    """Attention weights in fp32, (B, H, Q, S). positions: see `Visible.mask`; all S of them where none are given."""
+    with torch.autocast(q.device.type, enabled=False):
+        scores = _scores(q.float(), k.float(), visible, _all_positions(q) if positions is None else positions)
+        return torch.softmax(scores, dim=-1)
+
+
+def _scores(q: Tensor, k: Tensor, visible: Visible, positions: Tensor) -> Tensor:
+    batch, heads, num_queries, width = q.shape
+    kv_heads, num_keys = k.shape[1], k.shape[2]
+    grouped = (q / math.sqrt(width)).reshape(batch, kv_heads, heads // kv_heads * num_queries, width)
+    scores = (grouped @ k.transpose(-1, -2)).view(batch, heads, num_queries, num_keys)
+    hidden = ~visible.mask(positions, num_keys)
+    return scores + torch.zeros(hidden.shape, dtype=scores.dtype, device=q.device).masked_fill_(hidden, float("-inf"))
+
+
+def _all_positions(q: Tensor) -> Tensor:
+    return torch.arange(q.shape[2], device=q.device)
+
+
+def _grouped_product(weights: Tensor, v: Tensor) -> Tensor:
+    batch, heads, num_queries, num_keys = weights.shape
+    kv_heads = v.shape[1]
+    rows = weights.reshape(batch, kv_heads, heads // kv_heads * num_queries, num_keys)
+    return (rows @ v).view(batch, heads, num_queries, v.shape[-1])
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
+    """torch's scaled_dot_product_attention; masks are 2-d or 4-d, never 3-d (which is off the fast path)."""
+    grouped = q.shape[1] != k.shape[1]
+    if visible.window is None and not visible.per_row:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+    mask = visible.mask(_all_positions(q), k.shape[2])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+
+
+MIN_BLOCK = 16
+"""Smallest block of queries in `banded`; smaller ones cost more in calls than they save in keys."""
+
+
+def band_block(window: int) -> int:
+    """Queries per block of `banded`: its keys are this block and the one before, so it must reach w − 1 back."""
+    return max(window, MIN_BLOCK)
+
+
+def banded(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
+    """A window as blocks: each block of b ≥ w queries against its own and the previous block of keys."""
+    if visible.window is None:
+        raise UserError("kernel banded computes windows only; a full head uses eager or sdpa")
+    batch, heads, length, width = q.shape
+    kv_heads = k.shape[1]
+    block = band_block(visible.window)
+    if length <= block:
+        return sdpa(q, k, v, visible)
+    num_blocks = -(-length // block)
+    tail = num_blocks * block - length
+    blocks = F.pad(q, (0, 0, 0, tail)).view(batch, heads, num_blocks, block, width)
+    # Blocks stand in the batch dimension and rows beside the heads: the mask of (n, 1, b, 2b) then serves all rows.
+    blocks = blocks.permute(2, 0, 1, 3, 4).reshape(num_blocks, batch * heads, block, width)
+    keys, values = (_previous_and_own(t, num_blocks, block, tail) for t in (k, v))
+    mask = _band_mask(visible, num_blocks, block, length, batch, heads, q.device)
+    out = F.scaled_dot_product_attention(blocks, keys, values, attn_mask=mask, enable_gqa=heads != kv_heads)
+    out = out.view(num_blocks, batch, heads, block, width).permute(1, 2, 0, 3, 4)
+    return out.reshape(batch, heads, num_blocks * block, width)[:, :, :length]
+
+
+def _previous_and_own(t: Tensor, num_blocks: int, block: int, tail: int) -> Tensor:
+    """(B, K, S, D) → (n, B·K, 2b, D): each block of keys with the one before it (zeros before the first)."""
+    batch, kv_heads, _, width = t.shape
+    padded = F.pad(t, (0, 0, block, tail)).view(batch * kv_heads, num_blocks + 1, block, width)
+    pairs = torch.cat((padded[:, :-1], padded[:, 1:]), dim=2)
+    return pairs.transpose(0, 1)
+
+
+def _band_mask(
+    visible: Visible, num_blocks: int, block: int, length: int, batch: int, heads: int, device: torch.device
+) -> Tensor:
+    query = torch.arange(block, device=device)[:, None] + block
+    key = torch.arange(2 * block, device=device)[None, :]
+    band = (key <= query) & (key > query - visible.window)
+    first = torch.arange(num_blocks, device=device)[:, None, None] > 0
+    mask = (band & (first | (key >= block)))[:, None]
+    if not visible.per_row:
+        return mask
+    own = key == query
+    if visible.segments is not None:
+        # −1 and −2 are no document: padding before the first block is in nobody's.
+        padded = F.pad(visible.segments, (0, num_blocks * block - length), value=-1)
+        before = F.pad(padded, (block, 0), value=-2).view(batch, num_blocks + 1, block)
+        pairs = torch.cat((before[:, :-1], before[:, 1:]), dim=2)
+        same = padded.view(batch, num_blocks, block, 1) == pairs[:, :, None, :]
+        mask = mask & same.transpose(0, 1)
+    if visible.valid is not None:
+        padded = F.pad(visible.valid, (block, num_blocks * block - length)).view(batch, num_blocks + 1, block)
+        pairs = torch.cat((padded[:, :-1], padded[:, 1:]), dim=2)
+        mask = mask & (pairs.transpose(0, 1)[:, :, None, :] | own)
+    return mask.expand(num_blocks, batch, block, 2 * block).repeat_interleave(heads, dim=1)
+
+
+KERNELS = {"eager": eager, "sdpa": sdpa, "banded": banded}
+
+
+def choose(kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool) -> str:
+    """The kernel that runs for one kind of head.
+
+    `auto` follows measurement: on a CPU in bf16 the plain products beat torch's fused kernel at short lengths
+    (about 4 × at 128 positions); from there on a window is cheapest as blocks and full attention fused.
+    """
+    if kernel == "banded" and window is None:
+        return "sdpa"
+    if kernel != "auto":
+        return kernel
+    if device.type == "cpu" and low_precision and length <= 256:
+        return "eager"
+    if window is not None and length > 2 * band_block(window):
+        return "banded"
+    return "sdpa"

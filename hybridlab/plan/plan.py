@@ -1,0 +1,198 @@
+"""The execution plan: which parameters run, in which order, on which heads.
+
+A plan is a sequence of visits. A visit names a parameter layer, the part of its block that runs and, for attention,
+the query heads that take part; the same layer may be visited any number of times. Everything that has to agree about
+an architecture (forward pass, cost ledger, cache, drawing) walks `Plan.places()` and nothing else.
+
+    python -c "from hybridlab import Plan; print(Plan.plain(4).loop_heads(layer=2, heads=(0, 3)))"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hybridlab.errors import UserError
+
+PARTS = ("block", "attention", "mlp")
+Place = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One execution of a layer's parameters.
+
+    layer: parameter layer, 0-based.
+    part: `block` (attention, then MLP), `attention` or `mlp`, each with its residual.
+    heads: query heads that take part in the attention, ascending; None means all of them.
+    """
+
+    layer: int
+    part: str = "block"
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.part not in PARTS:
+            raise UserError(
+                f"visit of layer {self.layer}: part {self.part!r} is unknown; use one of {', '.join(PARTS)}"
+            )
+        if self.layer < 0:
+            raise UserError(f"visit of layer {self.layer}: layers count from 0")
+        if self.heads is None:
+            return
+        if self.part == "mlp":
+            raise UserError(f"visit of layer {self.layer}: an MLP has no heads; leave `heads` out")
+        heads = tuple(sorted(set(self.heads)))
+        if not heads or heads[0] < 0 or len(heads) != len(self.heads):
+            raise UserError(f"visit of layer {self.layer}: heads {self.heads} must be different numbers from 0 on")
+        object.__setattr__(self, "heads", heads)
+
+    def __str__(self) -> str:
+        heads = "" if self.heads is None else " heads " + ",".join(str(h + 1) for h in self.heads)
+        part = "" if self.part == "block" else f" {self.part}"
+        return f"L{self.layer + 1}{part}{heads}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sequence of visits over `num_layers` parameter layers.
+
+    Edits return a new plan. They name layer ids and act on all visits of those layers; `plan[place]` is one visit.
+    """
+
+    visits: tuple[Visit, ...]
+    num_layers: int
+
+    def __post_init__(self) -> None:
+        for visit in self.visits:
+            self._check_layer(visit.layer)
+
+    @classmethod
+    def plain(cls, num_layers: int) -> Plan:
+        """The ordinary stack: every block once, in order."""
+        return cls(tuple(Visit(layer) for layer in range(num_layers)), num_layers)
+
+    def places(self) -> Iterator[tuple[Place, Visit]]:
+        """Each visit with its place. Caches, statistics and costs are keyed by place, never by layer."""
+        for index, visit in enumerate(self.visits):
+            yield (index,), visit
+
+    def __getitem__(self, place: Place | int) -> Visit:
+        return self.visits[place if isinstance(place, int) else place[0]]
+
+    def loop_heads(self, layer: int, heads: Iterable[int], extra_passes: int = 1) -> Plan:
+        """Run the chosen heads of a layer `extra_passes` more times on the state after its attention, before its MLP.
+
+        Source: Sparse Growing Transformer, section 4.1, Eq. 6.
+        """
+        if extra_passes < 0:
+            raise UserError(f"loop_heads: extra_passes must be 0 or more, not {extra_passes}")
+        loop = (Visit(layer, "attention", tuple(heads)),) * extra_passes
+
+        def looped(visit: Visit) -> tuple[Visit, ...]:
+            if visit.part == "block" and loop:
+                return (replace(visit, part="attention"), *loop, Visit(layer, "mlp"))
+            return (visit, *loop) if visit.part == "attention" else (visit,)
+
+        return self._rewrite({layer}, looped)
+
+    def skip(self, *layers: int) -> Plan:
+        """Leave these layers out."""
+        return self._rewrite(set(layers), lambda _: ())
+
+    def swap(self, first: int, second: int, size: int = 1) -> Plan:
+        """Exchange the layers [first, first + size) with [second, second + size)."""
+        if size < 1 or abs(first - second) < size:
+            raise UserError(f"swap: blocks of {size} at {first} and {second} overlap; move them at least {size} apart")
+        exchange = {first + i: second + i for i in range(size)} | {second + i: first + i for i in range(size)}
+        return self._relabel(exchange)
+
+    def reverse(self, start: int, size: int) -> Plan:
+        """Run the layers [start, start + size) in the opposite order."""
+        if size < 1:
+            raise UserError(f"reverse: size must be 1 or more, not {size}")
+        return self._relabel({start + i: start + size - 1 - i for i in range(size)})
+
+    def truncate(self, num_layers: int) -> Plan:
+        """Keep only the visits of the first `num_layers` layers."""
+        if not 0 <= num_layers <= self.num_layers:
+            raise UserError(f"truncate: keep between 0 and {self.num_layers} layers, not {num_layers}")
+        return replace(self, visits=tuple(v for v in self.visits if v.layer < num_layers))
+
+    def drop_heads(self, layer: int, heads: Iterable[int], num_heads: int) -> Plan:
+        """Run the layer's attention without these query heads (of `num_heads`)."""
+        dropped = set(heads)
+        if not dropped <= set(range(num_heads)):
+            raise UserError(f"drop_heads: heads {sorted(dropped)} are not all in 0..{num_heads - 1}")
+
+        def without(visit: Visit) -> tuple[Visit, ...]:
+            if visit.part == "mlp":
+                return (visit,)
+            kept = tuple(h for h in (visit.heads or range(num_heads)) if h not in dropped)
+            if kept:
+                return (replace(visit, heads=kept),)
+            return (Visit(layer, "mlp"),) if visit.part == "block" else ()
+
+        return self._rewrite({layer}, without)
+
+    def _check_layer(self, layer: int) -> None:
+        if not 0 <= layer < self.num_layers:
+            raise UserError(f"plan: layer {layer} does not exist; there are layers 0 to {self.num_layers - 1}")
+
+    def _rewrite(self, layers: set[int], change: Any) -> Plan:
+        for layer in layers:
+            self._check_layer(layer)
+        visits = [new for v in self.visits for new in (change(v) if v.layer in layers else (v,))]
+        return replace(self, visits=tuple(visits))
+
+    def _relabel(self, mapping: dict[int, int]) -> Plan:
+        return self._rewrite(set(mapping), lambda v: (replace(v, layer=mapping[v.layer]),))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"num_layers": self.num_layers, "visits": [asdict(v) for v in self.visits]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        visits = (
+            Visit(v["layer"], v["part"], None if v["heads"] is None else tuple(v["heads"])) for v in data["visits"]
+        )
+        return cls(tuple(visits), data["num_layers"])
+
+    def __str__(self) -> str:
+        return " → ".join(str(v) for v in self.visits) or "(nothing)"
+
+
+def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]]) -> Plan:
+    """The plain plan with edits written as data, each `{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}`."""
+    plan = Plan.plain(num_layers)
+    operations = {
+        "loop_heads": lambda p, a: p.loop_heads(a.pop("layer"), a.pop("heads"), a.pop("extra_passes", 1)),
+        "skip": lambda p, a: p.skip(*a.pop("layers")),
+        "swap": lambda p, a: p.swap(a.pop("first"), a.pop("second"), a.pop("size", 1)),
+        "reverse": lambda p, a: p.reverse(a.pop("start"), a.pop("size")),
+        "truncate": lambda p, a: p.truncate(a.pop("layers")),
+        "drop_heads": lambda p, a: p.drop_heads(a.pop("layer"), a.pop("heads"), num_heads),
+    }
+    for position, edit in enumerate(edits):
+        arguments = dict(edit)
+        name = arguments.pop("op", None)
+        if name not in operations:
+            raise UserError(f"plan edit {position + 1}: op {name!r} is unknown; use one of {', '.join(operations)}")
+        try:
+            plan = operations[name](plan, arguments)
+        except KeyError as missing:
+            raise UserError(f"plan edit {position + 1} ({name}): {missing} is missing") from None
+        except (TypeError, ValueError):
+            raise UserError(f"plan edit {position + 1} ({name}): {edit} has a value of the wrong type") from None
+        if arguments:
+            raise UserError(f"plan edit {position + 1} ({name}): {', '.join(arguments)} is not an argument of {name}")
+    check_heads(plan, num_heads)
+    return plan
+
+
+def check_heads(plan: Plan, num_heads: int) -> None:
+    """Refuse a plan that names a query head the shape does not have."""
+    for _, visit in plan.places():
+        if visit.heads and visit.heads[-1] >= num_heads:
+            raise UserError(f"plan: {visit} names head {visit.heads[-1]}, but there are heads 0 to {num_heads - 1}")

@@ -1,0 +1,185 @@
+"""One run, whole: prepare its data, train or resume it, measure it, write its record and final model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybridlab.accounting.cache import kv_bytes
+from hybridlab.accounting.flops import ledger
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.config.resolve import parents, run_hash
+from hybridlab.config.schema import ExplicitMap, LearnedMap, RunConfig
+from hybridlab.data.shards import Corpus, corpus_for
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.evaluation.measure import measure
+from hybridlab.files import write_json
+from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.export import load_weights, save_model
+from hybridlab.models.kernels import choose
+from hybridlab.plan.attention_map import Full, read_masks
+from hybridlab.plan.from_config import map_of, plan_of
+from hybridlab.structure.mask_learning import MaskLearning
+from hybridlab.training import checkpoints
+from hybridlab.training.engine import Run
+from hybridlab.training.folders import RunFolder, find_run
+from hybridlab.training.hooks import Hook
+from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
+from hybridlab.training.progress import Progress
+
+KV_CONTEXT = 8192
+"""Context at which a record states KV-cache bytes, ConSA's sequence length."""
+
+
+def execute(
+    config: RunConfig,
+    folder: RunFolder,
+    runs_dir: Path,
+    title: str = "train",
+    say: Callable[[str], None] = lambda _: None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train the run in its folder, or go on with it, or find it finished; returns its record."""
+    with folder.locked():
+        if folder.finished() and folder.info()["hash"] == run_hash(config):
+            say(f"{title}: finished before, nothing to do ({folder.path})")
+            return folder.record()
+        torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
+        corpus = corpus_for(config.data, runs_dir / "data", lambda text: say(f"data: {text}"))
+        run = _start(config, folder, runs_dir, corpus)
+        done = checkpoints.newest_step(folder.checkpoints) or 0
+        if done:
+            say(f"{title}: resuming after step {done}")
+        try:
+            with Progress(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
+                controllers = run.train(progress)
+            started = time.monotonic()
+            results = measure(run.model, config, corpus, run.precision)
+        except RunFailed as failure:
+            write_json(folder.path / "record.json", {**_record(run), "status": "failed", "reason": str(failure)})
+            raise
+        record = {**_record(run), "results": results, "controllers": controllers}
+        record["evaluation_seconds"] = round(time.monotonic() - started, 1)
+        lineage = {"hash": record["hash"], "parents": record["parents"], "arch": config.arch, "size": config.size}
+        save_model(folder.final, run.model, lineage | {"tokenizer": corpus.meta["tokenizer"]})
+        corpus.tokenizer.save(str(folder.final / "tokenizer.json"))
+        write_json(folder.path / "record.json", record)
+        return record
+
+
+def _start(config: RunConfig, folder: RunFolder, runs_dir: Path, corpus: Corpus) -> Run:
+    """Check everything that can be wrong, then claim the folder, then build."""
+    device = pick_device(config.runtime.device)
+    resolved = resolve_map(config, runs_dir)
+    attention_map = map_of(resolved.map, resolved.shape)
+    model = Decoder(config.shape, plan_of(config), attention_map, config.runtime.kernel)
+    draw_weights(model, config.training.seed)
+    if config.init is not None:
+        parent = finished_parent(config.init.run, runs_dir)
+        _check_tokenizer(parent, corpus)
+        load_weights(model, parent.final)
+    hooks: list[Hook] = []
+    if config.controller is not None:
+        hooks.append(MaskLearning(config.controller, config.shape, config.map.window))
+    pinned = {
+        "precision": pick_precision(config.training.precision, device),
+        "data_fingerprint": corpus.fingerprint,
+        "data_folder": str(corpus.folder),
+    }
+    draft = Run(config, folder, model.to(device), corpus, hooks, device, pinned["precision"])
+    claimed = folder.claim(config, pinned)
+    draft.precision = claimed["precision"]
+    return draft
+
+
+def resolve_map(config: RunConfig, runs_dir: Path) -> RunConfig:
+    """The configuration with a learned map replaced by the masks of the run that learned them."""
+    if not isinstance(config.map, LearnedMap):
+        return config
+    parent = finished_parent(config.map.run, runs_dir)
+    found = read_masks(parent.path / "masks.json")
+    explicit = ExplicitMap(kind="explicit", masks=found["masks"], window=found["window"])
+    return config.model_copy(update={"map": explicit})
+
+
+def finished_parent(reference: str, runs_dir: Path) -> RunFolder:
+    parent = find_run(reference, runs_dir)
+    if not parent.finished():
+        raise UserError(f"{parent.path}: this run has not finished; finish it before starting from it")
+    return parent
+
+
+def _check_tokenizer(parent: RunFolder, corpus: Corpus) -> None:
+    """Weights know the ids of one tokenizer only."""
+    from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
+
+    if tokenizer_digest(load_tokenizer(parent.final / "tokenizer.json")) != corpus.meta["tokenizer"]["sha256"]:
+        raise UserError(
+            f"{parent.path}: it was trained with another tokenizer than the data of {corpus.folder} has; "
+            f"use --set data.tokenizer=file:{parent.final / 'tokenizer.json'}"
+        )
+
+
+def _record(run: Run) -> dict[str, Any]:
+    """Everything that a table may ask for and that a reader needs to trust it."""
+    config, model = run.config, run.model
+    parameters = count_parameters(config.shape)
+    return {
+        "status": "finished",
+        "hash": run_hash(config),
+        "parents": parents(config),
+        "config": config.model_dump(mode="json"),
+        "git": git_revision(),
+        "libraries": library_versions(),
+        "machine": describe_machine(run.device),
+        "precision": run.precision,
+        "kernels": _kernels_used(run),
+        "seed": config.training.seed,
+        "steps": run.step,
+        "tokens": run.spent.tokens,
+        "seconds": round(run.spent.seconds, 1),
+        "tokens_per_second": round(run.spent.tokens / run.spent.seconds, 1) if run.spent.seconds else None,
+        "flops": run.spent.flops,
+        "redone_steps": run.spent.redone_steps,
+        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms},
+        "structure": _structure(model),
+        "events": run.events,
+        "data": {
+            "source": config.data.source,
+            "fingerprint": run.corpus.fingerprint,
+            "train_tokens": run.corpus.tokens("train"),
+            "validation_tokens": run.corpus.tokens("validation"),
+        },
+    }
+
+
+def _structure(model: Decoder) -> dict[str, Any]:
+    full = all(isinstance(kind, Full) for row in model.attention_map.layers for kind in row)
+    cache = kv_bytes(model.shape, model.plan, model.attention_map, KV_CONTEXT)
+    forward = ledger(model.shape, model.plan, model.attention_map, KV_CONTEXT, "pairs").forward
+    return {
+        "plan": str(model.plan),
+        "map": "full" if full else str(model.attention_map),
+        "sparsity": model.attention_map.sparsity() if not _mixed(model) else None,
+        "kv_bytes": {"context": KV_CONTEXT, "dtype": "bf16", "bytes": cache},
+        "forward_flops": {"context": KV_CONTEXT, "convention": "pairs", "flops": forward},
+    }
+
+
+def _mixed(model: Decoder) -> bool:
+    return any(type(kind).__name__ == "Mixed" for row in model.attention_map.layers for kind in row)
+
+
+def _kernels_used(run: Run) -> dict[str, str]:
+    """The kernel of each kind of head at the training length."""
+    windows = {getattr(kind, "width", None) for row in run.model.attention_map.layers for kind in row}
+    low = run.precision != "fp32"
+    length = run.config.training.seq_len
+    return {
+        "full" if w is None else f"window({w})": choose(run.config.runtime.kernel, w, length, run.device, low)
+        for w in sorted(windows, key=lambda w: w or 0)
+    }

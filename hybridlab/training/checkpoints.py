@@ -1,0 +1,96 @@
+"""Checkpoints that are whole or not there: written aside, flushed, digested, renamed.
+
+`checkpoints/step-00000200/` holds model.safetensors, optimizer.safetensors, state.json and, written last, digests.json.
+Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from hybridlab.errors import UserError
+from hybridlab.files import sync_folder, write_json
+
+_PREFIX = "step-"
+_DIGESTS = "digests.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """model and optimizer: named tensors. state: everything else, as JSON."""
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) -> None:
+    """Write the checkpoint of `step` into `folder` and drop all but the newest `keep`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{_PREFIX}{step:08d}"
+    if target.exists():
+        return
+    partial = folder / f".{target.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    save_tensors(checkpoint.model, partial / "model.safetensors")
+    save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
+    write_json(partial / "state.json", checkpoint.state)
+    write_json(partial / _DIGESTS, {p.name: _digest(p) for p in sorted(partial.iterdir())})
+    sync_folder(partial)
+    partial.rename(target)
+    sync_folder(folder)
+    for old in _complete(folder)[:-keep]:
+        shutil.rmtree(old)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """safetensors, flushed to disk."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def newest_step(folder: Path) -> int | None:
+    """The step of the newest complete checkpoint."""
+    complete = _complete(folder)
+    return int(complete[-1].name.removeprefix(_PREFIX)) if complete else None
+
+
+def load_newest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint; a damaged one is refused, with the one before it offered."""
+    complete = _complete(folder)
+    if not complete:
+        return None
+    newest = complete[-1]
+    try:
+        digests = json.loads((newest / _DIGESTS).read_text())
+        damaged = next((n for n, d in digests.items() if not (newest / n).is_file() or _digest(newest / n) != d), None)
+    except (OSError, ValueError):
+        damaged = _DIGESTS
+    if damaged:
+        offer = f"go on from {complete[-2].name}" if len(complete) > 1 else "start again"
+        raise UserError(f"{newest}: {damaged} is damaged (its digest differs); remove this checkpoint to {offer}")
+    return Checkpoint(
+        load_file(newest / "model.safetensors"),
+        load_file(newest / "optimizer.safetensors"),
+        json.loads((newest / "state.json").read_text()),
+    )
+
+
+def _complete(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob(f"{_PREFIX}*") if (p / _DIGESTS).is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,69 @@
+"""Progress of long work: a bar with rate and ETA on a terminal, plain lines in a pipe. Always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """Progress over `total` steps of `tokens_per_step` tokens."""
+
+    def __init__(self, title: str, total: int, tokens_per_step: int, done: int = 0, quiet: bool = False) -> None:
+        self.title, self.total, self.tokens_per_step = title, total, tokens_per_step
+        self.first, self.started, self.printed = done, time.monotonic(), 0.0
+        self.quiet = quiet
+        self.bar: Bar | None = None
+        if not quiet and sys.stderr.isatty():
+            self.bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TextColumn("ETA"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self.task = self.bar.add_task(title, total=total, completed=done, note="")
+
+    def __enter__(self) -> Progress:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def update(self, step: int, loss: float) -> None:
+        if self.quiet:
+            return
+        seconds = max(1e-9, time.monotonic() - self.started)
+        rate = (step - self.first) * self.tokens_per_step / seconds
+        if self.bar:
+            self.bar.update(self.task, completed=step, note=f"loss {loss:.3f}  {rate:,.0f} tok/s")
+            return
+        now = time.monotonic()
+        if step < self.total and now - self.printed < _SECONDS_BETWEEN_LINES:
+            return
+        self.printed = now
+        left = (self.total - step) * seconds / max(1, step - self.first)
+        line = f"{self.title}: step {step}/{self.total}  loss {loss:.3f}  {rate:,.0f} tokens/s  ETA {clock(left)}"
+        print(line, file=sys.stderr, flush=True)
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
