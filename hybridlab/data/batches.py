@@ -52,6 +52,11 @@ class Batches:
         self.counts = row_counts(data, training.rows)
         self.windows = Windows(corpus.train, training.seq_len)
         check_vocabulary(corpus, data, vocab)
+        for task in TASKS:
+            if self.counts[task] and not len(make_row(task, self.length, task_generator(0, 0)).answers):
+                raise UserError(
+                    f"training.seq_len = {self.length}: no question of the task {task} fits; use 16 or more"
+                )
         for split, shards in (("training", corpus.train), ("validation", corpus.validation)):
             if self.counts["text"] and not len(Windows(shards, training.seq_len)):
                 tokens = sum(len(shard) for shard in shards)

@@ -221,3 +221,20 @@ def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What a prepared folder holds, after checking every digest."""
+    corpus = open_corpus(folder, verify=True)
+    first = corpus.train[0][:24].tolist() if corpus.train else []
+    return {
+        "source": corpus.meta["source"],
+        "documents": corpus.meta["documents"],
+        "tokenizer": corpus.meta["tokenizer"]["spec"],
+        "vocabulary": corpus.vocab,
+        "train_tokens": corpus.tokens("train"),
+        "validation_tokens": corpus.tokens("validation"),
+        "bytes_per_token": round(corpus.bytes_per_token, 3),
+        "fingerprint": corpus.fingerprint,
+        "begins_with": corpus.tokenizer.decode(first),
+    }

@@ -27,13 +27,17 @@ from hybridlab.training.engine import autocast, token_losses
 _ROWS_AT_ONCE = 32
 
 
-def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str) -> dict[str, Any]:
-    """All results of a model under a run's settings, after the causality probe (in fp32)."""
+def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, whole: bool = False) -> dict[str, Any]:
+    """All results of a model under a run's settings, after the causality probe (in fp32).
+
+    whole: take the whole corpus for validation, because the model was trained on another one.
+    """
     device = next(model.parameters()).device
     model.eval()
     results: dict[str, Any] = {"causality": {"largest_change": require_causal(model, config.training.seq_len)}}
     context = autocast(device, precision)
-    results["validation"] = validation(model, config, corpus, context)
+    shards = corpus.train + corpus.validation if whole else corpus.validation
+    results["validation"] = validation(model, config, shards, corpus.bytes_per_token, context)
     window = task_window(model, config)
     for number, task in enumerate(TASKS):
         if getattr(config.data.mix, task) > 0:
@@ -41,9 +45,11 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str) -
     return results
 
 
-def validation(model: Decoder, config: RunConfig, corpus: Corpus, context: AbstractContextManager) -> dict[str, Any]:
-    """Mean loss in nats per token over windows of the validation part; the standard error is over windows."""
-    windows = Windows(corpus.validation, config.training.seq_len)
+def validation(
+    model: Decoder, config: RunConfig, shards: list[np.ndarray], bytes_per_token: float, context: AbstractContextManager
+) -> dict[str, Any]:
+    """Mean loss in nats per token over evenly spaced windows; the standard error is over windows."""
+    windows = Windows(shards, config.training.seq_len)
     if not len(windows):
         return {"loss": None, "stderr": None, "n": 0, "perplexity": None, "bits_per_byte": None, "windows": []}
     count = min(config.evaluation.validation_windows, len(windows))
@@ -59,7 +65,7 @@ def validation(model: Decoder, config: RunConfig, corpus: Corpus, context: Abstr
         "stderr": stderr,
         "n": count,
         "perplexity": math.exp(loss),
-        "bits_per_byte": loss / math.log(2) / corpus.bytes_per_token,
+        "bits_per_byte": loss / math.log(2) / bytes_per_token,
         "windows": [round(value, 5) for value in losses],
     }
 

@@ -80,7 +80,7 @@ def _start(config: RunConfig, folder: RunFolder, runs_dir: Path, corpus: Corpus)
     draw_weights(model, config.training.seed)
     if config.init is not None:
         parent = finished_parent(config.init.run, runs_dir)
-        _check_tokenizer(parent, corpus)
+        check_tokenizer(parent, corpus)
         load_weights(model, parent.final)
     hooks: list[Hook] = []
     if config.controller is not None:
@@ -113,7 +113,7 @@ def finished_parent(reference: str, runs_dir: Path) -> RunFolder:
     return parent
 
 
-def _check_tokenizer(parent: RunFolder, corpus: Corpus) -> None:
+def check_tokenizer(parent: RunFolder, corpus: Corpus) -> None:
     """Weights know the ids of one tokenizer only."""
     from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 

@@ -1,0 +1,39 @@
+# Two commands: `make reproduce` makes the main table from nothing, `make test` runs the tests from nothing.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SCALE ?= smoke
+
+# Newer releases of torch come with gigabytes of CUDA libraries; a machine without an NVIDIA driver takes the one
+# release whose plain wheel is the smallest that fits. With a driver, pyproject.toml's range decides.
+HAS_GPU := $(shell command -v nvidia-smi 2>/dev/null)
+CONSTRAIN := $(if $(HAS_GPU),,--constraint constraints-cpu.txt)
+
+.PHONY: reproduce test lint all-tables clean
+
+reproduce: $(VENV)/installed
+	$(BIN)/hybridlab reproduce consa-table1 --scale $(SCALE)
+
+test: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-for-tests
+	$(BIN)/ruff check hybridlab tests
+	$(BIN)/ruff format --check hybridlab tests
+
+# All tables from the records in results/, without training.
+all-tables: $(VENV)/installed
+	$(BIN)/hybridlab report consa-table1 --scale $(SCALE)
+	$(BIN)/hybridlab report consa-table4 --scale $(SCALE)
+
+$(VENV)/installed: pyproject.toml constraints-cpu.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(CONSTRAIN) --editable .
+	touch $@
+
+$(VENV)/installed-for-tests: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet $(CONSTRAIN) --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,29 @@
+"""`hybridlab eval`: measure a finished run again, on its own data or on other text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import options as o
+
+
+def evaluate(
+    run: Annotated[str, typer.Argument(help="Run folder, or the start of its hash.")],
+    data: Annotated[
+        str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
+    ] = None,
+    sets: o.Sets = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Loss, perplexity and tasks of a trained model, after the causality probe. The run's record stays as it is."""
+    from hybridlab.cli.training import print_results
+    from hybridlab.reproduction.evaluate import evaluate_run
+
+    results = evaluate_run(run, runs_dir, data, sets or [], o.say)
+    if as_json:
+        o.print_json(results)
+        return
+    print_results(results, f"{run} on {data or 'its own validation data'}")

@@ -1,0 +1,39 @@
+"""`hybridlab learn-masks`: ConSA stage 1, which KV heads need full attention."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import options as o
+
+
+def learn_masks(
+    start: Annotated[str, typer.Option("--from", help="The run to start from (folder or hash).")],
+    rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that become windows.")] = 0.5,
+    granularity: Annotated[str, typer.Option("--granularity", help="layer, head-all or head-single.")] = "head-all",
+    window: Annotated[
+        int | None, typer.Option("--window", help="w, the query included; the size's own if not given.")
+    ] = None,
+    binarize: Annotated[
+        str, typer.Option("--binarize", help="topk (meets rho exactly) or threshold (the paper's).")
+    ] = "topk",
+    nearest: Annotated[bool, typer.Option("--nearest", help="Take the nearest sparsity that can be met.")] = False,
+    data: o.DataSource = None,
+    steps: o.Steps = None,
+    seed: o.Seed = None,
+    config: o.ConfigFile = None,
+    sets: o.Sets = None,
+    run_dir: o.RunDir = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Learn masks from a trained model; the run folder then holds masks.json for `pretrain --arch consa --masks`."""
+    from hybridlab.cli.training import settings_layer, train_and_print
+    from hybridlab.reproduction.compose import compose
+
+    mask = {"rho": rho, "granularity": granularity, "binarize": binarize}
+    layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch="consa", mask=mask, window=window)
+    resolved = compose("consa", None, data, start, runs_dir, config, layer, sets or [])
+    train_and_print(resolved, run_dir, runs_dir, "learn-masks", as_json)

@@ -1,0 +1,57 @@
+"""Options that several commands share, and how they print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Arch = Annotated[str, typer.Option("--arch", help="Architecture: a preset of map, plan and controller.")]
+Size = Annotated[str | None, typer.Option("--size", help="Shape preset; tiny where none is given.")]
+DataSource = Annotated[
+    str | None,
+    typer.Option("--data", help="Data preset, or embedded, text:PATH, jsonl:PATH, hub:NAME, shards:DIR."),
+]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all draws.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; repeatable.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings; it may extend others.")]
+RunDir = Annotated[Path | None, typer.Option("--run-dir", help="The run's folder; RUNS-DIR/HASH where none is given.")]
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where runs and prepared data live.")]
+ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Where tables and records are written.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+Scale = Annotated[str, typer.Option("--scale", help="smoke (minutes on a CPU), small (one GPU) or paper.")]
+
+RUNS = Path("runs")
+RESULTS = Path("results")
+
+
+def say(text: str) -> None:
+    """A line about progress, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=1, allow_nan=False))
+
+
+def console() -> Console:
+    """Standard output, never wider than 80 columns."""
+    from rich.console import Console
+
+    return Console(width=min(80, Console().width), soft_wrap=False)
+
+
+def pick_scale(scale: str, available: list[str]) -> str:
+    """The scale asked for, if the experiment has it."""
+    from hybridlab.errors import UserError
+
+    if scale not in available:
+        raise UserError(f"--scale {scale}: this experiment has the scales {', '.join(available)}")
+    return scale

@@ -1,0 +1,49 @@
+"""`hybridlab plan`: what an architecture runs and what it costs, before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import options as o
+
+
+def plan(
+    arch: o.Arch = "vanilla",
+    size: o.Size = None,
+    seq_len: Annotated[
+        int | None, typer.Option("--seq-len", min=1, help="Context; the size's own if not given.")
+    ] = None,
+    config: o.ConfigFile = None,
+    sets: o.Sets = None,
+    as_json: o.AsJson = False,
+) -> None:
+    """Plan, attention map, parameters, FLOPs by convention and KV-cache bytes of an architecture."""
+    from hybridlab.accounting.summary import summarize
+    from hybridlab.config.loading import load_file
+    from hybridlab.config.resolve import resolve
+
+    resolved = resolve(arch, size or "tiny", layers=[load_file(config)] if config else [], settings=sets or [])
+    summary = summarize(resolved, seq_len or resolved.training.seq_len)
+    if as_json:
+        o.print_json(summary)
+        return
+    from rich import box
+    from rich.table import Table
+
+    out = o.console()
+    out.print(f"{arch} {resolved.size}", style="bold")
+    for name in ("plan", "map"):
+        out.print(f"{name}: {summary[name]}", highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in summary["parameters"].items():
+        table.add_row(f"parameters, {name.replace('_', ' ')}", f"{value:,}")
+    for name, cost in summary["flops"].items():
+        table.add_row(f"FLOPs forward, convention {name}", f"{cost['forward']:.4g}")
+    for name, share in summary["flops"]["executed"]["breakdown"].items():
+        table.add_row(f"  of them {name} (executed)", f"{share:.4g}")
+    table.add_row("KV cache, bf16 (bytes)", f"{summary['kv_bytes']:,}")
+    out.print(table)

@@ -1,0 +1,38 @@
+"""`hybridlab pretrain`: train a model, or go on with a run that was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import options as o
+
+
+def pretrain(
+    arch: o.Arch = "vanilla",
+    size: o.Size = None,
+    data: o.DataSource = None,
+    steps: o.Steps = None,
+    seed: o.Seed = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start from the weights of this run (folder or hash).")
+    ] = None,
+    masks: Annotated[
+        Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")
+    ] = None,
+    nearest: Annotated[bool, typer.Option("--nearest", help="Take the nearest sparsity that can be met.")] = False,
+    config: o.ConfigFile = None,
+    sets: o.Sets = None,
+    run_dir: o.RunDir = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Train a model. The same command again resumes an unfinished run and does nothing on a finished one."""
+    from hybridlab.cli.training import settings_layer, train_and_print
+    from hybridlab.reproduction.compose import compose
+
+    layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch)
+    resolved = compose(arch, size, data, start, runs_dir, config, layer, sets or [])
+    train_and_print(resolved, run_dir, runs_dir, "pretrain", as_json)

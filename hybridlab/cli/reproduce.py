@@ -1,0 +1,36 @@
+"""`hybridlab reproduce`: a table of a paper, from training to the printed page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import options as o
+
+
+def reproduce(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="An id that `hybridlab list` shows.")],
+    scale: o.Scale = "smoke",
+    runs_dir: o.RunsDir = o.RUNS,
+    results_dir: o.ResultsDir = o.RESULTS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Run what is missing behind a table and make it. Finished runs are skipped, unfinished ones resumed."""
+    from hybridlab.errors import RunFailed
+    from hybridlab.reporting.table import print_table, write_table
+    from hybridlab.reproduction.experiment import load_experiment
+    from hybridlab.reproduction.reproduce import run_cells
+
+    experiment = load_experiment(identifier)
+    scale = o.pick_scale(scale, experiment.available_scales())
+    outcome = run_cells(experiment, scale, runs_dir, results_dir, o.say)
+    table, folder = write_table(experiment, scale, results_dir)
+    if as_json:
+        o.print_json(table)
+    else:
+        print_table(table, experiment, o.console())
+    o.say(f"written to {folder}")
+    if outcome.failed:
+        reasons = "; ".join(f"{cell}: {reason}" for cell, reason in outcome.failed.items())
+        raise RunFailed(f"{len(outcome.failed)} of the runs behind {identifier} failed: {reasons}")

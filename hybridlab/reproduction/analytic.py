@@ -1,0 +1,42 @@
+"""Columns that need no training: figures that follow from shapes, plans and maps alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hybridlab.accounting.flops import flops
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.config.resolve import resolve
+from hybridlab.errors import UserError
+
+
+def training_flops_per_step(
+    size: str, arch: str, convention: str, seq_len: int, batch: int, config: dict[str, Any] | None = None
+) -> float:
+    """FLOPs of one optimizer step of `batch` sequences."""
+    return flops(arch, seq_len, convention, size=size, **(config or {})).training * batch
+
+
+def reduction_percent(before: dict[str, Any], after: dict[str, Any], **shared: Any) -> float:
+    """By how many percent the training FLOPs of `after` lie under those of `before`."""
+    first, second = training_flops_per_step(**shared, **before), training_flops_per_step(**shared, **after)
+    return 100 * (1 - second / first)
+
+
+def total_parameters(size: str, arch: str = "vanilla") -> float:
+    return count_parameters(resolve(arch, size).shape).total
+
+
+FUNCTIONS: dict[str, Callable[..., float]] = {
+    f.__name__: f for f in (training_flops_per_step, reduction_percent, total_parameters)
+}
+
+
+def compute(call: dict[str, Any], given: dict[str, Any]) -> float:
+    """`{function: NAME, argument: value, …}` with the row's own arguments laid over it."""
+    arguments = {**call, **given}
+    name = arguments.pop("function", None)
+    if name not in FUNCTIONS:
+        raise UserError(f"compute: function {name!r} is unknown; known: {', '.join(FUNCTIONS)}")
+    return FUNCTIONS[name](**arguments)

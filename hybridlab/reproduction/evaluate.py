@@ -1,0 +1,40 @@
+"""Measuring a finished run again, on its own data or on other text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hybridlab.config.loading import Layer, check, merge, parse_setting
+from hybridlab.config.resolve import data_layer
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import corpus_for
+from hybridlab.errors import UserError
+from hybridlab.evaluation.measure import measure
+from hybridlab.models.export import load_checkpoint
+from hybridlab.reproduction.run import check_tokenizer, finished_parent
+from hybridlab.training.machine import pick_device
+
+_CHANGEABLE = ("evaluation", "data", "runtime")
+
+
+def evaluate_run(
+    reference: str, runs_dir: Path, data: str | None, settings: list[str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The results of a run's final model; other text is tokenised with the run's own tokenizer and used whole."""
+    folder = finished_parent(reference, runs_dir)
+    layers = [Layer(folder.config().model_dump(mode="json"))]
+    if data is not None:
+        layers.append(data_layer(data))
+        if not data.startswith("shards:"):
+            layers.append(Layer({"data": {"tokenizer": f"file:{(folder.final / 'tokenizer.json').resolve()}"}}))
+    for text in settings:
+        if text.partition(".")[0] not in _CHANGEABLE:
+            raise UserError(f"--set {text}: an evaluation can change {', '.join(_CHANGEABLE)} only; train another run")
+        layers.append(parse_setting(text))
+    config = check(RunConfig, merge(*layers))
+    corpus = corpus_for(config.data, runs_dir / "data", lambda line: say(f"data: {line}"))
+    check_tokenizer(folder, corpus)
+    model = load_checkpoint(folder.path, config.runtime.kernel).to(pick_device(config.runtime.device))
+    return measure(model, config, corpus, folder.info()["precision"], whole=data is not None)

@@ -1,0 +1,168 @@
+"""Experiment files: what a table of a paper consists of, as data under experiments/.
+
+A file names its rows, columns, the paper's printed values, the class of every column, the claims of the text, the cells
+(runs) that stand behind the rows, and what they are trained with at each scale (smoke, small, paper).
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from hybridlab.config.loading import Layer, check, load_file
+from hybridlab.config.resolve import data_layer, resolve, run_hash
+from hybridlab.config.schema import RunConfig, Strict
+from hybridlab.errors import UserError
+
+Scale = Literal["smoke", "small", "paper"]
+SCALES = ("smoke", "small", "paper")
+CellClass = Literal["exact", "last digit", "named discrepancy", "transcribed", "trained", "timed"]
+
+
+class Column(Strict):
+    """A column of a table. With neither `metric` nor `compute` it can only show what the paper prints."""
+
+    name: str
+    title: str
+    kind: CellClass
+    digits: int = 2
+    metric: str | None = None
+    """Dotted path into a record, to a number or to {mean-like value, stderr, n}."""
+    compute: dict[str, Any] | None = None
+    """An analytic function with its arguments; see reproduction/analytic.py."""
+    factor: float = 1.0
+    better: Literal["higher", "lower"] | None = None
+    panel: str = "measured"
+
+
+class Row(Strict):
+    name: str
+    short: str
+    cell: str | None = None
+    paper: dict[str, float] = {}
+    given: dict[str, Any] = {}
+    """Arguments that this row adds to the columns' analytic functions."""
+
+
+class CellSpec(Strict):
+    """A run behind a row. `start`: the cell whose final weights it starts from. `masks`: the cell whose masks it uses."""
+
+    arch: str
+    phase: str
+    start: str | None = None
+    masks: str | None = None
+    config: dict[str, Any] = {}
+
+
+class ScaleSpec(Strict):
+    """What the cells are trained with at one scale."""
+
+    machine: str
+    size: str
+    data: str
+    seeds: list[int]
+    phases: dict[str, dict[str, Any]]
+    config: dict[str, Any] = {}
+
+
+class Claim(Strict):
+    """A sentence of the paper with its place, and how to test it; see reproduction/claims.py."""
+
+    text: str
+    source: str
+    test: dict[str, Any]
+
+
+class Experiment(Strict):
+    id: str
+    title: str
+    paper: str
+    source: str
+    needs: list[str] = []
+    notes: list[str] = []
+    panels: dict[str, str] = {"measured": ""}
+    columns: list[Column]
+    rows: list[Row]
+    reference: str | None = None
+    """The row against which a direction is judged."""
+    cells: dict[str, CellSpec] = {}
+    scales: dict[Scale, ScaleSpec] = {}
+    claims: list[Claim] = []
+
+    @model_validator(mode="after")
+    def _names_meet(self) -> Experiment:
+        names = {column.name for column in self.columns}
+        for row in self.rows:
+            if row.cell is not None and row.cell not in self.cells:
+                raise ValueError(f"row {row.name!r} names the cell {row.cell!r}, which is not among the cells")
+            if unknown := set(row.paper) - names:
+                raise ValueError(f"row {row.name!r} has paper values for unknown columns: {', '.join(sorted(unknown))}")
+        for name, cell in self.cells.items():
+            for other in (cell.start, cell.masks):
+                if other is not None and other not in self.cells:
+                    raise ValueError(f"cell {name!r} names {other!r}, which is not among the cells")
+        return self
+
+    def available_scales(self) -> list[str]:
+        """An analytic table is the same at every scale."""
+        return [s for s in SCALES if s in self.scales] if self.cells else list(SCALES)
+
+
+def experiments_folder() -> Path:
+    """The experiment files: beside the package in a checkout, inside it in an installed wheel."""
+    package = Path(__file__).resolve().parent.parent
+    checkout = package.parent / "experiments"
+    return checkout if (package.parent / "pyproject.toml").is_file() and checkout.is_dir() else package / "experiments"
+
+
+def experiment_ids() -> list[str]:
+    return sorted(f"{path.parent.name}-{path.stem}" for path in experiments_folder().glob("*/*.yaml"))
+
+
+def load_experiment(identifier: str) -> Experiment:
+    ids = experiment_ids()
+    if identifier not in ids:
+        near = difflib.get_close_matches(identifier, ids, 1)
+        hint = f"did you mean {near[0]}?" if near else "`hybridlab list` shows them"
+        raise UserError(f"{identifier}: there is no such experiment; {hint}")
+    paper, name = identifier.split("-", 1)
+    experiment = check(Experiment, load_file(experiments_folder() / paper / f"{name}.yaml"))
+    if experiment.id != identifier:
+        raise UserError(f"{paper}/{name}.yaml: its id is {experiment.id}; it must be {identifier}")
+    return experiment
+
+
+def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, RunConfig]:
+    """The configuration of every cell at a scale and seed, parents before children."""
+    if scale not in experiment.scales:
+        raise UserError(
+            f"{experiment.id}: it has no scale {scale!r}; known: {', '.join(experiment.available_scales())}"
+        )
+    spec = experiment.scales[scale]
+    configs: dict[str, RunConfig] = {}
+
+    def build(name: str, chain: tuple[str, ...] = ()) -> RunConfig:
+        if name in chain:
+            raise UserError(f"{experiment.id}: the cells {' → '.join((*chain, name))} start from each other")
+        if name not in configs:
+            cell = experiment.cells[name]
+            inherited: dict[str, Any] = {}
+            if cell.start is not None:
+                inherited["init"] = {"run": run_hash(build(cell.start, (*chain, name)))}
+            if cell.masks is not None:
+                inherited["map"] = {"kind": "learned", "run": run_hash(build(cell.masks, (*chain, name)))}
+                inherited["controller"] = None
+            if cell.phase not in spec.phases:
+                raise UserError(f"{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}")
+            place = {(): f"{experiment.id}, cell {name}"}
+            parts = (data_layer(spec.data).values, spec.config, spec.phases[cell.phase], cell.config, inherited)
+            layers = [Layer(part, place) for part in (*parts, {"training": {"seed": seed}})]
+            configs[name] = resolve(cell.arch, spec.size, layers=layers)
+        return configs[name]
+
+    for name in experiment.cells:
+        build(name)
+    return configs

@@ -1,0 +1,57 @@
+"""Records under results/records/: what tables and figures are made of, one small JSON file per run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hybridlab.config.resolve import run_hash
+from hybridlab.errors import UserError
+from hybridlab.files import write_json
+from hybridlab.reproduction.experiment import Experiment, cell_configs
+
+
+def save_record(record: dict[str, Any], results_dir: Path) -> None:
+    write_json(results_dir / "records" / f"{record['hash']}.json", record)
+
+
+def load_record(digest: str, results_dir: Path) -> dict[str, Any] | None:
+    path = results_dir / "records" / f"{digest}.json"
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        raise UserError(f"{path}: the record is damaged; remove it and reproduce again") from None
+    return record if record.get("status") == "finished" else None
+
+
+def records_of(experiment: Experiment, scale: str, results_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
+    """cell → seed → record, of the cells whose runs are there."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    if not experiment.cells or scale not in experiment.scales:
+        return found
+    for seed in experiment.scales[scale].seeds:
+        for cell, config in cell_configs(experiment, scale, seed).items():
+            record = load_record(run_hash(config), results_dir)
+            if record is not None:
+                found.setdefault(cell, {})[seed] = record
+    return found
+
+
+def number_at(record: dict[str, Any], path: str) -> tuple[float | None, float | None, int]:
+    """(value, standard error, n) at a dotted path: a number, or a mapping with a standard error beside it.
+
+    A step that is not there gives (None, None, 0): not measured.
+    """
+    here: Any = record
+    around: dict[str, Any] = {}
+    for part in path.split("."):
+        if not isinstance(here, dict) or part not in here:
+            return None, None, 0
+        around, here = here, here[part]
+    if not isinstance(here, int | float) or isinstance(here, bool):
+        return None, None, 0
+    measured_with_error = "stderr" in around and path.rsplit(".", 1)[-1] in ("accuracy", "loss")
+    return float(here), around["stderr"] if measured_with_error else None, around.get("n", 1) or 1
