@@ -163,8 +163,7 @@ def check(model: type[Model], layer: Layer) -> Model:
 
 def _explain(model: type[BaseModel], layer: Layer, error: ValidationError) -> str:
     problem = error.errors()[0]
-    # pydantic puts the name of a union's member into the path; the file does not have it.
-    location = _written_path(layer.values, problem["loc"])
+    location = _written_path(model, problem["loc"])
     name = ".".join(str(part) for part in location)
     place = layer.origin(location)
     prefix = f"{place}: " if place else ""
@@ -184,15 +183,23 @@ def _explain(model: type[BaseModel], layer: Layer, error: ValidationError) -> st
     return f"{prefix}{name} = {problem['input']!r}: {message}"
 
 
-def _written_path(values: Any, location: tuple[str | int, ...]) -> KeyPath:
+def _written_path(model: type[BaseModel], location: KeyPath) -> KeyPath:
+    """pydantic's location without the tags of unions, which the file does not have."""
     path: list[str | int] = []
+    models, tagged = [model], False
     for part in location:
-        inside = isinstance(values, dict) and part in values or isinstance(values, list) and isinstance(part, int)
-        if not inside and part != location[-1]:
+        if tagged:
+            models, tagged = [m for m in models if _kind_of(m) == part] or models, False
             continue
         path.append(part)
-        values = values[part] if inside and (isinstance(values, dict) or part < len(values)) else None
+        annotations = [m.model_fields[part].annotation for m in models if part in m.model_fields]
+        models = [leaf for annotation in annotations for leaf in _models_in(annotation)]
+        tagged = sum(_kind_of(m) is not None for m in models) > 1
     return tuple(path)
+
+
+def _kind_of(model: type[BaseModel]) -> str | None:
+    return get_args(model.model_fields["kind"].annotation)[0] if "kind" in model.model_fields else None
 
 
 def _fields_at(model: type[BaseModel], path: KeyPath, values: dict[str, Any]) -> list[str]:
@@ -203,8 +210,7 @@ def _fields_at(model: type[BaseModel], path: KeyPath, values: dict[str, Any]) ->
         models = [leaf for annotation in annotations for leaf in _models_in(annotation)]
         here = here[part] if isinstance(here, dict) and part in here else {}
         kind = here.get("kind") if isinstance(here, dict) else None
-        chosen = [m for m in models if "kind" in m.model_fields and kind in get_args(m.model_fields["kind"].annotation)]
-        models = chosen or models
+        models = [m for m in models if kind is not None and _kind_of(m) == kind] or models
     return sorted({name for m in models for name in m.model_fields})
 
 

@@ -29,8 +29,14 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps)
-        device = x.device.type
-        return normed.to(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype)
+        return normed.to(_compute_dtype(x))
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    """The type that the next projection works in: autocast's where it is on, else x's own."""
+    device = x.device.type
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocast else x.dtype
 
 
 def rotary_tables(positions: Tensor, head_width: int, base: float) -> tuple[Tensor, Tensor]:

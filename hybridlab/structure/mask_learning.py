@@ -7,7 +7,7 @@ Every unit (a layer, or a KV head) has a parameter α; its mask z ~ hard concret
 maximised in λ and φ (Eq. 10). `head-single` has its own λ and φ, and its own target, in every layer.
 
 What the paper leaves open, and what is done here: its one stated learning rate (3e-4 for 1,000 steps) can move α by
-0.16 at most, so masks and multipliers have rates of their own (default 0.1, constant). One z is drawn per optimizer
+0.16 at most, so masks and multipliers have peak rates of their own (default 0.1) under the run's schedule. One z is drawn per optimizer
 step, from (seed, step), and shared by its micro-batches. α, λ and φ are fp32, undecayed and outside the clipping.
 """
 
@@ -59,7 +59,7 @@ class MaskLearning(Hook):
             setattr(self, name, getattr(self, name).to(run.device).requires_grad_())
 
     def parameter_groups(self) -> list[Group]:
-        own = {"betas": tuple(self.config.betas), "scheduled": False, "clipped": False}
+        own = {"betas": tuple(self.config.betas), "clipped": False}
         multipliers = {"mask.lambda": self.lambda_, "mask.phi": self.phi}
         return [
             Group("masks", {"mask.alpha": self.alpha}, lr=self.config.mask_lr, **own),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from hybridlab.config.schema import Optimizer
 
 @dataclass
 class Group:
-    """Named tensors with settings of their own. `scheduled`: whether the run's schedule scales the rate."""
+    """Named tensors with settings of their own. lr: the peak of the run's schedule. clipped: with the others."""
 
     name: str
     tensors: dict[str, Tensor]
@@ -20,9 +20,8 @@ class Group:
     betas: tuple[float, float]
     weight_decay: float = 0.0
     maximize: bool = False
-    scheduled: bool = True
     clipped: bool = True
-    eps: float = field(default=1e-8)
+    eps: float = 1e-8
 
 
 def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
@@ -56,7 +55,7 @@ def make_optimizer(groups: list[Group]) -> torch.optim.AdamW:
 
 def set_learning_rates(optimizer: torch.optim.AdamW, groups: list[Group], factor: float) -> None:
     for settings, group in zip(optimizer.param_groups, groups, strict=True):
-        settings["lr"] = group.lr * factor if group.scheduled else group.lr
+        settings["lr"] = group.lr * factor
 
 
 def optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group]) -> dict[str, Tensor]:

@@ -1,0 +1,84 @@
+"""Shared fixtures: small shapes, small texts, one thread, no network."""
+
+import os
+import random
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import resolve
+
+torch.set_num_threads(1)
+
+SMALL_SHAPE = {
+    "family": "qwen3",
+    "layers": 3,
+    "width": 24,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_width": 8,
+    "ffn_width": 40,
+    "vocab": 400,
+    "embedding_scale": 1.0,
+}
+SMALL_TRAINING = {
+    "steps": 12,
+    "tokens_per_step": 256,
+    "seq_len": 32,
+    "precision": "fp32",
+    "schedule": {"kind": "cosine", "warmup_steps": 2, "final_ratio": 0.1},
+}
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "rain", "fell", "over", "far", "hills", "and", "nobody", "came", "home", "before", "night"]
+
+
+def write_text(path: Path, characters: int = 120_000, seed: int = 0) -> Path:
+    rng = random.Random(seed)
+    lines = []
+    while sum(map(len, lines)) < characters:
+        lines.append(" ".join(rng.choices(WORDS, k=12)) + ".\n")
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text") / "words.txt")
+
+
+@pytest.fixture(scope="session")
+def runs_dir(tmp_path_factory):
+    """Shared, so that the text is prepared once."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def small(text_file):
+    """A function: arch and changes → a checked configuration that trains in a second or two."""
+
+    def make(arch="vanilla", settings=(), window=4, **parts):
+        base = {
+            "shape": SMALL_SHAPE,
+            "training": SMALL_TRAINING,
+            "window": window,
+            "data": {"source": f"text:{text_file}", "tokenizer": "byte"},
+            "evaluation": {"validation_windows": 8, "task_rows": 8},
+            "runtime": {"threads": 1, "log_every": 1, "checkpoint_every": 4},
+        }
+        return resolve(arch, "tiny", layers=[Layer(base), Layer(parts)], settings=settings)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Real text for development; tests that need it skip where it is not at hand."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no shared/data beside this checkout")
+    return folder

@@ -1,0 +1,115 @@
+"""Logits equal those of transformers' own models with the same random weights, in fp32 to 1e-5."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from hybridlab import load_hf
+from hybridlab.errors import UserError
+
+FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+SHAPES = [
+    {"hidden_size": 42, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10},
+    {"hidden_size": 33, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 22, "rope_theta": 500.0},
+    {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-3},
+]
+
+
+def theirs(family, shape, tied, seed=0):
+    config_class, model_class = FAMILIES[family]
+    config = config_class(
+        vocab_size=97,
+        num_hidden_layers=3,
+        intermediate_size=52,
+        tie_word_embeddings=tied,
+        max_position_embeddings=128,
+        **shape,
+    )
+    torch.manual_seed(seed)
+    model = model_class(config).eval()
+    for parameter in model.parameters():
+        with torch.no_grad():
+            parameter.normal_(0, 0.2) if parameter.dim() > 1 else parameter.uniform_(0.5, 1.5)
+    return model
+
+
+def folder_of(model, path, shards=1):
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(model.config.to_dict(), default=str))
+    tied = model.config.tie_word_embeddings
+    tensors = {k: v.contiguous() for k, v in model.state_dict().items() if not (tied and k == "lm_head.weight")}
+    names = sorted(tensors)
+    for i in range(shards):
+        save_file({n: tensors[n] for n in names[i::shards]}, path / f"model-{i + 1:05d}-of-{shards:05d}.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s['num_attention_heads']}q{s['num_key_value_heads']}kv")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_transformers(family, shape, tied, tmp_path):
+    reference = theirs(family, shape, tied)
+    ours = load_hf(folder_of(reference, tmp_path / "model", shards=2))
+    ids = torch.randint(97, (2, 41), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = reference(ids).logits
+        for kernel in ("eager", "sdpa"):
+            ours.kernel = kernel
+            # Both round in fp32; the last bits depend on the order of the sums.
+            torch.testing.assert_close(ours(ids).logits, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_weights_equal_transformers(family, tmp_path):
+    reference = theirs(family, SHAPES[0], True)
+    reference.set_attn_implementation("eager")
+    ours = load_hf(folder_of(reference, tmp_path / "model"))
+    ids = torch.randint(97, (2, 23), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = reference(ids, output_attentions=True).attentions
+        found = ours(ids, need="full").attention
+    for layer, weights in enumerate(wanted):
+        torch.testing.assert_close(found[(layer,)], weights, atol=1e-5, rtol=1e-4)
+
+
+def test_parity_test_can_fail(tmp_path):
+    """Positive control: a model with another rotary base must not pass."""
+    reference = theirs("llama", SHAPES[0], True)
+    folder = folder_of(reference, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 100.0
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = torch.randint(97, (1, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert (load_hf(folder)(ids).logits - reference(ids).logits).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "mamba"},
+        {"attention_bias": True},
+        {"hidden_act": "gelu"},
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+        {"num_hidden_layers": 2},
+        {"num_hidden_layers": 4},
+        {"vocab_size": 98},
+    ],
+)
+def test_what_the_zoo_cannot_represent_is_refused(change, tmp_path):
+    folder = folder_of(theirs("llama", SHAPES[0], True), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | change
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError):
+        load_hf(folder)
+
+
+def test_folders_that_are_none(tmp_path):
+    with pytest.raises(UserError, match="no readable config.json"):
+        load_hf(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="no .*safetensors"):
+        load_hf(tmp_path)

@@ -1,0 +1,170 @@
+"""The commands as a user types them, right and wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+
+CODE = "import torch; torch.set_num_threads(1)\nfrom hybridlab.cli.main import run; run()"
+
+
+def hybridlab(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-c", CODE, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A working folder with a text, a settings file and one trained run."""
+    folder = tmp_path_factory.mktemp("work")
+    write_text(folder / "words.txt")
+    settings = {"shape": {**SMALL_SHAPE, "layers": 4}, "training": SMALL_TRAINING, "window": 4}
+    settings |= {"data": {"tokenizer": "byte"}, "evaluation": {"validation_windows": 8}}
+    (folder / "small.yaml").write_text(json.dumps(settings))
+    done = hybridlab("pretrain", "--data", "text:words.txt", "--config", "small.yaml", "--run-dir", "base", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "validation perplexity" in done.stdout and "step 12/12" in done.stderr
+    return folder
+
+
+def document(done):
+    """Standard output as one JSON document."""
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_same_command_again_does_nothing(place):
+    before = (place / "base" / "record.json").stat().st_mtime_ns
+    done = hybridlab("pretrain", "--data", "text:words.txt", "--config", "small.yaml", "--run-dir", "base", cwd=place)
+    assert done.returncode == 0 and "finished before" in done.stderr
+    assert (place / "base" / "record.json").stat().st_mtime_ns == before
+
+
+def test_both_stages_of_consa(place):
+    learned = document(
+        hybridlab("learn-masks", "--from", "base", "--rho", "0.25", "--granularity", "head-all", "--steps", "20",
+                  "--set", "controller.mask_lr=0.5", "--set", "controller.multiplier_lr=0.5", "--window", "4",
+                  "--set", "training.schedule.warmup_steps=1", "--run-dir", "masks", "--json", cwd=place)
+    )  # fmt: skip
+    assert learned["controllers"]["mask-learning"]["realised_sparsity"] == 0.25
+    masks = json.loads((place / "masks" / "masks.json").read_text())
+    assert sum(v == 0 for row in masks["masks"] for v in row) == 2 and masks["window"] == 4
+    assert masks["source_run"] == learned["hash"] and learned["parents"]
+    stage2 = document(
+        hybridlab("pretrain", "--arch", "consa", "--masks", "masks/masks.json", "--from", "masks", "--steps", "4",
+                  "--set", "training.schedule.warmup_steps=1", "--run-dir", "stage2", "--json", cwd=place)
+    )  # fmt: skip
+    assert stage2["structure"]["sparsity"] == 0.25 and stage2["parents"] == [learned["hash"]]
+    assert "mixed" not in json.dumps(stage2["kernels"])
+
+
+def test_eval_on_own_and_on_other_text(place):
+    own = document(hybridlab("eval", "base", "--json", cwd=place))
+    record = json.loads((place / "base" / "record.json").read_text())
+    assert own["validation"] == record["results"]["validation"]
+    write_text(place / "other.txt", seed=9)
+    other = document(hybridlab("eval", "base", "--data", "text:other.txt", "--json", cwd=place))
+    assert other["validation"]["loss"] != own["validation"]["loss"] and other["validation"]["n"] == 8
+
+
+def test_plan_list_and_data(place):
+    plan = document(
+        hybridlab("plan", "--arch", "rule-swa", "--size", "consa-0.6b", "--seq-len", "32768", "--json", cwd=place)
+    )
+    assert plan["kv_bytes"] / (28 * 8 * 2 * 64 * 2 * 32768) <= 0.52
+    assert "KV cache" in hybridlab("plan", "--seq-len", "64", cwd=place).stdout
+    ids = [e["id"] for e in document(hybridlab("list", "--json", cwd=place))["entries"]]
+    assert "consa-table1" in ids and "consa-table4" in ids
+    done = document(
+        hybridlab("data", "prepare", "text:words.txt", "--out", "shards", "--tokenizer", "byte", "--json", cwd=place)
+    )
+    assert document(hybridlab("data", "inspect", "shards", "--json", cwd=place)) == done
+    trained = hybridlab(
+        "pretrain", "--data", "shards:shards", "--config", "small.yaml", "--steps", "3", "--run-dir", "s", cwd=place
+    )
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_reproduce_and_report_table_4(place):
+    table = document(hybridlab("reproduce", "consa-table4", "--results-dir", "res", "--json", cwd=place))
+    cells = {row["name"]: row["cells"] for row in table["rows"]}
+    for size, dense, half in (("0.6B", 17.42, 14.65), ("1.7B", 52.57, 47.02)):
+        assert round(cells[size]["dense"]["measured"], 2) == dense and cells[size]["dense"]["verdict"] == "agrees"
+        assert round(cells[size]["consa"]["measured"], 2) == half and cells[size]["consa"]["verdict"] == "agrees"
+    assert round(cells["0.6B"]["reduction"]["measured"], 2) == 15.91
+    assert round(cells["1.7B"]["reduction"]["measured"], 2) == 10.54
+    assert cells["1.7B"]["reduction"]["verdict"] == "differs"
+    folder = place / "res" / "consa-table4" / "smoke"
+    assert sorted(p.name for p in folder.iterdir()) == ["table.csv", "table.json", "table.md", "table.tex"]
+    written = {p.name: p.read_text() for p in folder.iterdir()}
+    assert document(hybridlab("report", "consa-table4", "--results-dir", "res", "--json", cwd=place)) == table
+    assert {p.name: p.read_text() for p in folder.iterdir()} == written
+
+
+def test_tables_fit_eighty_columns(place):
+    for identifier in ("consa-table4", "consa-table1"):
+        out = hybridlab("report", identifier, "--results-dir", "empty", cwd=place).stdout
+        assert max(map(len, out.splitlines())) <= 80 and "–" in out + "–"
+
+
+WRONG = [
+    (["pretrain", "--arch", "vanila"], "did you mean 'vanilla'"),
+    (["pretrain", "--size", "tny"], "did you mean 'tiny'"),
+    (["pretrain", "--data", "nosuch"], "neither a data preset"),
+    (["pretrain", "--data", "text:nosuch.txt"], "no such file"),
+    (["pretrain", "--set", "training.stepz=3"], "did you mean 'steps'"),
+    (["pretrain", "--set", "runtime.device=cuda:9"], "CUDA devices"),
+    (["pretrain", "--set", "runtime.device=tpu"], "runtime.device"),
+    (["pretrain", "--config", "nosuch.yaml"], "no such file"),
+    (["pretrain", "--arch", "consa"], "learn-masks"),
+    (["pretrain", "--arch", "consa", "--masks", "nosuch.json"], "no such masks file"),
+    (["pretrain", "--masks", "nosuch.json"], "--masks belongs to --arch consa"),
+    (["pretrain", "--nearest"], "--nearest has no effect"),
+    (["pretrain", "--arch", "rule-swa", "--set", "map.rho=0.3"], "0.28125 (9 KV heads) or 0.3125 (10 KV heads)"),
+    (["pretrain", "--arch", "rule-swa", "--set", "map.rho=1.3"], "map.rho = 1.3"),
+    (["pretrain", "--arch", "all-window", "--set", "window=0"], "map.window = 0"),
+    (["pretrain", "--from", "nosuch"], "neither a run folder"),
+    (["learn-masks", "--from", "nosuch"], "neither a run folder"),
+    (["learn-masks", "--from", "base", "--rho", "2"], "controller.rho = 2"),
+    (["learn-masks", "--from", "base", "--rho", "0.3"], "or add --nearest"),
+    (["learn-masks", "--from", "base", "--granularity", "heads"], "controller.granularity = 'heads'"),
+    (["learn-masks", "--from", "base", "--window", "0"], "map.window = 0"),
+    (["eval", "nosuch"], "neither a run folder"),
+    (["eval", "base", "--set", "shape.width=3"], "train another run"),
+    (["reproduce", "consa-table9"], "did you mean consa-table"),
+    (["reproduce", "consa-table1", "--scale", "huge"], "scales"),
+    (["plan", "--set", "shape.kv_heads=3"], "not a multiple of kv_heads 3"),
+    (["data", "inspect", "."], "no prepared data"),
+    (["data", "prepare", "text:words.txt", "--out", "base"], "not empty"),
+    (["data", "prepare", "text:binary.txt", "--out", "o"], "binary"),
+    (["data", "prepare", "text:empty.txt", "--out", "o"], "no text"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=lambda v: " ".join(v)[:60] if isinstance(v, list) else "")
+def test_mistakes_end_in_one_sentence_and_exit_code_2(place, arguments, message, capsys, monkeypatch):
+    """In this process, for speed; the exit code is the one a shell sees."""
+    from hybridlab.cli.main import run
+
+    (place / "binary.txt").write_bytes(b"a\0b")
+    (place / "empty.txt").write_text("")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", ["hybridlab", *arguments])
+    files = {p for p in Path(place).rglob("*") if "runs" not in p.parts}
+    with pytest.raises(SystemExit) as ended:
+        run()
+    err = capsys.readouterr().err
+    assert ended.value.code == 2 and message in err
+    assert err.startswith("error: ") and len(err.strip().splitlines()) == 1 and "Traceback" not in err
+    assert {p for p in Path(place).rglob("*") if "runs" not in p.parts} <= files | {place / "o"}
+
+
+def test_mistakes_on_the_command_line_itself(place):
+    for arguments in (["pretrain", "--steps", "0"], ["nonsense"], ["pretrain", "--stepz", "3"]):
+        done = hybridlab(*arguments, cwd=place)
+        assert done.returncode == 2 and "Traceback" not in done.stderr

@@ -1,0 +1,262 @@
+"""The loop: accumulation, resume to the bit, kills, refusals."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hybridlab.config.resolve import run_hash
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.reproduction import run as run_module
+from hybridlab.reproduction.run import execute
+from hybridlab.training.engine import Run
+from hybridlab.training.folders import RunFolder, find_run
+from hybridlab.training.metrics import read_metrics
+
+
+def train(config, path, runs_dir):
+    return execute(config, RunFolder(Path(path)), runs_dir, quiet=True)
+
+
+def weights(path):
+    return load_file(Path(path) / "final" / "model.safetensors")
+
+
+def assert_same_run(one, two):
+    a, b = weights(one), weights(two)
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    assert read_metrics(Path(one) / "metrics.jsonl") == read_metrics(Path(two) / "metrics.jsonl")
+    records = [json.loads((Path(p) / "record.json").read_text()) for p in (one, two)]
+    for key in ("results", "controllers", "events", "flops", "tokens", "steps", "structure"):
+        assert records[0][key] == records[1][key], key
+
+
+def test_a_run_leaves_everything_behind(small, tmp_path, runs_dir):
+    config = small(data={"mix": {"text": 0.5, "retrieval": 0.5, "assignment": 0.0}}, evaluation={"task_window": 6})
+    record = train(config, tmp_path / "a", runs_dir)
+    names = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert names == [".lock", "checkpoints", "final", "metrics.jsonl", "record.json", "run.json"]
+    assert sorted(p.name for p in (tmp_path / "a" / "final").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    assert record["hash"] == run_hash(config) and record["tokens"] == 12 * 256 and record["steps"] == 12
+    lines = read_metrics(tmp_path / "a" / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert lines[-1]["loss"] < lines[0]["loss"] and lines[-1]["flops"] == record["flops"]
+    retrieval = record["results"]["retrieval"]
+    assert retrieval["inside"]["n"] + retrieval["outside"]["n"] == retrieval["all"]["n"] > 0
+    assert record["results"]["validation"]["n"] == 8
+    assert record["data"]["fingerprint"] and record["libraries"]["torch"] and record["precision"] == "fp32"
+
+
+def test_a_finished_run_is_not_touched_again(small, tmp_path, runs_dir, monkeypatch):
+    record = train(small(), tmp_path / "a", runs_dir)
+    monkeypatch.setattr(Run, "train", lambda *a: pytest.fail("trained again"))
+    assert train(small(), tmp_path / "a", runs_dir) == record
+
+
+def test_accumulation_gives_the_same_gradient(small, tmp_path, runs_dir):
+    mix = {"text": 0.5, "retrieval": 0.5, "assignment": 0.0}
+    records = []
+    for rows in (8, 3, 1):
+        config = small(data={"mix": mix}, runtime={"micro_batch_rows": rows})
+        train(config, tmp_path / str(rows), runs_dir)
+        records.append(weights(tmp_path / str(rows)))
+        assert run_hash(config) == run_hash(small(data={"mix": mix}))
+    for other in records[1:]:
+        for name, tensor in records[0].items():
+            torch.testing.assert_close(other[name], tensor, atol=2e-5, rtol=1e-3)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(monkeypatch, step):
+    """End the process's work in the middle of a step, as a kill would."""
+    take = Run.take_step
+
+    def taken(self):
+        if self.step == step:
+            raise Stop
+        return take(self)
+
+    monkeypatch.setattr(Run, "take_step", taken)
+
+
+LEARN = {
+    "controller": {
+        "kind": "mask-learning",
+        "rho": 0.5,
+        "granularity": "head-single",
+        "mask_lr": 0.5,
+        "multiplier_lr": 0.5,
+    }
+}
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "consa"])
+@pytest.mark.parametrize("step", [2, 5, 11])
+def test_resume_is_exact(small, tmp_path, runs_dir, monkeypatch, arch, step):
+    config = small(arch, **(LEARN if arch == "consa" else {}))
+    train(config, tmp_path / "whole", runs_dir)
+    with monkeypatch.context() as patch:
+        stop_after(patch, step)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "cut", runs_dir)
+    record = train(config, tmp_path / "cut", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    assert record["redone_steps"] == step % 4
+    if arch == "consa":
+        assert (tmp_path / "whole" / "masks.json").read_text() == (tmp_path / "cut" / "masks.json").read_text()
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "consa"])
+def test_sigkill_and_resume(small, tmp_path, runs_dir, text_file, arch):
+    """A real process, a real SIGKILL, twice; then the same bits as a run that nothing disturbed."""
+    settings = {**(LEARN if arch == "consa" else {}), "training": {"steps": 60}}
+    config = small(arch, **settings)
+    config_file = tmp_path / "config.json"
+    config_file.write_text(config.model_dump_json())
+    code = (
+        "import sys, torch; from pathlib import Path; torch.set_num_threads(1)\n"
+        "from hybridlab.config.schema import RunConfig; from hybridlab.reproduction.run import execute\n"
+        "from hybridlab.training.folders import RunFolder\n"
+        "config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())\n"
+        "execute(config, RunFolder(Path(sys.argv[2])), Path(sys.argv[3]), quiet=True)\n"
+    )
+    command = [sys.executable, "-c", code, str(config_file)]
+    subprocess.run([*command, str(tmp_path / "whole"), str(runs_dir)], check=True)
+    kills = 0
+    for wanted in (10, 30):
+        process = subprocess.Popen([*command, str(tmp_path / "killed"), str(runs_dir)])
+        while process.poll() is None and len(read_metrics(tmp_path / "killed" / "metrics.jsonl")) < wanted:
+            time.sleep(0.005)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills == 2
+    assert not (tmp_path / "killed" / "record.json").exists()
+    subprocess.run([*command, str(tmp_path / "killed"), str(runs_dir)], check=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_another_run_in_the_folder_is_refused_and_nothing_changes(small, tmp_path, runs_dir):
+    train(small(), tmp_path / "a", runs_dir)
+    before = {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
+    with pytest.raises(UserError, match=r"another run .*training.seed \(0 there, 5 here\)"):
+        train(small(settings=["training.seed=5"]), tmp_path / "a", runs_dir)
+    assert {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()} == before
+
+
+def test_a_folder_with_other_things_is_refused(small, tmp_path, runs_dir):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="not empty and holds no run"):
+        train(small(), tmp_path, runs_dir)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_two_processes_cannot_share_a_folder(small, tmp_path, runs_dir):
+    with RunFolder(tmp_path / "a").locked(), pytest.raises(UserError, match="another process"):
+        train(small(), tmp_path / "a", runs_dir)
+
+
+def test_changed_data_is_refused(small, tmp_path, runs_dir, monkeypatch):
+    config = small()
+    with monkeypatch.context() as patch:
+        stop_after(patch, 6)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "a", runs_dir)
+    info = json.loads((tmp_path / "a" / "run.json").read_text())
+    (tmp_path / "a" / "run.json").write_text(json.dumps(info | {"data_fingerprint": "other"}))
+    with pytest.raises(UserError, match="data has changed"):
+        train(config, tmp_path / "a", runs_dir)
+
+
+def test_a_damaged_checkpoint_is_refused_then_the_one_before_serves(small, tmp_path, runs_dir, monkeypatch):
+    config = small()
+    train(config, tmp_path / "whole", runs_dir)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 10)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "a", runs_dir)
+    newest = tmp_path / "a" / "checkpoints" / "step-00000008"
+    (newest / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(UserError, match="go on from step-00000004"):
+        train(config, tmp_path / "a", runs_dir)
+    shutil.rmtree(newest)
+    train(config, tmp_path / "a", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "a")
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, runs_dir):
+    config = small(settings=["training.optimizer.lr=1e30", "training.clip=1e30", "training.schedule.warmup_steps=0"])
+    with pytest.raises(RunFailed, match="loss is"):
+        train(config, tmp_path / "a", runs_dir)
+    record = json.loads((tmp_path / "a" / "record.json").read_text())
+    assert record["status"] == "failed" and "results" not in record
+    assert not (tmp_path / "a" / "final").exists()
+
+
+def test_starting_from_another_run(small, tmp_path, runs_dir):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "data").symlink_to(runs_dir / "data")
+    parent = small()
+    train(parent, runs / "parent", runs)
+    child = small(init={"run": run_hash(parent)}, settings=["training.steps=1", "training.optimizer.lr=1e-12"])
+    record = train(child, runs / "child", runs)
+    assert record["parents"] == [run_hash(parent)]
+    one, two = weights(runs / "parent"), weights(runs / "child")
+    assert all(torch.allclose(one[k], two[k], atol=1e-6) for k in one)
+    wider = small(init={"run": run_hash(parent)}, shape={"ffn_width": 48})
+    with pytest.raises(UserError, match="a checkpoint of another architecture: .*mlp"):
+        train(wider, runs / "wider", runs)
+    assert not (runs / "wider" / "run.json").exists()
+    other_tokenizer = small(init={"run": run_hash(parent)}, data={"tokenizer": "bpe:300"})
+    with pytest.raises(UserError, match="trained with another tokenizer"):
+        train(other_tokenizer, runs / "other", runs)
+
+
+def test_a_parent_must_be_finished(small, tmp_path, runs_dir, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 6)
+        with pytest.raises(Stop):
+            train(small(), tmp_path / "half", runs_dir)
+    with pytest.raises(UserError, match="has not finished"):
+        run_module.finished_parent(str(tmp_path / "half"), tmp_path)
+
+
+def test_runs_are_found_by_path_and_by_prefix(small, tmp_path, runs_dir):
+    config = small()
+    train(config, tmp_path / "a", runs_dir)
+    for reference in (str(tmp_path / "a"), str(tmp_path / "a" / "final"), run_hash(config)[:6]):
+        assert find_run(reference, tmp_path).path.resolve() == (tmp_path / "a").resolve()
+    with pytest.raises(UserError, match="neither a run folder nor the start of a hash"):
+        find_run("zzz", tmp_path)
+
+
+def test_a_leaking_model_leaves_no_number(small, tmp_path, runs_dir, monkeypatch):
+    from hybridlab.models.decoder import Decoder
+
+    forward = Decoder.forward
+
+    def leak(self, input_ids, **arguments):
+        out = forward(self, input_ids, **arguments)
+        return type(out)(out.logits + out.logits.mean(1, keepdim=True), out.attention)
+
+    monkeypatch.setattr(Decoder, "forward", leak)
+    with pytest.raises(RunFailed, match="sees the future"):
+        train(small(), tmp_path / "a", runs_dir)
+    assert "results" not in json.loads((tmp_path / "a" / "record.json").read_text())

@@ -1,0 +1,84 @@
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from hybridlab import build_model, flops
+from hybridlab.accounting.cache import kv_bytes
+from hybridlab.accounting.flops import CONVENTIONS, ledger
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.config.loading import preset_names
+from hybridlab.config.resolve import resolve
+from hybridlab.errors import UserError
+from hybridlab.models.decoder import Decoder
+from hybridlab.plan.attention_map import AttentionMap, Full, Window
+from hybridlab.plan.from_config import map_of, plan_of
+from hybridlab.plan.plan import Plan
+
+
+@pytest.mark.parametrize("size", preset_names("size"))
+def test_parameters_from_the_data_equal_the_modules(size):
+    config = resolve("vanilla", size)
+    with torch.device("meta"):
+        model = Decoder(config.shape, plan_of(config), map_of(config.map, config.shape))
+    assert count_parameters(config.shape).total == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("arch", "size", "printed"),
+    [
+        ("vanilla", "consa-0.6b", 17.42),
+        ("rule-swa", "consa-0.6b", 14.65),
+        ("vanilla", "consa-1.7b", 52.57),
+        ("rule-swa", "consa-1.7b", 47.02),
+    ],
+)
+def test_consa_table_4_to_the_printed_digit(arch, size, printed):
+    assert round(flops(arch, 8192, "consa", size=size).training * 512 / 1e15, 2) == printed
+
+
+PLANS = [
+    Plan.plain(4),
+    Plan.plain(4).loop_heads(2, (1, 6), 2),
+    Plan.plain(4).skip(1).drop_heads(3, (0, 1, 2), 8),
+    Plan.plain(4).reverse(0, 3).loop_heads(0, range(8), 1),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_executed_flops_equal_torchs_counter(plan):
+    model = build_model("vanilla", shape={"layers": 4}, kernel="eager").with_plan(plan).to("meta")
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 24, dtype=torch.long, device="meta"))
+    assert flops(model, 24, "executed").forward == counter.get_total_flops()
+
+
+def test_mixed_heads_are_billed_for_both_kernels():
+    full, window, mixed = (
+        flops(a, 128, "consa", size="tiny").breakdown["attention"] for a in ("vanilla", "all-window", "consa")
+    )
+    assert mixed == full + window
+
+
+def test_pairs_are_counted_exactly():
+    shape = resolve("vanilla", "tiny").shape
+    for kind, pairs in ((Full(), 20 * 21 / 2), (Window(7), 7 * 8 / 2 + 13 * 7)):
+        cost = ledger(shape, Plan.plain(8), AttentionMap.uniform(8, 4, kind), 20, "pairs")
+        assert cost.breakdown["attention"] == pytest.approx(8 * 8 * 4 * 16 * pairs)
+
+
+def test_breakdown_adds_up_and_training_is_three_times():
+    for name in CONVENTIONS:
+        cost = flops("rule-swa", 64, name)
+        assert sum(cost.breakdown.values()) == cost.forward and cost.training == 3 * cost.forward
+    with pytest.raises(UserError, match="convention 'x' is unknown"):
+        flops("vanilla", 8, "x")
+
+
+def test_cache_bytes():
+    shape = resolve("vanilla", "consa-0.6b").shape
+    dense = kv_bytes(shape, Plan.plain(28), AttentionMap.uniform(28, 8, Full()), 32768)
+    assert dense == 28 * 8 * 2 * 64 * 2 * 32768
+    half = kv_bytes(shape, Plan.plain(28), AttentionMap.rule(28, 8, "head", 0.5, 512), 32768)
+    assert half / dense == pytest.approx((1 + 512 / 32768) / 2) and half / dense <= 0.52
+    looped = kv_bytes(shape, Plan.plain(28).loop_heads(3, (0, 1, 15), 2), AttentionMap.uniform(28, 8, Full()), 100)
+    assert looped == 2 * 64 * 2 * 100 * (28 * 8 + 2 * 2)

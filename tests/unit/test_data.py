@@ -1,0 +1,252 @@
+import json
+
+import numpy as np
+import pytest
+
+from hybridlab.config.loading import Layer, check
+from hybridlab.config.schema import Data, Training
+from hybridlab.data.batches import Batches, Windows, row_counts, task_generator
+from hybridlab.data.shards import corpus_for, describe, open_corpus, prepare
+from hybridlab.data.sources import read_documents
+from hybridlab.data.tasks import NUM_VALUES, RESERVED, make_row
+from hybridlab.data.tokenizers import make_tokenizer
+from hybridlab.errors import UserError
+from tests.conftest import write_text
+
+
+def data_of(**values):
+    return check(Data, Layer(values))
+
+
+def training_of(rows=4, length=16, seed=0):
+    return Training(steps=5, tokens_per_step=rows * length, seq_len=length, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    return corpus_for(data_of(source=f"text:{write_text(folder / 'a.txt')}", tokenizer="byte"), folder)
+
+
+# ---- sources ----
+
+
+def test_embedded_is_real_text_in_a_fixed_order():
+    first = [text[:50] for text in read_documents("embedded", max_documents=5)]
+    assert first == [text[:50] for text in read_documents("embedded", max_documents=5)] and len(set(first)) > 1
+
+
+def test_long_text_is_cut_without_loss(tmp_path):
+    path = write_text(tmp_path / "long.txt", 200_000)
+    parts = list(read_documents(f"text:{path}"))
+    assert len(parts) > 3 and "".join(parts) == path.read_text()
+    (tmp_path / "oneline.txt").write_text("x" * 100_000)
+    assert "".join(read_documents(f"text:{tmp_path / 'oneline.txt'}")) == "x" * 100_000
+
+
+def test_jsonl_and_its_field(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one", "body": "eins"}\n\n{"text": "two", "body": "zwei"}\n')
+    assert list(read_documents(f"jsonl:{path}")) == ["one", "two"]
+    assert list(read_documents(f"jsonl:{path}", "body")) == ["eins", "zwei"]
+    with pytest.raises(UserError, match=r"a.jsonl:1: no text in field 'txt' \(it has: text, body\)"):
+        list(read_documents(f"jsonl:{path}", "txt"))
+
+
+def test_hub_streams_a_local_dataset(tmp_path):
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(5)))
+    assert list(read_documents(f"hub:{tmp_path}", max_documents=3)) == ["document 0", "document 1", "document 2"]
+    with pytest.raises(UserError, match="no text in field"):
+        list(read_documents(f"hub:{tmp_path}", "body"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "no text"), (b"  \n", "no text"), (b"abc\0def", "binary"), (b"caf\xe9", "not UTF-8")],
+)
+def test_bad_text_files(tmp_path, content, message):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        list(read_documents(f"text:{path}"))
+
+
+@pytest.mark.parametrize("source", ["text:", "nonsense", "web:x", "text:/no/such/file", "jsonl:/no/such"])
+def test_bad_sources(source):
+    with pytest.raises(UserError, match="data source"):
+        list(read_documents(source))
+
+
+def test_bad_jsonl(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{broken\n')
+    with pytest.raises(UserError, match="a.jsonl:2: this line is not JSON"):
+        list(read_documents(f"jsonl:{tmp_path / 'a.jsonl'}"))
+
+
+# ---- tokenizers and shards ----
+
+
+@pytest.mark.parametrize("spec", ["byte", "bpe:300"])
+def test_tokenizers_are_lossless(spec):
+    text = "Grüße, 世界!\n\tdef f(x): return x\0"
+    tokenizer = make_tokenizer(spec, ["def f(x): return x\n" * 50])
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_a_local_tokenizer_is_used_as_it_is(tmp_path, corpus):
+    path = tmp_path / "tokenizer.json"
+    corpus.tokenizer.save(str(path))
+    assert make_tokenizer(f"file:{path}", []).to_str() == corpus.tokenizer.to_str()
+    assert make_tokenizer(f"file:{tmp_path}", []).to_str() == corpus.tokenizer.to_str()
+
+
+@pytest.mark.parametrize("spec", ["bpe", "bpe:3", "bytes", "file:/no/such", "word"])
+def test_bad_tokenizers(spec):
+    with pytest.raises(UserError, match="tokenizer"):
+        make_tokenizer(spec, ["text"])
+
+
+def test_shards_hold_the_text_and_split_by_document(tmp_path):
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(40)))
+    folder = tmp_path / "prepared"
+    prepare(data_of(source=f"jsonl:{tmp_path / 'docs.jsonl'}", tokenizer="byte", validation_fraction=0.1), folder)
+    corpus = open_corpus(folder, verify=True)
+    end = corpus.meta["tokenizer"]["end"]
+    held_out = "".join("|" if t == end else corpus.tokenizer.decode([int(t)]) for t in corpus.validation[0])
+    assert held_out == "document 0|document 10|document 20|document 30|"
+    assert corpus.tokens("train") + corpus.tokens("validation") == sum(len(f"document {i}") + 1 for i in range(40))
+    assert describe(folder)["documents"] == 40
+
+
+def test_preparing_twice_gives_the_same_fingerprint(tmp_path):
+    path = write_text(tmp_path / "a.txt")
+    data = data_of(source=f"text:{path}", tokenizer="bpe:300")
+    prepare(data, tmp_path / "one")
+    prepare(data, tmp_path / "two")
+    assert open_corpus(tmp_path / "one").fingerprint == open_corpus(tmp_path / "two").fingerprint
+    with pytest.raises(UserError, match="not empty"):
+        prepare(data, tmp_path / "one")
+
+
+def test_a_changed_file_is_prepared_again(tmp_path):
+    path = write_text(tmp_path / "a.txt")
+    data = data_of(source=f"text:{path}", tokenizer="byte")
+    first = corpus_for(data, tmp_path / "cache")
+    assert corpus_for(data, tmp_path / "cache").folder == first.folder
+    write_text(path, seed=1)
+    assert corpus_for(data, tmp_path / "cache").fingerprint != first.fingerprint
+
+
+def test_damaged_folders_are_refused(tmp_path):
+    prepare(data_of(source=f"text:{write_text(tmp_path / 'a.txt')}", tokenizer="byte"), tmp_path / "p")
+    shard = tmp_path / "p" / "train-00000.bin"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-2])
+    with pytest.raises(UserError, match="has .* bytes, but meta.json says"):
+        open_corpus(tmp_path / "p")
+    shard.write_bytes(b"\1\1" + whole[2:])
+    open_corpus(tmp_path / "p")
+    with pytest.raises(UserError, match="digest"):
+        open_corpus(tmp_path / "p", verify=True)
+    shard.unlink()
+    with pytest.raises(UserError, match="is missing"):
+        open_corpus(tmp_path / "p")
+    shard.write_bytes(whole)
+    make_tokenizer("bpe:300", ["other text"]).save(str(tmp_path / "p" / "tokenizer.json"))
+    with pytest.raises(UserError, match="not the tokenizer"):
+        open_corpus(tmp_path / "p")
+    with pytest.raises(UserError, match="no prepared data"):
+        open_corpus(tmp_path)
+
+
+def test_a_failed_preparation_leaves_nothing(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\0")
+    with pytest.raises(UserError):
+        prepare(data_of(source=f"text:{tmp_path / 'a.txt'}", tokenizer="byte"), tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+# ---- batches ----
+
+
+def test_an_epoch_sees_every_window_once(corpus):
+    data, training = data_of(), training_of()
+    batches = Batches(corpus, data, training, 400)
+    steps = len(batches.windows) // 4
+    rows = np.concatenate([batches.batch(step).tokens for step in range(steps)])
+    wanted = np.stack([batches.windows[i] for i in range(len(batches.windows))])
+    seen = {row.tobytes() for row in rows}
+    assert len(rows) == steps * 4 and len(seen & {w.tobytes() for w in wanted}) == len(seen)
+
+
+def test_a_batch_is_a_function_of_seed_and_step(corpus):
+    data = data_of(mix={"text": 0.5, "retrieval": 0.25, "assignment": 0.25})
+    one, two, other = (Batches(corpus, data, training_of(8, 32, seed), 400) for seed in (0, 0, 1))
+    assert np.array_equal(one.batch(7).tokens, two.batch(7).tokens)
+    assert not np.array_equal(one.batch(7).tokens, one.batch(8).tokens)
+    assert not np.array_equal(one.batch(7).tokens, other.batch(7).tokens)
+
+
+def test_weights_are_one_on_text_and_two_on_answers(corpus):
+    data = data_of(mix={"text": 0.5, "retrieval": 0.5, "assignment": 0.0})
+    batch = Batches(corpus, data, training_of(4, 32), 400).batch(0)
+    assert (batch.weights[:, 0] == 0).all() and (batch.weights[:2, 1:] == 1).all()
+    assert set(np.unique(batch.weights[2:])) == {0.0, 2.0}
+
+
+def test_windows_do_not_cross_shards():
+    windows = Windows([np.arange(10), np.arange(100, 107)], 3)
+    assert [windows[i].tolist() for i in range(len(windows))] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7, 8],
+        [100, 101, 102],
+        [103, 104, 105],
+    ]
+
+
+def test_shares_become_rows():
+    assert row_counts(data_of(mix={"text": 0.5, "retrieval": 0.3, "assignment": 0.2}), 16) == {
+        "text": 8,
+        "retrieval": 5,
+        "assignment": 3,
+    }
+    with pytest.raises(UserError, match="no row at all"):
+        row_counts(data_of(mix={"text": 0.96, "retrieval": 0.04, "assignment": 0.0}), 4)
+
+
+def test_what_does_not_fit_is_refused(corpus, tmp_path):
+    with pytest.raises(UserError, match="--set shape.vocab=385"):
+        Batches(corpus, data_of(mix={"text": 0.5, "retrieval": 0.5, "assignment": 0.0}), training_of(), 300)
+    with pytest.raises(UserError, match="less than one sequence"):
+        Batches(corpus, data_of(), training_of(1, 1_000_000), 400)
+    with pytest.raises(UserError, match="no question of the task assignment fits"):
+        Batches(corpus, data_of(mix={"text": 0.5, "retrieval": 0.0, "assignment": 0.5}), training_of(4, 12), 400)
+
+
+# ---- tasks ----
+
+
+@pytest.mark.parametrize("task", ["retrieval", "assignment"])
+@pytest.mark.parametrize("length", [16, 128, 257])
+def test_every_answer_follows_from_the_row(task, length):
+    """Read the row as a reader would: the last fact about the key that the token before the answer asks for."""
+    for number in range(20):
+        row = make_row(task, length, task_generator(0, number))
+        assert len(row.tokens) == length and row.tokens.max() < RESERVED and len(row.answers) > 0
+        for answer, distance, options in zip(row.answers, row.distances, row.options, strict=True):
+            key = row.tokens[answer - 1] - 64
+            facts = [i for i in range(answer) if row.tokens[i] < 64 and row.tokens[i] // NUM_VALUES == key]
+            assert facts[-1] == answer - 1 - distance
+            value = row.tokens[facts[-1]] % NUM_VALUES
+            assert row.tokens[answer] == 72 + value and row.tokens[answer] in options
+            asked = [i for i in range(facts[-1], answer - 1) if row.tokens[i] == 64 + key]
+            assert not asked, "an earlier answer gives this one away"
+
+
+def test_distances_fall_on_both_sides_of_a_window():
+    rows = [make_row("retrieval", 128, task_generator(0, i)) for i in range(100)]
+    distances = np.concatenate([row.distances for row in rows])
+    assert 0.25 < (distances < 8).mean() < 0.5 and (distances > 56).sum() > 50
+    assert len({tuple(row.options[0]) for row in rows}) == 1
+    assert {len(make_row("assignment", 64, task_generator(1, i)).options[0]) for i in range(5)} == {5}

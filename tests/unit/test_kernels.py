@@ -1,0 +1,153 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybridlab.errors import UserError
+from hybridlab.models import kernels
+from hybridlab.models.attention import attend
+from hybridlab.models.kernels import Visible, banded, eager, probabilities, sdpa
+from hybridlab.plan.attention_map import Full, Mixed, Window
+
+
+def tensors(batch=2, heads=4, kv_heads=2, length=37, width=8, seed=0, grad=False):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(batch, heads, length, width), (batch, kv_heads, length, width), (batch, kv_heads, length, width)]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(grad) for shape in shapes]
+
+
+def written_down(q, k, v, window, valid=None, segments=None):
+    """Attention by loops, from the definition."""
+    batch, heads, length, width = q.shape
+    group = heads // k.shape[1]
+    out = torch.zeros_like(q)
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(length):
+                low = 0 if window is None else max(0, i - window + 1)
+                keys = [j for j in range(low, i + 1) if valid is None or valid[b, j] or j == i]
+                keys = [j for j in keys if segments is None or segments[b, j] == segments[b, i]]
+                scores = torch.stack([q[b, h, i] @ k[b, h // group, j] for j in keys]) / width**0.5
+                out[b, h, i] = torch.softmax(scores, 0) @ v[b, h // group, keys]
+    return out
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 5, 17, 36, 37, 100])
+@pytest.mark.parametrize("name", ["eager", "sdpa", "banded"])
+def test_kernels_equal_the_definition(name, window, monkeypatch):
+    if name == "banded" and window is None:
+        pytest.skip("banded computes windows only")
+    monkeypatch.setattr(kernels, "MIN_BLOCK", 4)
+    q, k, v = tensors()
+    found = kernels.KERNELS[name](q, k, v, Visible(window))
+    torch.testing.assert_close(found, written_down(q, k, v, window), atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa", "banded"])
+def test_padding_and_documents(name, monkeypatch):
+    monkeypatch.setattr(kernels, "MIN_BLOCK", 4)
+    q, k, v = tensors(length=21)
+    valid = torch.arange(21)[None] < torch.tensor([21, 13])[:, None]
+    segments = torch.tensor([[0] * 9 + [1] * 12, [5] * 2 + [6] * 19])
+    found = kernels.KERNELS[name](q, k, v, Visible(5, valid, segments))
+    torch.testing.assert_close(found, written_down(q, k, v, 5, valid, segments), atol=1e-12, rtol=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 70), st.integers(1, 40), st.sampled_from([(4, 4), (4, 2), (6, 2), (3, 1)]), st.integers(1, 3))
+def test_banded_equals_eager_forward_and_backward(length, window, heads, batch):
+    inputs = tensors(batch, *heads, length, 4, grad=True)
+    weight = torch.randn_like(inputs[0])
+    reference = eager(*inputs, Visible(window))
+    wanted = torch.autograd.grad((reference * weight).sum(), inputs)
+    found = banded(*inputs, Visible(window))
+    torch.testing.assert_close(found, reference, atol=1e-12, rtol=1e-10)
+    for got, want in zip(torch.autograd.grad((found * weight).sum(), inputs), wanted, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-9)
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+def test_a_window_holds_exactly_w_keys(window):
+    q, k, _ = tensors(length=20)
+    seen = (probabilities(q, k, Visible(window)) > 0).sum(-1)
+    assert (seen == torch.arange(1, 21).clamp(max=window)).all()
+
+
+def test_banded_never_makes_a_square():
+    """The largest tensor that banded makes grows with S·w, not S²; eager's is the positive control."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            for t in out if isinstance(out, tuple | list) else [out]:
+                if isinstance(t, torch.Tensor):
+                    self.size = max(self.size, t.numel())
+            return out
+
+    def largest(kernel, length):
+        inputs = [t.float().requires_grad_() for t in tensors(1, 2, 1, length, 8)]
+        with Largest() as seen:
+            kernel(*inputs, Visible(16)).sum().backward()
+        return seen.size
+
+    assert largest(banded, 2048) <= 2.1 * largest(banded, 1024)
+    assert largest(banded, 2048) < 2048 * 2048 / 8
+    assert largest(eager, 2048) >= 2048 * 2048
+
+
+def test_banded_refuses_full_attention():
+    with pytest.raises(UserError, match="windows only"):
+        banded(*tensors(), Visible(None))
+
+
+def test_heads_of_different_kinds_each_get_their_own():
+    q, k, v = tensors(kv_heads=4, heads=8)
+    kinds = [Window(3), Full(), Window(3), Window(9)]
+    found = attend(q, k, v, kinds, kernel="eager").out
+    for kv_head, window in enumerate([3, None, 3, 9]):
+        rows = slice(2 * kv_head, 2 * kv_head + 2)
+        want = eager(q[:, rows], k[:, [kv_head]], v[:, [kv_head]], Visible(window))
+        torch.testing.assert_close(found[:, rows], want)
+
+
+def test_mixed_is_the_gated_sum_and_its_ends_are_the_kinds():
+    q, k, v = tensors()
+    full, window = eager(q, k, v, Visible()), eager(q, k, v, Visible(3))
+    for gate in ([1.0, 1.0], [0.0, 0.0], [0.25, 1.0]):
+        z = torch.tensor(gate, dtype=torch.float64)
+        found = attend(q, k, v, [Mixed(3)] * 2, gate=z, kernel="eager").out
+        per_head = z.repeat_interleave(2).view(1, -1, 1, 1)
+        assert torch.equal(found, per_head * full + (1 - per_head) * window)
+    with pytest.raises(ValueError, match="gate"):
+        attend(q, k, v, [Mixed(3)] * 2)
+
+
+def test_weights_come_back_as_asked():
+    q, k, v = tensors()
+    full = attend(q, k, v, [Full(), Window(4)], need="full")
+    torch.testing.assert_close(
+        (full.weights @ v.repeat_interleave(2, 1).float()).double(), full.out, atol=1e-5, rtol=1e-4
+    )
+    last = attend(q, k, v, [Full(), Window(4)], need="last_row")
+    torch.testing.assert_close(last.weights[:, :, 0], full.weights[:, :, -1])
+    valid = torch.arange(37)[None] < torch.tensor([37, 20])[:, None]
+    padded = attend(q, k, v, [Full(), Window(4)], need="last_row", valid=valid)
+    torch.testing.assert_close(padded.weights[1, :, 0], full.weights[1, :, 19])
+
+
+def test_automatic_choice():
+    cpu = torch.device("cpu")
+    assert kernels.choose("auto", None, 128, cpu, low_precision=True) == "eager"
+    assert kernels.choose("auto", 16, 4096, cpu, low_precision=False) == "banded"
+    assert kernels.choose("auto", None, 4096, cpu, low_precision=False) == "sdpa"
+    assert kernels.choose("banded", None, 4096, cpu, low_precision=False) == "sdpa"
+    assert kernels.choose("eager", 16, 4096, cpu, low_precision=False) == "eager"
+
+
+def test_sdpa_has_two_or_four_dimensional_masks():
+    assert Visible(3).mask(torch.arange(5), 5).dim() == 2
+    assert Visible(3, torch.ones(2, 5, dtype=torch.bool)).mask(torch.arange(5), 5).dim() == 4
+    assert sdpa(*tensors(), Visible(3)).shape == (2, 4, 37, 8)

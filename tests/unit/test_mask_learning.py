@@ -1,0 +1,136 @@
+"""ConSA's method: closed forms, the Lagrangian, binarising, and the seeds of its draws."""
+
+import pytest
+import torch
+
+from hybridlab.config.schema import MaskLearningConfig, Schedule, Shape
+from hybridlab.errors import UserError
+from hybridlab.structure.hard_concrete import HardConcrete
+from hybridlab.structure.mask_learning import MaskLearning
+from hybridlab.training.optimizer import make_optimizer, set_learning_rates
+from hybridlab.training.schedules import learning_rate_factor
+
+SHAPE = Shape(family="qwen3", layers=8, width=32, heads=8, kv_heads=4, head_width=4, ffn_width=32, vocab=64)
+
+
+def controller(granularity="head-all", rho=0.5, **changes):
+    config = MaskLearningConfig(kind="mask-learning", rho=rho, granularity=granularity, **changes)
+    made = MaskLearning(config, SHAPE, window=4)
+    made.seed = 0
+    for name in ("alpha", "lambda_", "phi"):
+        getattr(made, name).requires_grad_()
+    return made
+
+
+@pytest.mark.parametrize("alpha", [-3.0, -1.598, 0.0, 1.0, 5.0])
+def test_closed_forms_agree_with_draws(alpha):
+    law = HardConcrete()
+    a = torch.full((400_000,), alpha)
+    z = law.sample(a, torch.rand(400_000, generator=torch.Generator().manual_seed(1)))
+    assert ((z >= 0) & (z <= 1)).all()
+    assert float((z > 0).float().mean()) == pytest.approx(float(law.prob_positive(a[:1])), abs=0.004)
+    assert float((z == 1).float().mean()) == pytest.approx(float(law.prob_one(a[:1])), abs=0.004)
+
+
+def test_figures_of_the_method():
+    law = HardConcrete()
+    zero = torch.zeros(1)
+    assert float(law.prob_positive(zero)) == pytest.approx(0.832, abs=5e-4)
+    assert float(law.prob_positive(torch.tensor([-1.598]))) == pytest.approx(0.5, abs=5e-4)
+    assert float(1 - law.prob_positive(torch.tensor([5.0]))) < 0.0015
+
+
+def test_extreme_draws_stay_finite_with_gradients():
+    alpha = torch.tensor([5.0, -5.0, 0.0, 0.0], requires_grad=True)
+    z = HardConcrete().sample(alpha, torch.tensor([0.0, 1.0, 0.5, 1e-30]))
+    z.sum().backward()
+    assert torch.isfinite(z).all() and torch.isfinite(alpha.grad).all()
+
+
+def test_low_temperature_is_a_coin():
+    z = HardConcrete(temperature=1e-3).sample(torch.zeros(1000), torch.rand(1000))
+    assert ((z == 0) | (z == 1)).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("granularity", ["layer", "head-all", "head-single"])
+@pytest.mark.parametrize("rho", [0.25, 0.5, 0.75])
+def test_the_lagrangian_overshoots_then_settles(granularity, rho):
+    """A toy: units with different costs of being a window, under the paper's schedule."""
+    made = controller(granularity, rho)
+    costs = torch.rand(made.alpha.shape, generator=torch.Generator().manual_seed(0)) * 0.02
+    groups = made.parameter_groups()
+    optimizer = make_optimizer(groups)
+    schedule = Schedule(kind="cosine", warmup_steps=300, final_ratio=0.1)
+    path, lambdas, phis = [], [], []
+    for step in range(1000):
+        z = torch.stack(list(made.forward_inputs(step)["gates"].values()))[:, : costs.shape[1]]
+        loss = ((1 - z) * costs).sum() + made.penalty(step)
+        set_learning_rates(optimizer, groups, learning_rate_factor(schedule, step, 1000))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        path.append(float(made.expected_sparsity().mean()))
+        lambdas.append(float(made.lambda_.min()))
+        phis.append(float(made.phi.min()))
+    assert max(path) > rho + 0.05, "no overshoot"
+    assert (made.expected_sparsity() - rho).abs().max() < 0.01
+    assert min(lambdas[:20]) < 0 and all(a <= b + 1e-6 for a, b in zip(phis, phis[1:], strict=False))
+    masks = torch.tensor(made.masks("topk"))
+    assert float((masks == 0).float().mean()) == rho
+    if granularity == "head-single":
+        assert ((masks == 0).float().mean(1) == rho).all()
+    if granularity == "layer":
+        assert (masks == masks[:, :1]).all()
+
+
+def test_the_papers_learning_rate_cannot_move_a_mask():
+    """Positive control: with 3e-4 for 1,000 steps every unit stays full."""
+    made = controller(mask_lr=3e-4, multiplier_lr=3e-4)
+    optimizer = make_optimizer(made.parameter_groups())
+    for step in range(1000):
+        optimizer.zero_grad()
+        made.penalty(step).backward()
+        optimizer.step()
+    assert float(made.alpha.min()) > 4.5 and float(made.expected_sparsity().max()) < 0.01
+
+
+def test_constraints_have_one_pair_or_one_per_layer():
+    assert controller("head-all").lambda_.shape == (1,)
+    assert controller("layer").alpha.shape == (8, 1)
+    single = controller("head-single")
+    assert single.lambda_.shape == (8,) and single.expected_sparsity().shape == (8,)
+
+
+def test_binarising_by_threshold_need_not_meet_the_target():
+    made = controller(rho=0.25)
+    with torch.no_grad():
+        made.alpha.fill_(-1.0)
+        made.alpha[0, 0] = -2.0
+    assert torch.tensor(made.masks("threshold")).sum() == 0
+    topk = torch.tensor(made.masks("topk"))
+    assert int((topk == 0).sum()) == 8 and topk[0, 0] == 0
+
+
+def test_targets_that_cannot_be_met():
+    with pytest.raises(UserError, match=r"0.3 × 4 KV heads of a layer = 1.2 .*0.25 .*0.5 "):
+        controller("head-single", 0.3)
+    with pytest.raises(UserError, match="0.3 × 8 layers"):
+        controller("layer", 0.3)
+    near = controller("layer", 0.3, nearest=True)
+    assert near.target == 0.25 and near.windows_per_row == 2
+
+
+def test_draws_are_functions_of_seed_and_step():
+    made = controller()
+    first, again, later = (torch.stack(list(made.forward_inputs(s)["gates"].values())) for s in (3, 3, 4))
+    assert torch.equal(first, again) and not torch.equal(first, later)
+    with torch.no_grad():
+        made.alpha.fill_(0.0)
+    a = torch.stack(list(made.forward_inputs(3)["gates"].values()))
+    made.seed = 1
+    assert not torch.equal(a, torch.stack(list(made.forward_inputs(3)["gates"].values())))
+
+
+def test_target_warmup_rises_linearly():
+    made = controller(target_warmup_steps=10)
+    assert made._target_at(0) == pytest.approx(0.05) and made._target_at(9) == made._target_at(99) == 0.5

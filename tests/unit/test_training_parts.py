@@ -1,0 +1,112 @@
+import json
+import math
+import os
+
+import pytest
+import torch
+
+from hybridlab.config.schema import Optimizer, Schedule
+from hybridlab.errors import UserError
+from hybridlab.models.build import build_model
+from hybridlab.training import checkpoints
+from hybridlab.training.checkpoints import Checkpoint
+from hybridlab.training.metrics import MetricsLog, read_metrics
+from hybridlab.training.optimizer import model_groups
+from hybridlab.training.progress import clock
+from hybridlab.training.schedules import learning_rate_factor
+
+
+def factors(kind, steps=100, **changes):
+    schedule = Schedule(kind=kind, **changes)
+    return [learning_rate_factor(schedule, step, steps) for step in range(steps)]
+
+
+def test_cosine():
+    path = factors("cosine", warmup_steps=10, final_ratio=0.1)
+    assert path[0] == 0.1 and path[9] == 1.0 and path[-1] == pytest.approx(0.1)
+    assert path[54] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 2)) / 2)
+    assert all(a >= b for a, b in zip(path[9:], path[10:], strict=False))
+
+
+def test_wsd_and_trapezoidal():
+    linear = factors("wsd", warmup_steps=10, decay_fraction=0.2, final_ratio=0.0)
+    root = factors("trapezoidal", warmup_steps=10, decay_fraction=0.2, final_ratio=0.0)
+    assert linear[9:80] == [1.0] * 71 and linear[-1] == 0.0 and linear[89] == pytest.approx(0.5)
+    assert root[9:80] == [1.0] * 71 and root[-1] == 0.0 and root[89] == pytest.approx(1 - math.sqrt(0.5))
+
+
+def test_schedules_stay_in_range_at_their_edges():
+    for kind in ("cosine", "wsd", "trapezoidal"):
+        for warmup, decay in ((0, 0.0), (0, 1.0), (5, 1.0), (5, 0.0)):
+            path = factors(kind, 5, warmup_steps=warmup, decay_fraction=decay, final_ratio=0.1)
+            assert all(0 < f <= 1 for f in path)
+
+
+def test_groups_cover_every_parameter_once_and_decay_matrices_only():
+    model = build_model("vanilla")
+    groups = model_groups(model, Optimizer(weight_decay=0.3))
+    names = [name for group in groups for name in group.tensors]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+    decayed = {name for group in groups if group.weight_decay for name in group.tensors}
+    assert "embedding.weight" not in decayed and all("norm" not in name for name in decayed)
+    everything = model_groups(model, Optimizer(weight_decay=0.3, decay_all=True))
+    assert len(everything) == 1
+
+
+def save(folder, step, value=1.0, keep=2):
+    tensors = {"w": torch.full((3,), value)}
+    checkpoints.save_checkpoint(folder, step, Checkpoint(tensors, {"w/step": torch.tensor(step)}, {"step": step}), keep)
+
+
+def test_checkpoints_keep_the_newest(tmp_path):
+    assert checkpoints.load_newest(tmp_path) is None
+    for step in (2, 4, 6):
+        save(tmp_path, step, step)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000004", "step-00000006"]
+    found = checkpoints.load_newest(tmp_path)
+    assert found.state == {"step": 6} and found.model["w"][0] == 6
+
+
+def test_unfinished_checkpoints_are_not_seen(tmp_path):
+    save(tmp_path, 2)
+    (tmp_path / ".step-00000004.partial").mkdir()
+    (tmp_path / "step-00000006").mkdir()
+    (tmp_path / "step-00000006" / "model.safetensors").write_bytes(b"half")
+    assert checkpoints.newest_step(tmp_path) == 2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "digests.json"])
+def test_damaged_checkpoints_are_refused_and_the_one_before_offered(tmp_path, name):
+    save(tmp_path, 2)
+    save(tmp_path, 4)
+    path = tmp_path / "step-00000004" / name
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(UserError, match="step-00000004: .*damaged.*remove this checkpoint to go on from step-00000002"):
+        checkpoints.load_newest(tmp_path)
+
+
+def test_metrics_are_cut_back(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step in (1, 2, 3):
+        log.write({"step": step, "loss": 1.0})
+    log.write({"event": {"step": 3, "kind": "x"}})
+    with log.path.open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert log.last_step() == 3
+    log.cut(2)
+    assert [line["step"] for line in read_metrics(log.path)] == [1, 2]
+
+
+def test_writes_are_atomic(tmp_path, monkeypatch):
+    from hybridlab.files import write_json
+
+    path = tmp_path / "a.json"
+    write_json(path, {"x": 1})
+    monkeypatch.setattr(os, "replace", lambda *a: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError):
+        write_json(path, {"x": 2})
+    assert json.loads(path.read_text()) == {"x": 1} and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_clock():
+    assert [clock(s) for s in (0, 65, 3661)] == ["0:00", "1:05", "1:01:01"]
