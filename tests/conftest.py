@@ -34,7 +34,26 @@ SMALL_TRAINING = {
     "precision": "fp32",
     "schedule": {"kind": "cosine", "warmup_steps": 2, "final_ratio": 0.1},
 }
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "rain", "fell", "over", "far", "hills", "and", "nobody", "came", "home", "before", "night"]
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "while",
+    "rain",
+    "fell",
+    "over",
+    "far",
+    "hills",
+    "and",
+    "nobody",
+    "came",
+    "home",
+    "before",
+    "night",
+]
 
 
 def write_text(path: Path, characters: int = 120_000, seed: int = 0) -> Path:

@@ -21,8 +21,9 @@ def evaluate(
     """Loss, perplexity and tasks of a trained model, after the causality probe. The run's record stays as it is."""
     from hybridlab.cli.training import print_results
     from hybridlab.reproduction.evaluate import evaluate_run
+    from hybridlab.training.folders import Runs
 
-    results = evaluate_run(run, runs_dir, data, sets or [], o.say)
+    results = evaluate_run(run, Runs(runs_dir), data, sets or [], o.say)
     if as_json:
         o.print_json(results)
         return

@@ -32,8 +32,10 @@ def learn_masks(
     """Learn masks from a trained model; the run folder then holds masks.json for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import settings_layer, train_and_print
     from hybridlab.reproduction.compose import compose
+    from hybridlab.training.folders import Runs
 
     mask = {"rho": rho, "granularity": granularity, "binarize": binarize}
     layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch="consa", mask=mask, window=window)
-    resolved = compose("consa", None, data, start, runs_dir, config, layer, sets or [])
-    train_and_print(resolved, run_dir, runs_dir, "learn-masks", as_json)
+    runs = Runs(runs_dir)
+    resolved = compose("consa", None, data, start, runs, config, layer, sets or [])
+    train_and_print(resolved, run_dir, runs, "learn-masks", as_json)

@@ -32,7 +32,9 @@ def pretrain(
     """Train a model. The same command again resumes an unfinished run and does nothing on a finished one."""
     from hybridlab.cli.training import settings_layer, train_and_print
     from hybridlab.reproduction.compose import compose
+    from hybridlab.training.folders import Runs
 
     layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch)
-    resolved = compose(arch, size, data, start, runs_dir, config, layer, sets or [])
-    train_and_print(resolved, run_dir, runs_dir, "pretrain", as_json)
+    runs = Runs(runs_dir)
+    resolved = compose(arch, size, data, start, runs, config, layer, sets or [])
+    train_and_print(resolved, run_dir, runs, "pretrain", as_json)

@@ -11,7 +11,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import read_masks
-from hybridlab.training.folders import RunFolder
+from hybridlab.training.folders import RunFolder, Runs
 
 
 def settings_layer(
@@ -51,11 +51,11 @@ def settings_layer(
     return Layer(values, {(): "command line"})
 
 
-def train_and_print(config: RunConfig, run_dir: Path | None, runs_dir: Path, title: str, as_json: bool) -> None:
+def train_and_print(config: RunConfig, run_dir: Path | None, runs: Runs, title: str, as_json: bool) -> None:
     from hybridlab.reproduction.run import execute
 
-    folder = RunFolder(run_dir or runs_dir / run_hash(config))
-    record = execute(config, folder, runs_dir, title, say)
+    folder = RunFolder(run_dir or runs.directory / run_hash(config))
+    record = execute(config, folder, runs, title, say)
     if as_json:
         print_json({"run_dir": str(folder.path), **record})
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 from hybridlab.config.loading import Layer, load_file
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import FullMap, LearnedMap, RunConfig
-from hybridlab.reproduction.run import finished_parent
+from hybridlab.training.folders import Runs
 
 _OF_THE_PARENT = ("shape", "data", "training", "evaluation")
 
@@ -17,7 +17,7 @@ def compose(
     size: str | None,
     data: str | None,
     start: str | None,
-    runs_dir: Path,
+    runs: Runs,
     config: Path | None,
     options: Layer,
     settings: list[str],
@@ -25,8 +25,9 @@ def compose(
     """Presets, then the parent run's settings (where no size is given), the file, the options, --set."""
     layers: list[Layer] = []
     if start is not None:
-        parent = finished_parent(start, runs_dir)
+        parent = runs.finished(start)
         known = parent.config()
+        runs.places[parent.info()["hash"]] = str(parent.path)
         if size is None:
             size = known.size
             layers.append(_inherited(known))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from hybridlab.config.loading import Layer, check, merge, parse_setting
@@ -13,17 +12,18 @@ from hybridlab.data.shards import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.export import load_checkpoint
-from hybridlab.reproduction.run import check_tokenizer, finished_parent
+from hybridlab.reproduction.run import check_tokenizer
+from hybridlab.training.folders import Runs
 from hybridlab.training.machine import pick_device
 
 _CHANGEABLE = ("evaluation", "data", "runtime")
 
 
 def evaluate_run(
-    reference: str, runs_dir: Path, data: str | None, settings: list[str], say: Callable[[str], None]
+    reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """The results of a run's final model; other text is tokenised with the run's own tokenizer and used whole."""
-    folder = finished_parent(reference, runs_dir)
+    folder = runs.finished(reference)
     layers = [Layer(folder.config().model_dump(mode="json"))]
     if data is not None:
         layers.append(data_layer(data))
@@ -34,7 +34,7 @@ def evaluate_run(
             raise UserError(f"--set {text}: an evaluation can change {', '.join(_CHANGEABLE)} only; train another run")
         layers.append(parse_setting(text))
     config = check(RunConfig, merge(*layers))
-    corpus = corpus_for(config.data, runs_dir / "data", lambda line: say(f"data: {line}"))
+    corpus = corpus_for(config.data, runs.directory / "data", lambda line: say(f"data: {line}"))
     check_tokenizer(folder, corpus)
     model = load_checkpoint(folder.path, config.runtime.kernel).to(pick_device(config.runtime.device))
     return measure(model, config, corpus, folder.info()["precision"], whole=data is not None)

@@ -13,7 +13,7 @@ from hybridlab.errors import RunFailed, UserError
 from hybridlab.reproduction.experiment import Experiment, cell_configs
 from hybridlab.reproduction.records import save_record
 from hybridlab.reproduction.run import execute
-from hybridlab.training.folders import RunFolder
+from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.progress import clock
 
 
@@ -48,7 +48,7 @@ def run_cells(
                 raise RunFailed(f"the run it starts from failed ({missing})")
             folder = RunFolder(runs_dir / digest)
             before = folder.finished()
-            record = execute(config, folder, runs_dir, title, say, quiet)
+            record = execute(config, folder, Runs(runs_dir), title, say, quiet)
         except (RunFailed, UserError) as failure:
             outcome.failed[name], lost[digest] = str(failure), name
             say(f"{title}: failed: {failure}")
@@ -70,7 +70,9 @@ def _in_order(experiment: Experiment, scale: str) -> dict[str, tuple[str, RunCon
     seeds = experiment.scales[scale].seeds if scale in experiment.scales else []
     for seed in seeds:
         configs = cell_configs(experiment, scale, seed)
-        by_hash = {run_hash(config): (name, config) for name, config in configs.items()}
+        by_hash: dict[str, tuple[str, RunConfig]] = {}
+        for name, config in configs.items():
+            by_hash.setdefault(run_hash(config), (name, config))
 
         def add(digest: str, by_hash: dict[str, tuple[str, RunConfig]] = by_hash, seed: int = seed) -> None:
             if digest in ordered:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,18 +14,19 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import ExplicitMap, LearnedMap, RunConfig
 from hybridlab.data.shards import Corpus, corpus_for
+from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.files import write_json
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_weights, save_model
 from hybridlab.models.kernels import choose
-from hybridlab.plan.attention_map import Full, read_masks
+from hybridlab.plan.attention_map import Full, Mixed, read_masks
 from hybridlab.plan.from_config import map_of, plan_of
 from hybridlab.structure.mask_learning import MaskLearning
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, find_run
+from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
 from hybridlab.training.progress import Progress
@@ -38,7 +38,7 @@ KV_CONTEXT = 8192
 def execute(
     config: RunConfig,
     folder: RunFolder,
-    runs_dir: Path,
+    runs: Runs,
     title: str = "train",
     say: Callable[[str], None] = lambda _: None,
     quiet: bool = False,
@@ -48,9 +48,7 @@ def execute(
         if folder.finished() and folder.info()["hash"] == run_hash(config):
             say(f"{title}: finished before, nothing to do ({folder.path})")
             return folder.record()
-        torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
-        corpus = corpus_for(config.data, runs_dir / "data", lambda text: say(f"data: {text}"))
-        run = _start(config, folder, runs_dir, corpus)
+        run = _start(config, folder, _with_known_places(runs, folder), say)
         done = checkpoints.newest_step(folder.checkpoints) or 0
         if done:
             say(f"{title}: resuming after step {done}")
@@ -58,65 +56,62 @@ def execute(
             with Progress(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
                 controllers = run.train(progress)
             started = time.monotonic()
-            results = measure(run.model, config, corpus, run.precision)
+            results = measure(run.model, config, run.corpus, run.precision)
         except RunFailed as failure:
             write_json(folder.path / "record.json", {**_record(run), "status": "failed", "reason": str(failure)})
             raise
         record = {**_record(run), "results": results, "controllers": controllers}
         record["evaluation_seconds"] = round(time.monotonic() - started, 1)
         lineage = {"hash": record["hash"], "parents": record["parents"], "arch": config.arch, "size": config.size}
-        save_model(folder.final, run.model, lineage | {"tokenizer": corpus.meta["tokenizer"]})
-        corpus.tokenizer.save(str(folder.final / "tokenizer.json"))
+        save_model(folder.final, run.model, lineage | {"tokenizer": run.corpus.meta["tokenizer"]})
+        run.corpus.tokenizer.save(str(folder.final / "tokenizer.json"))
         write_json(folder.path / "record.json", record)
         return record
 
 
-def _start(config: RunConfig, folder: RunFolder, runs_dir: Path, corpus: Corpus) -> Run:
-    """Check everything that can be wrong, then claim the folder, then build."""
+def _with_known_places(runs: Runs, folder: RunFolder) -> Runs:
+    """A run remembers where its parents lay when it was started."""
+    info = folder.info() or {}
+    return Runs(runs.directory, {**info.get("places", {}), **runs.places})
+
+
+def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None]) -> Run:
+    """Check everything that can be wrong, the quick things first, then claim the folder."""
     device = pick_device(config.runtime.device)
-    resolved = resolve_map(config, runs_dir)
-    attention_map = map_of(resolved.map, resolved.shape)
+    torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
+    ancestors = {digest: runs.finished(digest) for digest in parents(config)}
+    attention_map = map_of(with_learned_masks(config, runs).map, config.shape)
     model = Decoder(config.shape, plan_of(config), attention_map, config.runtime.kernel)
     draw_weights(model, config.training.seed)
-    if config.init is not None:
-        parent = finished_parent(config.init.run, runs_dir)
-        check_tokenizer(parent, corpus)
-        load_weights(model, parent.final)
     hooks: list[Hook] = []
     if config.controller is not None:
         hooks.append(MaskLearning(config.controller, config.shape, config.map.window))
+    if config.init is not None:
+        load_weights(model, ancestors[config.init.run].final)
+    corpus = corpus_for(config.data, runs.directory / "data", lambda text: say(f"data: {text}"))
+    if config.init is not None:
+        check_tokenizer(ancestors[config.init.run], corpus)
     pinned = {
         "precision": pick_precision(config.training.precision, device),
         "data_fingerprint": corpus.fingerprint,
-        "data_folder": str(corpus.folder),
+        "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
     }
-    draft = Run(config, folder, model.to(device), corpus, hooks, device, pinned["precision"])
-    claimed = folder.claim(config, pinned)
-    draft.precision = claimed["precision"]
-    return draft
+    run = Run(config, folder, model.to(device), corpus, hooks, device, pinned["precision"])
+    run.precision = folder.claim(config, pinned)["precision"]
+    return run
 
 
-def resolve_map(config: RunConfig, runs_dir: Path) -> RunConfig:
+def with_learned_masks(config: RunConfig, runs: Runs) -> RunConfig:
     """The configuration with a learned map replaced by the masks of the run that learned them."""
     if not isinstance(config.map, LearnedMap):
         return config
-    parent = finished_parent(config.map.run, runs_dir)
-    found = read_masks(parent.path / "masks.json")
+    found = read_masks(runs.finished(config.map.run).path / "masks.json")
     explicit = ExplicitMap(kind="explicit", masks=found["masks"], window=found["window"])
     return config.model_copy(update={"map": explicit})
 
 
-def finished_parent(reference: str, runs_dir: Path) -> RunFolder:
-    parent = find_run(reference, runs_dir)
-    if not parent.finished():
-        raise UserError(f"{parent.path}: this run has not finished; finish it before starting from it")
-    return parent
-
-
 def check_tokenizer(parent: RunFolder, corpus: Corpus) -> None:
     """Weights know the ids of one tokenizer only."""
-    from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
-
     if tokenizer_digest(load_tokenizer(parent.final / "tokenizer.json")) != corpus.meta["tokenizer"]["sha256"]:
         raise UserError(
             f"{parent.path}: it was trained with another tokenizer than the data of {corpus.folder} has; "
@@ -171,7 +166,7 @@ def _structure(model: Decoder) -> dict[str, Any]:
 
 
 def _mixed(model: Decoder) -> bool:
-    return any(type(kind).__name__ == "Mixed" for row in model.attention_map.layers for kind in row)
+    return any(isinstance(kind, Mixed) for row in model.attention_map.layers for kind in row)
 
 
 def _kernels_used(run: Run) -> dict[str, str]:

@@ -107,7 +107,7 @@ class Run:
                 if last or self.step % self.config.runtime.log_every == 0:
                     self._log(numbers, progress)
                 if last or self.step % every == 0:
-                    self._require_finite(numbers["loss"])
+                    self._require_finite(numbers)
                     self.save()
         except KeyboardInterrupt:
             self.save()
@@ -164,16 +164,16 @@ class Run:
     # ---- log and state ----
 
     def _log(self, numbers: dict[str, Any], progress: Progress) -> None:
-        self._require_finite(numbers["loss"])
+        self._require_finite(numbers)
         line = {name: float(value) for name, value in numbers.items()}
         self.metrics.write({"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops, **line})
         progress.update(self.step, line["loss"])
 
-    def _require_finite(self, loss: Tensor) -> None:
-        if not math.isfinite(loss):
-            raise RunFailed(
-                f"{self.folder.path}: the loss is {float(loss)} at step {self.step}; lower the learning rate"
-            )
+    def _require_finite(self, numbers: dict[str, Any]) -> None:
+        for name in ("loss", "gradient_norm"):
+            if not math.isfinite(numbers[name]):
+                what = f"the {name.replace('_', ' ')} is {float(numbers[name])} at step {self.step}"
+                raise RunFailed(f"{self.folder.path}: {what}; lower the learning rate")
 
     def save(self) -> None:
         """Write a checkpoint of this step."""

@@ -9,7 +9,7 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -88,31 +88,41 @@ class RunFolder:
             yield
 
 
-def find_run(reference: str, runs_dir: Path) -> RunFolder:
-    """A run by its folder, or by a prefix of its hash among the runs in `runs_dir`."""
-    path = Path(reference).expanduser()
-    if (path / "run.json").is_file():
-        return RunFolder(path)
-    if path.name in ("final", "checkpoints") and (path.parent / "run.json").is_file():
-        return RunFolder(path.parent)
-    matches = {
-        folder.path.resolve(): folder for folder in all_runs(runs_dir) if folder.info()["hash"].startswith(reference)
-    }
-    if len(matches) == 1:
-        return next(iter(matches.values()))
-    if matches:
-        names = ", ".join(sorted(str(m) for m in matches)[:3])
-        raise UserError(f"run {reference!r}: {len(matches)} runs match ({names} …); give more digits or the folder")
-    raise UserError(
-        f"run {reference!r}: neither a run folder nor the start of a hash in {runs_dir}; see {runs_dir}/*/run.json"
-    )
+@dataclass(frozen=True)
+class Runs:
+    """Where runs are found: the folders in `directory`, and places elsewhere that are known by hash."""
 
+    directory: Path
+    places: dict[str, str] = field(default_factory=dict)
 
-def all_runs(runs_dir: Path) -> Iterator[RunFolder]:
-    for path in sorted(runs_dir.glob("*/run.json")):
-        folder = RunFolder(path.parent)
-        if folder.info() is not None:
-            yield folder
+    def find(self, reference: str) -> RunFolder:
+        """A run by its folder, by its hash among the known places, or by a prefix of its hash in the directory."""
+        path = Path(reference).expanduser()
+        for folder in (path, path.parent):
+            if (folder / "run.json").is_file():
+                return RunFolder(folder)
+        if reference in self.places and (Path(self.places[reference]) / "run.json").is_file():
+            return RunFolder(Path(self.places[reference]))
+        found = [folder for folder in self._all() if folder.info()["hash"].startswith(reference)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(str(folder.path) for folder in found[:3])
+            raise UserError(f"run {reference!r}: {len(found)} runs match ({names} …); give more digits or the folder")
+        raise UserError(
+            f"run {reference!r}: neither a run folder nor the start of the hash of a run in {self.directory}"
+        )
+
+    def finished(self, reference: str) -> RunFolder:
+        """A run that others can start from."""
+        folder = self.find(reference)
+        if not folder.finished():
+            raise UserError(f"{folder.path}: this run has not finished; finish it before starting from it")
+        return folder
+
+    def _all(self) -> Iterator[RunFolder]:
+        folders = (RunFolder(path.parent) for path in sorted(self.directory.glob("*/run.json")))
+        return (folder for folder in folders if folder.info() is not None)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

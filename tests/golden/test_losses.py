@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hybridlab.reproduction.run import execute
-from hybridlab.training.folders import RunFolder
+from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.metrics import read_metrics
 
 GOLDEN = Path(__file__).with_name("losses.json")
@@ -29,7 +29,7 @@ def test_ten_steps(case, small, tmp_path, runs_dir):
     mix = {"text": 0.0, "retrieval": 0.75, "assignment": 0.25}
     arch = case.removesuffix("-llama")
     config = small(arch, data={"mix": mix}, training={"steps": 10}, **CASES[case])
-    execute(config, RunFolder(tmp_path / "run"), runs_dir, quiet=True)
+    execute(config, RunFolder(tmp_path / "run"), Runs(runs_dir), quiet=True)
     losses = [line["loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in line]
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if os.environ.get("HYBRIDLAB_WRITE_GOLDEN"):

@@ -160,7 +160,9 @@ def test_mistakes_end_in_one_sentence_and_exit_code_2(place, arguments, message,
         run()
     err = capsys.readouterr().err
     assert ended.value.code == 2 and message in err
-    assert err.startswith("error: ") and len(err.strip().splitlines()) == 1 and "Traceback" not in err
+    *progress, last = err.strip().splitlines()
+    assert last.startswith("error: ") and "Traceback" not in err
+    assert all(line.startswith("data: ") for line in progress)
     assert {p for p in Path(place).rglob("*") if "runs" not in p.parts} <= files | {place / "o"}
 
 

