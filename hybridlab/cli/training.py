@@ -78,13 +78,15 @@ def print_results(results: dict[str, Any], title: str) -> None:
         table.add_column(name, justify="left" if name == "metric" else "right")
     loss = results["validation"]
     table.add_row("validation loss (nats/token)", _text(loss["loss"], 4), _text(loss["stderr"], 4), str(loss["n"]))
-    table.add_row("validation perplexity", _text(loss["perplexity"], 2), "–", str(loss["n"]))
+    table.add_row(
+        "validation perplexity", _text(loss["perplexity"], 2), _text(loss["perplexity_stderr"], 2), str(loss["n"])
+    )
     table.add_row("bits per byte", _text(loss["bits_per_byte"], 3), "–", str(loss["n"]))
     for task in ("retrieval", "assignment"):
-        for part in ("all", "inside", "outside", "beyond_reach"):
+        for part in ("all", "inside", "relayed", "outside"):
             found = results.get(task, {}).get(part)
             if found:
-                name = f"{task}, {part.replace('_', ' ')} (chance {results[task]['chance']:g})"
+                name = f"{task}, {part} (chance {results[task]['chance']:g})"
                 table.add_row(name, _text(found["accuracy"], 3), _text(found["stderr"], 3), str(found["n"]))
     console().print(table)
 

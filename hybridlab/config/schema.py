@@ -228,7 +228,7 @@ class Evaluation(Strict):
     """What is measured when a run ends."""
 
     validation_windows: PositiveInt = 320
-    task_rows: PositiveInt = 128
+    task_rows: PositiveInt = 384
     task_window: PositiveInt | None = None
     """The w that separates answers inside from answers outside; the map's own window where none is given."""
 

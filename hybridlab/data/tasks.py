@@ -6,7 +6,7 @@ for once: an earlier answer would stand nearer than the fact and give it away to
 
 retrieval: facts and queries in random order, so that answers lie both inside and outside a window (chance 1/8).
 assignment: five facts with different values, 0 to 64 filler tokens, then five queries in random order; a five-way
-choice (chance 1/5 for the first query; later ones can be narrowed by elimination).
+choice. Only the first query of an episode is measured (chance 1/5): the values differ, so later ones can be narrowed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ _FILLER = _VALUE + NUM_VALUES
 class TaskRow:
     """tokens (S,) without the vocabulary's offset; answers (A,): positions of the answer tokens in the row;
     distances (A,): from each query token back to the fact that decides it; a window w holds it iff distance < w;
-    options (A, O): the tokens that each answer is chosen from."""
+    options (A, O): the tokens that each answer is chosen from; open (A,): True where no earlier answer rules one out."""
 
     tokens: np.ndarray
     answers: np.ndarray
     distances: np.ndarray
     options: np.ndarray
+    open: np.ndarray
 
 
 def make_row(task: str, length: int, rng: np.random.Generator) -> TaskRow:
@@ -55,8 +56,13 @@ def make_row(task: str, length: int, rng: np.random.Generator) -> TaskRow:
             _add_episode(row, rng)
         row.fill(rng)
     width = NUM_VALUES if task == "retrieval" else _ASSIGNED
-    options = np.array(row.options, dtype=np.int64).reshape(-1, width)
-    return TaskRow(row.tokens, np.array(row.answers, dtype=np.int64), np.array(row.distances, dtype=np.int64), options)
+    return TaskRow(
+        row.tokens,
+        np.array(row.answers, dtype=np.int64),
+        np.array(row.distances, dtype=np.int64),
+        np.array(row.options, dtype=np.int64).reshape(-1, width),
+        np.array(row.open, dtype=bool),
+    )
 
 
 class _Row:
@@ -67,6 +73,7 @@ class _Row:
         self.answers: list[int] = []
         self.distances: list[int] = []
         self.options: list[list[int]] = []
+        self.open: list[bool] = []
 
     @property
     def room(self) -> int:
@@ -80,12 +87,13 @@ class _Row:
         self.waiting[key] = (value, self.used)
         self._add(key * NUM_VALUES + value)
 
-    def query(self, key: int, values: np.ndarray) -> None:
+    def query(self, key: int, values: np.ndarray, is_open: bool) -> None:
         value, place = self.waiting.pop(key)
         self.distances.append(self.used - place)
         self._add(_QUERY + key)
         self.answers.append(self.used)
         self.options.append([_VALUE + int(v) for v in values])
+        self.open.append(is_open)
         self._add(_VALUE + value)
 
     def fill(self, rng: np.random.Generator, count: int | None = None) -> None:
@@ -99,7 +107,7 @@ def _fill_retrieval(row: _Row, rng: np.random.Generator) -> None:
         waiting = sorted(row.waiting)
         full = len(waiting) == NUM_KEYS
         if waiting and (full or rng.random() < _ASK_EARLY):
-            row.query(waiting[int(rng.integers(len(waiting)))], np.arange(NUM_VALUES))
+            row.query(waiting[int(rng.integers(len(waiting)))], np.arange(NUM_VALUES), is_open=True)
         else:
             free = [key for key in range(NUM_KEYS) if key not in row.waiting]
             row.fact(free[int(rng.integers(len(free)))], int(rng.integers(NUM_VALUES)))
@@ -111,5 +119,5 @@ def _add_episode(row: _Row, rng: np.random.Generator) -> None:
     for key, value in zip(keys, values, strict=True):
         row.fact(int(key), int(value))
     row.fill(rng, int(rng.integers(min(_MAX_FILLERS, row.room - 2 * _ASSIGNED) + 1)))
-    for key in rng.permutation(keys):
-        row.query(int(key), values)
+    for number, key in enumerate(rng.permutation(keys)):
+        row.query(int(key), values, is_open=number == 0)

@@ -1,8 +1,9 @@
 """Validation loss and perplexity, and the synthetic tasks, each with its n and standard error.
 
-Validation takes evenly spaced windows, the same ones for every model on the same data. Retrieval is split by whether
-the fact that decides an answer lies inside the window w of the query (distance < w), outside it, or beyond what
-windows can hand on from layer to layer (distance > visits · (w − 1)), where a model of windows alone must guess.
+Validation takes evenly spaced windows, the same ones for every model on the same data. Tasks are split by the distance
+from a query to the fact that decides it: inside the window w (distance < w); relayed, outside one window but within
+what windows can hand on from visit to visit; outside the reach of all of them (distance > visits · (w − 1)), where a
+model of windows alone can only guess.
 """
 
 from __future__ import annotations
@@ -51,7 +52,15 @@ def validation(
     """Mean loss in nats per token over evenly spaced windows; the standard error is over windows."""
     windows = Windows(shards, config.training.seq_len)
     if not len(windows):
-        return {"loss": None, "stderr": None, "n": 0, "perplexity": None, "bits_per_byte": None, "windows": []}
+        return {
+            "loss": None,
+            "stderr": None,
+            "n": 0,
+            "perplexity": None,
+            "perplexity_stderr": None,
+            "bits_per_byte": None,
+            "windows": [],
+        }
     count = min(config.evaluation.validation_windows, len(windows))
     chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
     losses: list[float] = []
@@ -65,6 +74,8 @@ def validation(
         "stderr": stderr,
         "n": count,
         "perplexity": math.exp(loss),
+        # The delta method: the derivative of exp is exp.
+        "perplexity_stderr": None if stderr is None else math.exp(loss) * stderr,
         "bits_per_byte": loss / math.log(2) / bytes_per_token,
         "windows": [round(value, 5) for value in losses],
     }
@@ -83,14 +94,16 @@ def task_accuracy(
     length = config.training.seq_len
     rows = [make_row(task, length, task_generator(number, i)) for i in range(config.evaluation.task_rows)]
     right = np.concatenate([_right_answers(model, part, corpus.vocab, context) for part in _chunks(rows)])
-    distances = np.concatenate([row.distances for row in rows])
-    results = {"all": proportion(right), "chance": CHANCE[task], "window": window}
+    measured = np.concatenate([row.open for row in rows])
+    right, distances = right[measured], np.concatenate([row.distances for row in rows])[measured]
+    results = {"chance": CHANCE[task], "window": window, "all": proportion(right)}
     if window is not None:
         reach = num_attention_visits(model) * (window - 1)
+        inside, outside = distances < window, distances > reach
         results["reach"] = reach
-        results["inside"] = proportion(right[distances < window])
-        results["outside"] = proportion(right[distances >= window])
-        results["beyond_reach"] = proportion(right[distances > reach])
+        results["inside"] = proportion(right[inside])
+        results["relayed"] = proportion(right[~inside & ~outside])
+        results["outside"] = proportion(right[outside & ~inside])
     return results
 
 

@@ -131,7 +131,7 @@ def shown(cell: dict[str, Any], column: Column) -> str:
     """measured ± error | paper, with – for what is not there; the paper's value only where it has one."""
     text = _number(cell["measured"], column.digits)
     if cell["stderr"] is not None:
-        text += f" ± {_number(cell['stderr'], max(column.digits, 3) if column.digits else 0)}"
+        text += f" ± {_number(cell['stderr'], column.digits)}"
     return text if cell["paper"] is None else f"{text} | {_number(cell['paper'], column.digits)}"
 
 
@@ -224,12 +224,12 @@ def print_table(table: dict[str, Any], experiment: Experiment, console: Console)
 
 def _fitting(columns: list[Column], table: dict[str, Any]) -> list[list[Column]]:
     """Columns in groups that fit beside the row names."""
-    names = max(len(row["short"]) for row in table["rows"]) + 3
+    names = max(len(row["short"]) for row in table["rows"]) + 2
     groups: list[list[Column]] = []
     room = 0
     for column in columns:
         cells = [row["cells"][column.name] for row in table["rows"]]
-        needed = max(len(column.title), *(max(len(shown(c, column)), len(c["verdict"] or "")) for c in cells)) + 3
+        needed = max(len(column.title), *(max(len(shown(c, column)), len(c["verdict"] or "")) for c in cells)) + 2
         if not groups or needed > room:
             groups.append([])
             room = WIDTH - names

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from hybridlab.config.loading import Layer, check, load_file
+from hybridlab.config.loading import Layer, check, load_file, load_preset
 from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.config.schema import RunConfig, Strict
 from hybridlab.errors import UserError
@@ -66,6 +66,8 @@ class ScaleSpec(Strict):
     seeds: list[int]
     phases: dict[str, dict[str, Any]]
     config: dict[str, Any] = {}
+    controller: dict[str, Any] = {}
+    """Settings of the controller, for the cells that have one."""
 
 
 class Claim(Strict):
@@ -155,10 +157,12 @@ def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, Run
             if cell.masks is not None:
                 inherited["map"] = {"kind": "learned", "run": run_hash(build(cell.masks, (*chain, name)))}
                 inherited["controller"] = None
+            elif "controller" in load_preset("arch", cell.arch).values:
+                inherited["controller"] = spec.controller
             if cell.phase not in spec.phases:
                 raise UserError(f"{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}")
             place = {(): f"{experiment.id}, cell {name}"}
-            parts = (data_layer(spec.data).values, spec.config, spec.phases[cell.phase], cell.config, inherited)
+            parts = (data_layer(spec.data).values, spec.config, spec.phases[cell.phase], inherited, cell.config)
             layers = [Layer(part, place) for part in (*parts, {"training": {"seed": seed}})]
             configs[name] = resolve(cell.arch, spec.size, layers=layers)
         return configs[name]

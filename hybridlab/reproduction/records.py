@@ -53,5 +53,6 @@ def number_at(record: dict[str, Any], path: str) -> tuple[float | None, float | 
         around, here = here, here[part]
     if not isinstance(here, int | float) or isinstance(here, bool):
         return None, None, 0
-    measured_with_error = "stderr" in around and path.rsplit(".", 1)[-1] in ("accuracy", "loss")
-    return float(here), around["stderr"] if measured_with_error else None, around.get("n", 1) or 1
+    last = path.rsplit(".", 1)[-1]
+    error = around.get("stderr") if last in ("accuracy", "loss") else around.get(f"{last}_stderr")
+    return float(here), error, around.get("n", 1) or 1

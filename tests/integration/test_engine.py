@@ -53,7 +53,8 @@ def test_a_run_leaves_everything_behind(small, tmp_path, runs_dir):
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert lines[-1]["loss"] < lines[0]["loss"] and lines[-1]["flops"] == record["flops"]
     retrieval = record["results"]["retrieval"]
-    assert retrieval["inside"]["n"] + retrieval["outside"]["n"] == retrieval["all"]["n"] > 0
+    parts = [retrieval[part]["n"] for part in ("inside", "relayed", "outside")]
+    assert sum(parts) == retrieval["all"]["n"] > 0 and all(parts) and retrieval["reach"] == 3 * 5
     assert record["results"]["validation"]["n"] == 8
     assert record["data"]["fingerprint"] and record["libraries"]["torch"] and record["precision"] == "fp32"
 

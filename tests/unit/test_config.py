@@ -89,7 +89,7 @@ def test_precedence_of_set_over_file_over_preset(tmp_path):
 
 
 def test_window_of_the_size_reaches_the_map_and_can_be_overridden():
-    assert resolve("all-window", "tiny").map.window == 16
+    assert resolve("all-window", "tiny").map.window == 8
     assert resolve("rule-swa", "consa-0.6b").map.window == 512
     assert resolve("consa", "tiny", settings=["window=5"]).map.window == 5
     assert resolve("rule-swa", "tiny", settings=["map.window=7"]).map.window == 7

@@ -249,4 +249,7 @@ def test_distances_fall_on_both_sides_of_a_window():
     distances = np.concatenate([row.distances for row in rows])
     assert 0.25 < (distances < 8).mean() < 0.5 and (distances > 56).sum() > 50
     assert len({tuple(row.options[0]) for row in rows}) == 1
+    assert all(row.open.all() for row in rows)
+    episodes = make_row("assignment", 128, task_generator(1, 0))
+    assert episodes.open.sum() * 5 == len(episodes.open) and episodes.open[0]
     assert {len(make_row("assignment", 64, task_generator(1, i)).options[0]) for i in range(5)} == {5}
