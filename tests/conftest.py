@@ -32,7 +32,7 @@ SMALL_TRAINING = {
     "tokens_per_step": 256,
     "seq_len": 32,
     "precision": "fp32",
-    "schedule": {"kind": "cosine", "warmup_steps": 2, "final_ratio": 0.1},
+    "schedule": {"name": "cosine", "warmup_steps": 2, "final_ratio": 0.1},
 }
 WORDS = [
     "the",

@@ -10,14 +10,14 @@ times the forward pass.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.accounting.parameters import mlp_matrices
 from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
-from hybridlab.plan.attention_map import AttentionKind, AttentionMap, Full, Window
+from hybridlab.plan.attention_map import AttentionKind, AttentionMap, Full, Window, band_block
 from hybridlab.plan.plan import Plan, Visit
 
 if TYPE_CHECKING:
@@ -43,10 +43,17 @@ def _exact_window_pairs(length: int, window: int) -> float:
     return (inside * (inside + 1) / 2 + (length - inside) * window) / length
 
 
+def _banded_keys(length: int, window: int) -> float:
+    """Two blocks of keys for every query of the padded sequence."""
+    block = band_block(window)
+    return length if length <= block else -(-length // block) * block * 2 * block / length
+
+
 CONVENTIONS = {
     c.name: c
     for c in (
-        Convention("executed", "what the eager kernel multiplies: the whole square", lambda s: s, lambda s, w: s),
+        Convention("executed", "what eager and sdpa multiply: the whole square", lambda s: s, lambda s, w: s),
+        Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys),
         Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: w / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
@@ -62,6 +69,11 @@ class Cost:
     training: float
     unit: str
     breakdown: dict[str, float]
+
+
+def convention_of(kernels: Iterable[str]) -> str:
+    """The convention that counts what these kernels execute."""
+    return "executed-banded" if "banded" in kernels else "executed"
 
 
 def convention_named(name: str) -> Convention:

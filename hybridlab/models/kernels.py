@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.errors import UserError
+from hybridlab.plan.attention_map import band_block
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,6 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     mask = visible.mask(_all_positions(q), k.shape[2])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
-
-
-MIN_BLOCK = 16
-"""Smallest block of queries in `banded`; smaller ones cost more in calls than they save in keys."""
-
-
-def band_block(window: int) -> int:
-    """Queries per block of `banded`: its keys are this block and the one before, so it must reach w − 1 back."""
-    return max(window, MIN_BLOCK)
 
 
 def banded(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:

@@ -57,6 +57,15 @@ AttentionKind = Full | Window | Mixed
 _KINDS = {"full": Full, "window": Window, "mixed": Mixed}
 
 
+MIN_BLOCK = 16
+"""Smallest block of the banded kernel; smaller ones cost more in calls than they save in keys."""
+
+
+def band_block(width: int) -> int:
+    """Queries per block of the banded kernel: its keys are this block and the one before, so it must reach w − 1 back."""
+    return max(width, MIN_BLOCK)
+
+
 def _check_width(width: int) -> None:
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
         raise UserError(

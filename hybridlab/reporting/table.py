@@ -31,12 +31,11 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path) -> dict[s
     records = records_of(experiment, scale, results_dir)
     rows = [{"name": row.name, "short": row.short, "cells": {}} for row in experiment.rows]
     for column in experiment.columns:
-        measured = [_measure(column, row, records) for row in experiment.rows]
-        for target, row, values in zip(rows, experiment.rows, measured, strict=True):
-            reference = next(
-                (m for m, r in zip(measured, experiment.rows, strict=True) if r.short == experiment.reference), None
-            )
-            target["cells"][column.name] = _cell(column, row, values, reference, experiment)
+        measured = {row.short: _measure(column, row, records) for row in experiment.rows}
+        reference = next((row for row in experiment.rows if row.short == experiment.reference), None)
+        base = (measured[reference.short][0], reference.paper.get(column.name)) if reference else (None, None)
+        for target, row in zip(rows, experiment.rows, strict=True):
+            target["cells"][column.name] = _cell(column, measured[row.short], row.paper.get(column.name), base)
     claims = []
     for claim in experiment.claims:
         verdict = judge(claim, experiment, records)
@@ -64,7 +63,8 @@ def _measure(column: Column, row: Row, records: Records) -> tuple[float | None, 
     if column.metric is None or not runs:
         return None, None, 0
     found = [number_at(record, column.metric) for record in runs.values()]
-    values = [value * column.factor for value, _, _ in found if value is not None]
+    found = [entry for entry in found if entry[0] is not None]
+    values = [value * column.factor for value, _, _ in found]
     if not values:
         return None, None, 0
     mean = sum(values) / len(values)
@@ -76,12 +76,13 @@ def _measure(column: Column, row: Row, records: Records) -> tuple[float | None, 
 
 
 def _cell(
-    column: Column, row: Row, values: tuple[float | None, float | None, int], reference: Any, experiment: Experiment
+    column: Column,
+    values: tuple[float | None, float | None, int],
+    paper: float | None,
+    base: tuple[float | None, float | None],
 ) -> dict[str, Any]:
     measured, stderr, n = values
-    paper = row.paper.get(column.name)
-    base = next((r for r in experiment.rows if r.short == experiment.reference), None)
-    verdict = _verdict(column, measured, stderr, paper, reference[0] if reference else None, base)
+    verdict = _verdict(column, measured, stderr, paper, base)
     return {"measured": measured, "paper": paper, "stderr": stderr, "n": n, "class": column.kind, "verdict": verdict}
 
 
@@ -90,10 +91,12 @@ def _verdict(
     measured: float | None,
     stderr: float | None,
     paper: float | None,
-    base: float | None,
-    reference: Row | None,
+    base: tuple[float | None, float | None],
 ) -> str | None:
-    """agrees | same direction | differs | not run; None where the paper prints nothing to compare with."""
+    """agrees | same direction | differs | not run; None where the paper prints nothing to compare with.
+
+    base: what the reference row measured and prints, against which a direction is judged.
+    """
     if paper is None:
         return None
     if measured is None:
@@ -106,10 +109,9 @@ def _verdict(
         return "differs"
     if stderr is not None and abs(measured - paper) <= 2 * stderr:
         return "agrees"
-    printed_base = reference.paper.get(column.name) if reference else None
-    if base is None or printed_base is None:
+    if None in base:
         return "differs"
-    return "same direction" if (measured - base) * (paper - printed_base) > 0 else "differs"
+    return "same direction" if (measured - base[0]) * (paper - base[1]) > 0 else "differs"
 
 
 # ---- files ----

@@ -20,7 +20,6 @@ from hybridlab.evaluation.measure import measure
 from hybridlab.files import write_json
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_weights, save_model
-from hybridlab.models.kernels import choose
 from hybridlab.plan.attention_map import Full, Mixed, read_masks
 from hybridlab.plan.from_config import map_of, plan_of
 from hybridlab.structure.mask_learning import MaskLearning
@@ -132,7 +131,7 @@ def _record(run: Run) -> dict[str, Any]:
         "libraries": library_versions(),
         "machine": describe_machine(run.device),
         "precision": run.precision,
-        "kernels": _kernels_used(run),
+        "kernels": run.kernels_used(),
         "seed": config.training.seed,
         "steps": run.step,
         "tokens": run.spent.tokens,
@@ -167,14 +166,3 @@ def _structure(model: Decoder) -> dict[str, Any]:
 
 def _mixed(model: Decoder) -> bool:
     return any(isinstance(kind, Mixed) for row in model.attention_map.layers for kind in row)
-
-
-def _kernels_used(run: Run) -> dict[str, str]:
-    """The kernel of each kind of head at the training length."""
-    windows = {getattr(kind, "width", None) for row in run.model.attention_map.layers for kind in row}
-    low = run.precision != "fp32"
-    length = run.config.training.seq_len
-    return {
-        "full" if w is None else f"window({w})": choose(run.config.runtime.kernel, w, length, run.device, low)
-        for w in sorted(windows, key=lambda w: w or 0)
-    }

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.accounting.flops import ledger
+from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Batch, Batches
 from hybridlab.data.shards import Corpus
@@ -41,6 +41,7 @@ from hybridlab.training.optimizer import (
 )
 from hybridlab.training.progress import Progress
 from hybridlab.training.schedules import learning_rate_factor
+from hybridlab.training.stopping import StopRequest
 
 
 @dataclass
@@ -93,11 +94,14 @@ class Run:
     # ---- the loop ----
 
     def train(self, progress: Progress) -> dict[str, Any]:
-        """All steps that are left; returns the hooks' results. A loss that is not finite ends the run."""
+        """All steps that are left; returns the hooks' results.
+
+        A loss that is not finite ends the run; Ctrl-C and SIGTERM end it after the step, with a checkpoint.
+        """
         self.resume()
         settings, every = self.config.training, self.config.runtime.checkpoint_every
         started = time.monotonic()
-        try:
+        with StopRequest() as stop:
             while self.step < settings.steps:
                 numbers = self.take_step()
                 self.step += 1
@@ -106,12 +110,11 @@ class Run:
                 last = self.step == settings.steps
                 if last or self.step % self.config.runtime.log_every == 0:
                     self._log(numbers, progress)
-                if last or self.step % every == 0:
+                if last or stop.asked or self.step % every == 0:
                     self._require_finite(numbers)
                     self.save()
-        except KeyboardInterrupt:
-            self.save()
-            raise
+                if stop.asked:
+                    raise KeyboardInterrupt
         return {hook.name: hook.finish(self) for hook in self.hooks}
 
     def take_step(self) -> dict[str, Any]:
@@ -158,8 +161,14 @@ class Run:
 
     def _step_flops(self) -> float:
         settings = self.config.training
-        cost = ledger(self.model.shape, self.model.plan, self.model.attention_map, settings.seq_len, "executed")
-        return cost.training * settings.rows
+        model, convention = self.model, convention_of(self.kernels_used().values())
+        return (
+            ledger(model.shape, model.plan, model.attention_map, settings.seq_len, convention).training * settings.rows
+        )
+
+    def kernels_used(self) -> dict[str, str]:
+        length, low_precision = self.config.training.seq_len, self.precision != "fp32"
+        return self.model.kernels_used(length, self.device, low_precision)
 
     # ---- log and state ----
 

@@ -79,13 +79,24 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time: two would overwrite each other's checkpoints."""
+        lock = self.path / ".lock"
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
+        with lock.open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(f"{self.path}: another process is training in this folder") from None
-            yield
+            try:
+                yield
+            finally:
+                if not (self.path / "run.json").exists():
+                    self._leave_as_found(lock)
+
+    def _leave_as_found(self, lock: Path) -> None:
+        """No run was started: a folder that was made for it goes again."""
+        lock.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     start = schedule.warmup_steps
-    if schedule.kind != "cosine":
+    if schedule.name != "cosine":
         start = max(start, steps - round(schedule.decay_fraction * steps))
     if step < start or steps - start <= 0:
         return 1.0
@@ -26,5 +26,5 @@ def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
         "cosine": (1 + math.cos(math.pi * progress)) / 2,
         "wsd": 1 - progress,
         "trapezoidal": 1 - math.sqrt(progress),
-    }[schedule.kind]
+    }[schedule.name]
     return schedule.final_ratio + (1 - schedule.final_ratio) * shape

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.reproduction.run import execute
+from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.metrics import read_metrics
@@ -150,6 +151,37 @@ def test_sigkill_and_resume(small, tmp_path, runs_dir, text_file, arch):
     assert not (tmp_path / "killed" / "record.json").exists()
     subprocess.run([*command, str(tmp_path / "killed"), str(runs_dir)], check=True)
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_after_the_step_and_resumes_exactly(small, tmp_path, runs_dir, monkeypatch, number):
+    config = small("consa", **LEARN)
+    train(config, tmp_path / "whole", runs_dir)
+    gradients = Run._gradients
+
+    def interrupted(self, batch, step):
+        if step == 5:
+            os.kill(os.getpid(), number)
+        return gradients(self, batch, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_gradients", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "cut", runs_dir)
+    assert checkpoints.newest_step(tmp_path / "cut" / "checkpoints") == 6
+    record = train(config, tmp_path / "cut", runs_dir)
+    assert record["redone_steps"] == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_mistake_leaves_no_folder_behind(small, tmp_path, runs_dir):
+    config = small(settings=["data.source=text:/no/such/file"])
+    with pytest.raises(UserError, match="no such file"):
+        train(config, tmp_path / "new" / "deeper", runs_dir)
+    assert not (tmp_path / "new" / "deeper").exists()
+    with pytest.raises(UserError, match="no such file"):
+        train(config, tmp_path, runs_dir)
+    assert not (tmp_path / ".lock").exists()
 
 
 def test_another_run_in_the_folder_is_refused_and_nothing_changes(small, tmp_path, runs_dir):

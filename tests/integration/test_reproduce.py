@@ -186,12 +186,11 @@ def test_cells_that_start_from_each_other(toy):
 
 
 def test_verdicts():
-    from hybridlab.reproduction.experiment import Column, Row
+    from hybridlab.reproduction.experiment import Column
 
     def verdict(kind, measured, paper, stderr=None, base=None, printed_base=None):
         column = Column(name="c", title="c", kind=kind, digits=2)
-        reference = Row(name="r", short="r", paper={} if printed_base is None else {"c": printed_base})
-        return table_module._verdict(column, measured, stderr, paper, base, reference)
+        return table_module._verdict(column, measured, stderr, paper, (base, printed_base))
 
     assert verdict("exact", 17.4163, 17.42) == "agrees" and verdict("exact", 17.41, 17.42) == "differs"
     assert verdict("last digit", 17.41, 17.42) == "agrees" and verdict("last digit", 17.40, 17.42) == "differs"

@@ -7,6 +7,7 @@ from hybridlab.errors import UserError
 from hybridlab.models import kernels
 from hybridlab.models.attention import attend
 from hybridlab.models.kernels import Visible, banded, eager, probabilities, sdpa
+from hybridlab.plan import attention_map
 from hybridlab.plan.attention_map import Full, Mixed, Window
 
 
@@ -32,12 +33,14 @@ def written_down(q, k, v, window, valid=None, segments=None):
     return out
 
 
-@pytest.mark.parametrize("window", [None, 1, 2, 5, 17, 36, 37, 100])
-@pytest.mark.parametrize("name", ["eager", "sdpa", "banded"])
+WINDOWS = [1, 2, 5, 17, 36, 37, 100]
+
+
+@pytest.mark.parametrize(
+    ("name", "window"), [(n, w) for n in kernels.KERNELS for w in [None, *WINDOWS] if (n, w) != ("banded", None)]
+)
 def test_kernels_equal_the_definition(name, window, monkeypatch):
-    if name == "banded" and window is None:
-        pytest.skip("banded computes windows only")
-    monkeypatch.setattr(kernels, "MIN_BLOCK", 4)
+    monkeypatch.setattr(attention_map, "MIN_BLOCK", 4)
     q, k, v = tensors()
     found = kernels.KERNELS[name](q, k, v, Visible(window))
     torch.testing.assert_close(found, written_down(q, k, v, window), atol=1e-12, rtol=1e-10)
@@ -45,7 +48,7 @@ def test_kernels_equal_the_definition(name, window, monkeypatch):
 
 @pytest.mark.parametrize("name", ["eager", "sdpa", "banded"])
 def test_padding_and_documents(name, monkeypatch):
-    monkeypatch.setattr(kernels, "MIN_BLOCK", 4)
+    monkeypatch.setattr(attention_map, "MIN_BLOCK", 4)
     q, k, v = tensors(length=21)
     valid = torch.arange(21)[None] < torch.tensor([21, 13])[:, None]
     segments = torch.tensor([[0] * 9 + [1] * 12, [5] * 2 + [6] * 19])

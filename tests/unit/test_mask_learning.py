@@ -60,7 +60,7 @@ def test_the_lagrangian_overshoots_then_settles(granularity, rho):
     costs = torch.rand(made.alpha.shape, generator=torch.Generator().manual_seed(0)) * 0.02
     groups = made.parameter_groups()
     optimizer = make_optimizer(groups)
-    schedule = Schedule(kind="cosine", warmup_steps=300, final_ratio=0.1)
+    schedule = Schedule(name="cosine", warmup_steps=300, final_ratio=0.1)
     path, lambdas, phis = [], [], []
     for step in range(1000):
         z = torch.stack(list(made.forward_inputs(step)["gates"].values()))[:, : costs.shape[1]]

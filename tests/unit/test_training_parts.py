@@ -16,8 +16,8 @@ from hybridlab.training.progress import clock
 from hybridlab.training.schedules import learning_rate_factor
 
 
-def factors(kind, steps=100, **changes):
-    schedule = Schedule(kind=kind, **changes)
+def factors(name, steps=100, **changes):
+    schedule = Schedule(name=name, **changes)
     return [learning_rate_factor(schedule, step, steps) for step in range(steps)]
 
 
