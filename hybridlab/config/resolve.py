@@ -59,9 +59,10 @@ def _place_window(layer: Layer) -> Layer:
 def identity(config: RunConfig) -> dict[str, Any]:
     """What makes a run this run: all of its configuration but `runtime`, the names, and the numerics version.
 
-    The parents are in it by their hashes, in `init.run` and in a learned map's `run`.
+    The parents are in it by their hashes, in `init.run` and in a learned map's `run`. What is not set (None) is left out,
+    so that a setting which comes later, with None for "as before", leaves the names of older runs as they are.
     """
-    content = config.model_dump(mode="json", exclude={"runtime", "arch", "size"})
+    content = config.model_dump(mode="json", exclude={"runtime", "arch", "size"}, exclude_none=True)
     return {"numerics_version": NUMERICS_VERSION, **content}
 
 
