@@ -137,7 +137,9 @@ def measured_bounds(
     if not values:
         return Verdict(None, f"{cell}: not run")
     holds = all((above is None or v > above) and (below is None or v < below) for v in values)
-    bound = " and ".join([f"above {above:g}"] * (above is not None) + [f"below {below:g}"] * (below is not None))
+    bound = " and ".join(
+        f"{name} {value:g}" for name, value in (("above", above), ("below", below)) if value is not None
+    )
     return Verdict(holds, f"{cell}: {', '.join(f'{v:.3f}' for v in values)}; asked {bound} (n = {len(values)})")
 
 
