@@ -9,7 +9,7 @@ SCALE ?= smoke
 HAS_GPU := $(shell command -v nvidia-smi 2>/dev/null)
 CONSTRAIN := $(if $(HAS_GPU),,--constraint constraints-cpu.txt)
 
-.PHONY: reproduce test lint all-tables clean
+.PHONY: reproduce test lint all-tables all-figures clean
 
 reproduce: $(VENV)/installed
 	$(BIN)/hybridlab reproduce consa-table1 --scale $(SCALE)
@@ -21,10 +21,12 @@ lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests
 	$(BIN)/ruff format --check hybridlab tests
 
-# All tables from the records in results/, without training.
+# Everything again from the records in results/, without training.
 all-tables: $(VENV)/installed
-	$(BIN)/hybridlab report consa-table1 --scale $(SCALE)
-	$(BIN)/hybridlab report consa-table4 --scale $(SCALE)
+	$(BIN)/hybridlab report --tables --scale $(SCALE)
+
+all-figures: $(VENV)/installed
+	$(BIN)/hybridlab report --figures --scale $(SCALE)
 
 $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)

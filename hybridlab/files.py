@@ -8,6 +8,24 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from hybridlab.errors import UserError
+
+
+def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: str = "restore it") -> dict[str, Any]:
+    """A JSON object that has these keys; FileNotFoundError where there is no file, UserError where it is damaged."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "not JSON"
+        raise UserError(f"{path}: this {what} is damaged ({reason}); {remedy}") from None
+    missing = [key for key in required if not isinstance(data, dict) or key not in data]
+    if missing or not isinstance(data, dict):
+        reason = f"{missing[0]!r} is missing" if missing else "it is not an object"
+        raise UserError(f"{path}: this {what} is damaged ({reason}); {remedy}")
+    return data
+
 
 def write_text(path: Path, text: str) -> None:
     """Write aside, flush to disk, rename."""

@@ -54,7 +54,7 @@ CONVENTIONS = {
     for c in (
         Convention("executed", "what eager and sdpa multiply: the whole square", lambda s: s, lambda s, w: s),
         Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys),
-        Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: w / 2),
+        Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: min(w, s) / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
     )

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hybridlab.accounting.cache import kv_bytes
+from hybridlab.accounting.drawing import rows
 from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
@@ -23,7 +24,8 @@ def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
         "seq_len": seq_len,
         "plan": str(plan),
         "map": str(attention_map),
+        "drawing": [asdict(row) for row in rows(shape, plan, attention_map)],
         "parameters": {**asdict(count), "total": count.total},
-        "flops": {name: asdict(cost) for name, cost in costs.items()},
+        "flops": {name: {**asdict(c), "counts": CONVENTIONS[name].source} for name, c in costs.items()},
         "kv_bytes": kv_bytes(shape, plan, attention_map, seq_len),
     }

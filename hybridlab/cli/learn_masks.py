@@ -11,14 +11,18 @@ from hybridlab.cli import options as o
 
 def learn_masks(
     start: Annotated[str, typer.Option("--from", help="The run to start from (folder or hash).")],
+    arch: Annotated[
+        str, typer.Option("--arch", help="consa, or l1-gates, its ablation without the Lagrangian.")
+    ] = "consa",
     rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that become windows.")] = 0.5,
     granularity: Annotated[str, typer.Option("--granularity", help="layer, head-all or head-single.")] = "head-all",
     window: Annotated[
         int | None, typer.Option("--window", help="w, the query included; the size's own if not given.")
     ] = None,
     binarize: Annotated[
-        str, typer.Option("--binarize", help="topk (meets rho exactly) or threshold (the paper's).")
-    ] = "topk",
+        str | None,
+        typer.Option("--binarize", help="consa: topk (meets rho exactly, default) or threshold (the paper's)."),
+    ] = None,
     nearest: Annotated[bool, typer.Option("--nearest", help="Take the nearest sparsity that can be met.")] = False,
     data: o.DataSource = None,
     steps: o.Steps = None,
@@ -30,12 +34,15 @@ def learn_masks(
     as_json: o.AsJson = False,
 ) -> None:
     """Learn masks from a trained model; the run folder then holds masks.json for `pretrain --arch consa --masks`."""
-    from hybridlab.cli.training import settings_layer, train_and_print
+    from hybridlab.cli.training import LEARNED, settings_layer, train_and_print
+    from hybridlab.errors import UserError
     from hybridlab.reproduction.compose import compose
     from hybridlab.training.folders import Runs
 
-    mask = {"rho": rho, "granularity": granularity, "binarize": binarize}
-    layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch="consa", mask=mask, window=window)
+    if arch not in LEARNED:
+        raise UserError(f"--arch {arch}: masks are learned by {' or '.join(LEARNED)}")
+    mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
+    layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch=arch, mask=mask, window=window)
     runs = Runs(runs_dir)
-    resolved = compose("consa", None, data, start, runs, config, layer, sets or [])
+    resolved = compose(arch, None, data, start, runs, config, layer, sets or [])
     train_and_print(resolved, run_dir, runs, "learn-masks", as_json)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
 import typer
 
 from hybridlab import __version__
-from hybridlab.cli import data, evaluate, learn_masks, listing, plan, pretrain, report, reproduce
-from hybridlab.errors import RunFailed, UserError
+from hybridlab.cli import ablate, data, evaluate, generate, learn_masks, listing, plan, pretrain, report, reproduce
+from hybridlab.errors import Interrupted, RunFailed, UserError
 
 app = typer.Typer(
     name="hybridlab",
@@ -20,7 +21,9 @@ app = typer.Typer(
 )
 app.command("pretrain")(pretrain.pretrain)
 app.command("learn-masks")(learn_masks.learn_masks)
+app.command("ablate")(ablate.ablate)
 app.command("eval")(evaluate.evaluate)
+app.command("generate")(generate.generate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("list")(listing.list_experiments)
@@ -45,6 +48,8 @@ def main(
 
 def run() -> None:
     """What the installed `hybridlab` command calls."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")
     try:
         app()
     except UserError as error:
@@ -53,11 +58,17 @@ def run() -> None:
     except RunFailed as error:
         print(f"failed: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        print(f"interrupted: {stop or 'nothing is lost'}; the same command goes on from there", file=sys.stderr)
         sys.exit(1)
+    except SystemExit as end:
+        # The command-line library turns Ctrl-C into 130; here a run that did not end well is 1.
+        sys.exit(1 if end.code == 130 else end.code)
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        print(f"failed: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(1)
+        what = f"{error.filename or 'input or output'}: {error.strerror or error}"
+        mistaken = isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError | PermissionError)
+        mistaken = mistaken or error.errno == errno.ENAMETOOLONG
+        print(f"{'error' if mistaken else 'failed'}: {what}", file=sys.stderr)
+        sys.exit(2 if mistaken else 1)

@@ -45,7 +45,7 @@ def console() -> Console:
     """Standard output, never wider than 80 columns."""
     from rich.console import Console
 
-    return Console(width=min(80, Console().width), soft_wrap=False)
+    return Console(width=min(80, Console().width), markup=False)
 
 
 def pick_scale(scale: str, available: list[str]) -> str:

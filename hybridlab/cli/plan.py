@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,15 +18,24 @@ def plan(
     ] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="Write the drawing of the architecture to this file.")
+    ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Plan, attention map, parameters, FLOPs by convention and KV-cache bytes of an architecture."""
+    """Plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture."""
+    from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
     from hybridlab.accounting.summary import summarize
     from hybridlab.config.loading import load_file
     from hybridlab.config.resolve import resolve
+    from hybridlab.files import write_text
 
     resolved = resolve(arch, size or "tiny", layers=[load_file(config)] if config else [], settings=sets or [])
     summary = summarize(resolved, seq_len or resolved.training.seq_len)
+    drawn = [DrawnVisit(**row) for row in summary["drawing"]]
+    if svg is not None:
+        write_text(svg, as_svg(drawn, f"{arch} {resolved.size}"))
+        o.say(f"drawing written to {svg}")
     if as_json:
         o.print_json(summary)
         return
@@ -34,8 +44,8 @@ def plan(
 
     out = o.console()
     out.print(f"{arch} {resolved.size}", style="bold")
-    for name in ("plan", "map"):
-        out.print(f"{name}: {summary[name]}", highlight=False)
+    out.print(f"plan: {summary['plan']}", highlight=False)
+    out.print(as_text(drawn), highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
     table.add_column("")
     table.add_column("", justify="right")

@@ -1,4 +1,4 @@
-"""`hybridlab report`: make a table again from its records, without training."""
+"""`hybridlab report`: make tables and figures again from their records, without training."""
 
 from __future__ import annotations
 
@@ -10,20 +10,37 @@ from hybridlab.cli import options as o
 
 
 def report(
-    identifier: Annotated[str, typer.Argument(metavar="ID", help="An id that `hybridlab list` shows.")],
+    identifiers: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids that `hybridlab list` shows.")
+    ] = None,
+    tables: Annotated[bool, typer.Option("--tables", help="All tables.")] = False,
+    figures: Annotated[bool, typer.Option("--figures", help="All figures.")] = False,
     scale: o.Scale = "smoke",
+    runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Make a table from the records in RESULTS-DIR; what has not been run shows as –."""
-    from hybridlab.reporting.table import print_table, write_table
-    from hybridlab.reproduction.experiment import load_experiment
+    """Make tables and figures from the records in RESULTS-DIR (and of runs in RUNS-DIR); what has not been run shows as –."""
+    from hybridlab.errors import UserError
+    from hybridlab.reporting.entry import print_entry, write_entry
+    from hybridlab.reproduction.experiment import experiment_ids, load_experiment
+    from hybridlab.reproduction.records import gather_records
 
-    experiment = load_experiment(identifier)
-    scale = o.pick_scale(scale, experiment.available_scales())
-    table, folder = write_table(experiment, scale, results_dir)
+    experiments = [load_experiment(name) for name in identifiers or []]
+    kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
+    if bool(experiments) == bool(kinds):
+        raise UserError("report: give ids, or --tables or --figures for all of a kind")
+    if kinds:
+        experiments = [found for name in experiment_ids() if (found := load_experiment(name)).kind in kinds]
+        experiments = [found for found in experiments if scale in found.available_scales()]
+    made = []
+    for experiment in experiments:
+        scale = o.pick_scale(scale, experiment.available_scales())
+        gather_records(experiment, scale, runs_dir, results_dir)
+        data, folder = write_entry(experiment, scale, results_dir)
+        made.append(data)
+        if not as_json:
+            print_entry(data, experiment, o.console())
+        o.say(f"written to {folder}")
     if as_json:
-        o.print_json(table)
-    else:
-        print_table(table, experiment, o.console())
-    o.say(f"written to {folder}")
+        o.print_json(made[0] if identifiers and len(made) == 1 else made)

@@ -1,4 +1,4 @@
-"""`hybridlab reproduce`: a table of a paper, from training to the printed page."""
+"""`hybridlab reproduce`: a table or figure of a paper, from training to the printed page."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def reproduce(
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Run what is missing behind a table and make it. Finished runs are skipped, unfinished ones resumed."""
+    """Run what is missing behind a table or figure and make it. Finished runs are skipped, unfinished ones resumed."""
     from hybridlab.errors import RunFailed
-    from hybridlab.reporting.table import print_table, write_table
+    from hybridlab.reporting.entry import print_entry, write_entry
     from hybridlab.reproduction.experiment import load_experiment
     from hybridlab.reproduction.reproduce import run_cells
 
     experiment = load_experiment(identifier)
     scale = o.pick_scale(scale, experiment.available_scales())
     outcome = run_cells(experiment, scale, runs_dir, results_dir, o.say)
-    table, folder = write_table(experiment, scale, results_dir)
+    data, folder = write_entry(experiment, scale, results_dir)
     if as_json:
-        o.print_json(table)
+        o.print_json(data)
     else:
-        print_table(table, experiment, o.console())
+        print_entry(data, experiment, o.console())
     o.say(f"written to {folder}")
     if outcome.failed:
         reasons = "; ".join(f"{cell}: {reason}" for cell, reason in outcome.failed.items())

@@ -13,6 +13,9 @@ from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import read_masks
 from hybridlab.training.folders import RunFolder, Runs
 
+LEARNED = ("consa", "l1-gates")
+"""The archs whose map is learned first: `learn-masks` trains their controller, `pretrain --masks` what it found."""
+
 
 def settings_layer(
     arch: str,
@@ -26,21 +29,23 @@ def settings_layer(
     """The options as settings; one that cannot take effect is an error."""
     training = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
     values: dict[str, Any] = {"training": training} if training else {}
+    origins = {("training", name): f"--{name}" for name in training} | {("map",): "--masks"}
+    origins |= {("controller", name): f"--{name}" for name in mask or {}} | {("map", "window"): "--window"}
     if masks is not None:
-        if arch != "consa":
-            raise UserError(f"--masks belongs to --arch consa, not to --arch {arch}")
+        if arch not in LEARNED:
+            raise UserError(f"--masks belongs to --arch {' or '.join(LEARNED)}, not to --arch {arch}")
         found = read_masks(masks)
         values["map"] = {"kind": "explicit", "masks": found["masks"], "window": found["window"]}
         values["controller"] = None
-    elif arch == "consa" and mask is None:
+    elif arch in LEARNED and mask is None:
         raise UserError(
-            "--arch consa trains with masks that were learned before: run "
-            "`hybridlab learn-masks --from RUN --rho 0.5`, then add --masks RUN/masks.json"
+            f"--arch {arch} trains with masks that were learned before: run "
+            f"`hybridlab learn-masks --arch {arch} --from RUN --rho 0.5`, then add --masks RUN/masks.json"
         )
     if mask is not None:
-        values["controller"] = {"kind": "mask-learning", **mask}
+        values["controller"] = mask
     if window is not None:
-        values["window"] = window
+        values["map"] = {"window": window}
     if nearest:
         if mask is not None:
             values["controller"]["nearest"] = True
@@ -48,7 +53,7 @@ def settings_layer(
             values["map"] = {"nearest": True}
         else:
             raise UserError(f"--nearest has no effect on --arch {arch}: it has no sparsity target")
-    return Layer(values, {(): "command line"})
+    return Layer(values, origins)
 
 
 def train_and_print(config: RunConfig, run_dir: Path | None, runs: Runs, title: str, as_json: bool) -> None:
@@ -61,7 +66,7 @@ def train_and_print(config: RunConfig, run_dir: Path | None, runs: Runs, title: 
         return
     print_results(record["results"], f"{config.arch} {config.size}, {record['steps']} steps ({record['hash']})")
     for name, numbers in record["controllers"].items():
-        print_mapping(name, numbers)
+        print_mapping(name, {k: v for k, v in numbers.items() if not isinstance(v, list)})
     out = console()
     out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     if (folder.path / "masks.json").exists():

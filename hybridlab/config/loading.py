@@ -74,6 +74,8 @@ def read_yaml(path: Path) -> Layer:
     try:
         node = yaml.compose(text, Loader=_Loader)
         values = yaml.load(text, Loader=_Loader) or {}  # noqa: S506 (a safe loader)
+    except RecursionError:
+        raise UserError(f"{path}: an alias in this file contains itself") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""

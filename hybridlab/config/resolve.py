@@ -22,15 +22,23 @@ def resolve(
 ) -> RunConfig:
     """The checked configuration of `--arch`, `--size`, `--data`, further layers and `--set` texts, in this order.
 
-    A size brings its own window w (512 in ConSA's models, 16 in tiny); `window: w` at the top overrides it, and the
+    A size brings its own window w (512 in ConSA's models, 8 in tiny); `window: w` at the top overrides it, and the
     map takes it where it has none of its own.
     """
     named = Layer({"arch": arch, "size": size})
     stack = [load_preset("size", size), load_preset("arch", arch), named]
     if data is not None:
         stack.append(data_layer(data))
-    stack += [*layers, *(parse_setting(text) for text in settings)]
+    stack += [*layers, *(_setting(text) for text in settings)]
     return check(RunConfig, _place_window(merge(*stack)))
+
+
+def _setting(text: str) -> Layer:
+    """`--set`; a window asked for here must reach the map, so that one without windows refuses it."""
+    name = text.partition("=")[0].strip()
+    if name in ("arch", "size"):
+        raise UserError(f"--set {text}: use --{name}, which brings all of its settings")
+    return parse_setting(f"map.{text.strip()}" if name == "window" else text)
 
 
 def data_layer(data: str) -> Layer:

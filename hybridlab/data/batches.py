@@ -43,11 +43,16 @@ class Windows:
         return self.shards[shard][start : start + self.length].astype(np.int64)
 
 
+def steps_seen(before: Training, now: Training) -> int:
+    """Steps of `now` that cover the rows which `before`, and what it skipped, has read."""
+    return -(-(before.steps + (before.skip_steps or 0)) * before.rows // now.rows)
+
+
 class Batches:
     """The training batches of a run."""
 
     def __init__(self, corpus: Corpus, data: Data, training: Training, vocab: int) -> None:
-        self.seed, self.length = training.seed, training.seq_len
+        self.seed, self.length, self.skipped = training.seed, training.seq_len, training.skip_steps or 0
         self.offset, self.task_weight = corpus.vocab, data.task_loss_weight
         self.counts = row_counts(data, training.rows)
         self.windows = Windows(corpus.train, training.seq_len)
@@ -67,6 +72,7 @@ class Batches:
 
     def batch(self, step: int) -> Batch:
         """The batch of optimizer step `step` (0-based): text rows first, then each task."""
+        step += self.skipped
         tokens = np.empty((sum(self.counts.values()), self.length), dtype=np.int64)
         weights = np.zeros(tokens.shape, dtype=np.float32)
         row = 0

@@ -25,11 +25,15 @@ from hybridlab.config.schema import Data
 from hybridlab.data.sources import files_key, read_documents, split_source
 from hybridlab.data.tokenizers import end_token, load_tokenizer, make_tokenizer, tokenizer_digest, vocabulary_size
 from hybridlab.errors import UserError
-from hybridlab.files import write_json
+from hybridlab.files import read_object, write_json
 
 FORMAT = 1
 SHARD_TOKENS = 100_000_000
 SPLITS = ("train", "validation")
+_META = ("format", "dtype", "tokenizer", "splits", "documents", "fingerprint", "source")
+_DTYPES = ("<u2", "<u4")
+_VERIFIED_BYTES = 4 * 2**30
+"""Shards up to this size in all are checked against their digests whenever a run opens them; it takes seconds."""
 _DOCUMENTS_AT_ONCE = 256
 
 
@@ -64,11 +68,16 @@ def corpus_for(data: Data, cache: Path, report: Callable[[str], None] = lambda _
     """The corpus of a configuration: opened where it is prepared already, prepared in `cache` where it is not."""
     kind, argument = split_source(data.source)
     if kind == "shards":
-        return open_corpus(Path(argument).expanduser())
+        return _open_for_a_run(Path(argument).expanduser())
     folder = cache / _cache_key(data)
     if not (folder / "meta.json").exists():
         prepare(data, folder, report)
-    return open_corpus(folder)
+    return _open_for_a_run(folder)
+
+
+def _open_for_a_run(folder: Path) -> Corpus:
+    size = sum(path.stat().st_size for path in folder.glob("*.bin"))
+    return open_corpus(folder, verify=size <= _VERIFIED_BYTES)
 
 
 def _cache_key(data: Data) -> str:
@@ -115,6 +124,8 @@ def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> No
     report(f"tokenizer {data.tokenizer}")
     tokenizer = make_tokenizer(data.tokenizer, held_in())
     vocab, end = vocabulary_size(tokenizer), end_token(tokenizer)
+    # A document that spells out the end-of-document token does not end there.
+    tokenizer.encode_special_tokens = True
     dtype = np.dtype("<u2" if vocab <= 2**16 else "<u4")
     writers = {split: _ShardWriter(folder, split, dtype) for split in SPLITS}
     count = 0
@@ -126,6 +137,8 @@ def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> No
         report(f"{count:,} documents, {writers['train'].tokens:,} training tokens")
     if count == 0:
         raise UserError(f"data source {data.source}: it holds no documents")
+    if not writers["train"].bytes and not writers["validation"].bytes:
+        raise UserError(f"data source {data.source}: all of its documents are empty")
     if count < 2:
         raise UserError(
             f"data source {data.source}: one short document cannot be split into training and validation; "
@@ -187,14 +200,12 @@ class _ShardWriter:
 def open_corpus(folder: Path, verify: bool = False) -> Corpus:
     """Open a prepared folder. Sizes are always checked; with `verify` every digest is."""
     try:
-        meta = json.loads((folder / "meta.json").read_text())
+        meta = read_object(folder / "meta.json", "data folder", _META, "prepare the data again")
     except FileNotFoundError:
         raise UserError(
             f"{folder}: no meta.json, so this is no prepared data; make it with `hybridlab data prepare`"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
-        raise UserError(f"{folder}/meta.json: it is damaged; prepare the data again") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+    if meta["format"] != FORMAT or meta["dtype"] not in _DTYPES:
         raise UserError(f"{folder}/meta.json: its format is not {FORMAT}; prepare the data again")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     if tokenizer_digest(tokenizer) != meta["tokenizer"]["sha256"]:
@@ -202,7 +213,10 @@ def open_corpus(folder: Path, verify: bool = False) -> Corpus:
             f"{folder}/tokenizer.json: this is not the tokenizer that the shards were made with; "
             "prepare the data again or restore the file"
         )
-    arrays = {split: _open_split(folder, meta, split, verify) for split in SPLITS}
+    try:
+        arrays = {split: _open_split(folder, meta, split, verify) for split in SPLITS}
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"{folder}/meta.json: it is damaged; prepare the data again") from None
     return Corpus(folder, meta, tokenizer, arrays["train"], arrays["validation"])
 
 

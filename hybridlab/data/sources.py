@@ -28,7 +28,7 @@ _NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtled
 def split_source(source: str) -> tuple[str, str]:
     """Kind and argument of a source; an unknown kind is refused."""
     kind, _, argument = source.partition(":")
-    if kind not in KINDS or (kind != "embedded" and not argument):
+    if kind not in KINDS or (kind == "embedded") == bool(argument):
         raise UserError(f"data source {source!r}: a source is embedded, text:PATH, jsonl:PATH, hub:NAME or shards:DIR")
     return kind, argument
 
@@ -113,7 +113,7 @@ def _read_text(path: Path) -> str:
 def _jsonl_documents(path: Path, field: str) -> Iterator[str]:
     found = False
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
@@ -128,8 +128,9 @@ def _jsonl_documents(path: Path, field: str) -> Iterator[str]:
 def _text_of(line: str, field: str, place: str) -> str:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{place}: this line is not JSON ({error.msg})") from None
+        json.dumps(record, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: this line is not JSON in UTF-8 ({str(error)[:80]})") from None
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
         names = ", ".join(record) if isinstance(record, dict) else "not an object"
         raise UserError(f"{place}: no text in field {field!r} (it has: {names}); name it with --set data.field=NAME")

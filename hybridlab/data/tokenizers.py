@@ -28,7 +28,7 @@ def make_tokenizer(spec: str, documents: Iterable[str]) -> Tokenizer:
     kind, _, argument = spec.partition(":")
     if kind == "byte" and not argument:
         return _byte_level(_byte_vocabulary())
-    if kind == "bpe" and argument.isdigit():
+    if kind == "bpe" and argument.isdecimal() and len(argument) < 9:
         return _trained(int(argument), documents)
     if kind == "file" and argument:
         return load_tokenizer(Path(argument).expanduser())
@@ -43,9 +43,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise UserError(f"tokenizer {path}: there is no such file; a folder must hold a tokenizer.json")
     try:
-        return Tokenizer.from_file(str(path))
+        return _whole(Tokenizer.from_file(str(path)))
     except Exception as error:  # the library raises bare Exceptions
         raise UserError(f"tokenizer {path}: this is not a tokenizer.json ({error})") from None
+
+
+def _whole(tokenizer: Tokenizer) -> Tokenizer:
+    """Without truncation and padding, which a file may have switched on and which would cut documents."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def end_token(tokenizer: Tokenizer) -> int:
@@ -59,7 +66,10 @@ def end_token(tokenizer: Tokenizer) -> int:
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
     """One more than the largest id, so that every id fits (a vocabulary may have holes)."""
-    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise UserError("tokenizer: its vocabulary is empty")
+    return max(vocabulary.values()) + 1
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
@@ -112,7 +122,7 @@ def _first_characters(documents: Iterable[str], limit: int) -> Iterable[str]:
 
 def _from_hub(name: str) -> Tokenizer:
     try:
-        return Tokenizer.from_pretrained(name)
+        return _whole(Tokenizer.from_pretrained(name))
     except Exception as error:  # the library raises bare Exceptions
         reason = str(error).splitlines()[0][:160]
         raise UserError(f"tokenizer hub:{name}: it cannot be fetched ({reason}); use file:PATH offline") from None

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Windows, task_generator
+from hybridlab.data.batches import Windows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import CHANCE, TASKS, TaskRow, make_row
 from hybridlab.evaluation.causality import require_causal
@@ -33,7 +33,11 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
     """
     device = next(model.parameters()).device
     model.eval()
-    results: dict[str, Any] = {"causality": {"largest_change": require_causal(model, config.training.seq_len)}}
+    check_vocabulary(corpus, config.data, model.shape.vocab)
+    kernels = model.kernels_used(config.training.seq_len, device, precision != "fp32").values()
+    results: dict[str, Any] = {
+        "causality": {"largest_change": require_causal(model, config.training.seq_len, sorted(set(kernels)))}
+    }
     context = autocast(device, precision)
     splits = ("train", "validation") if whole else ("validation",)
     shards = [shard for split in splits for shard in getattr(corpus, split)]
@@ -72,9 +76,9 @@ def validation(
         "loss": loss,
         "stderr": stderr,
         "n": count,
-        "perplexity": math.exp(loss),
+        "perplexity": _exp(loss),
         # The delta method: the derivative of exp is exp.
-        "perplexity_stderr": None if stderr is None else math.exp(loss) * stderr,
+        "perplexity_stderr": _exp(loss) * stderr if stderr is not None and _exp(loss) else None,
         "bits_per_byte": loss / math.log(2) / bytes_per_token,
         "windows": [round(value, 5) for value in losses],
     }
@@ -128,6 +132,11 @@ def task_window(model: Decoder, config: RunConfig) -> int | None:
 
 def num_attention_visits(model: Decoder) -> int:
     return sum(visit.part != "mlp" for _, visit in model.plan.places())
+
+
+def _exp(loss: float) -> float | None:
+    """None where the perplexity is beyond all numbers."""
+    return math.exp(loss) if loss < 700 else None
 
 
 def proportion(right: np.ndarray) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The blocks of the model zoo: norms, rotary positions, attention and MLP, for the families llama and qwen3.
+"""The blocks of the model zoo: norms, rotary positions, attention and MLP, made from the traits of a shape.
 
 A block offers its two branches apart, each a pure function of the residual stream, because a plan may run either one
 alone, again, or for some heads only.
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridlab.config.schema import Shape
-from hybridlab.models.attention import Attended, attend
+from hybridlab.models.attention import attend
+from hybridlab.models.cache import Slot
 from hybridlab.plan.attention_map import AttentionKind
 
 
@@ -39,30 +40,52 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if autocast else x.dtype
 
 
-def rotary_tables(positions: Tensor, head_width: int, base: float) -> tuple[Tensor, Tensor]:
-    """cos and sin of shape (..., S, D) in fp32 for positions (..., S); channel i turns with channel i + D/2."""
-    exponents = torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width
+class LayerNorm(nn.Module):
+    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), self.eps)
+        return normed.to(_compute_dtype(x))
+
+
+def make_norm(shape: Shape) -> nn.Module:
+    """The norm of a residual stream."""
+    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps)
+
+
+def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Tensor, Tensor]:
+    """cos and sin of shape (..., S, R) in fp32 for positions (..., S); channel i turns with channel i + R/2."""
+    exponents = torch.arange(0, rotary_width, 2, device=positions.device, dtype=torch.float32) / rotary_width
     angles = positions[..., None].float() * (1.0 / base**exponents)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of x (B, H, S, D) by tables (S, D) or (B, 1, S, D)."""
-    first, second = x.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return x * cos.to(x.dtype) + turned * sin.to(x.dtype)
+    """Rotary position embedding of x (B, H, S, D) by tables (S, R) or (B, 1, S, R); channels from R on stay."""
+    width = cos.shape[-1]
+    if width == 0:
+        return x
+    turning, staying = x[..., :width], x[..., width:]
+    first, second = turning.chunk(2, dim=-1)
+    turned = turning * cos.to(x.dtype) + torch.cat((-second, first), dim=-1) * sin.to(x.dtype)
+    return turned if staying.shape[-1] == 0 else torch.cat((turned, staying), dim=-1)
 
 
 @dataclass(frozen=True)
 class Pass:
     """What all visits of one forward pass share.
 
-    cos, sin: rotary tables. valid (B, S), segments (B, S): see `Visible`. gates: layer → z (K,) of its mixed heads.
+    positions (S,) or (B, S). valid (B, S), segments (B, S): see `Visible`. gates: layer → z (K,) of its mixed heads.
     """
 
-    cos: Tensor
-    sin: Tensor
+    positions: Tensor
     kernel: str = "auto"
     valid: Tensor | None = None
     segments: Tensor | None = None
@@ -70,97 +93,147 @@ class Pass:
     need: str = "none"
 
 
+@dataclass(frozen=True)
+class Heads:
+    """The query heads of one visit, ascending, and the KV heads that serve them.
+
+    serving[i] is the place, among `kv`, of the KV head of query head i.
+    """
+
+    query: tuple[int, ...]
+    kv: tuple[int, ...]
+    serving: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: Shape, chosen: tuple[int, ...] | None) -> Heads:
+        query = chosen or tuple(range(shape.heads))
+        kv = tuple(sorted({h // shape.group for h in query}))
+        return cls(query, kv, tuple(kv.index(h // shape.group) for h in query))
+
+
 class Attention(nn.Module):
     """Multi-head attention with grouped KV heads; norms of q and k per head where the family has them (qwen3)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_width = shape.heads, shape.kv_heads, shape.head_width
-        self.q = nn.Linear(shape.width, shape.heads * shape.head_width, bias=False)
-        self.k = nn.Linear(shape.width, shape.kv_heads * shape.head_width, bias=False)
-        self.v = nn.Linear(shape.width, shape.kv_heads * shape.head_width, bias=False)
-        self.o = nn.Linear(shape.heads * shape.head_width, shape.width, bias=False)
-        qk_norm = shape.family == "qwen3"
-        self.q_norm = RMSNorm(shape.head_width, shape.norm_eps) if qk_norm else None
-        self.k_norm = RMSNorm(shape.head_width, shape.norm_eps) if qk_norm else None
+        self.shape = shape
+        bias, inner, kv_inner = shape.traits.bias, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+        self.q = nn.Linear(shape.width, inner, bias=bias)
+        self.k = nn.Linear(shape.width, kv_inner, bias=bias)
+        self.v = nn.Linear(shape.width, kv_inner, bias=bias)
+        self.o = nn.Linear(inner, shape.width, bias=bias)
+        self.q_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
+        self.k_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
 
     def forward(
-        self, x: Tensor, kinds: Sequence[AttentionKind], seq: Pass, gate: Tensor | None, heads: tuple[int, ...] | None
+        self,
+        x: Tensor,
+        kinds: Sequence[AttentionKind],
+        seq: Pass,
+        gate: Tensor | None = None,
+        chosen: tuple[int, ...] | None = None,
+        slot: Slot | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """x (B, S, W) → the branch's output (B, S, W), and attention weights where `seq.need` asks for them.
 
-        heads: the query heads that run. Only their slices of the weights are used, and each KV head they share is
-        computed once.
+        chosen: the query heads that run. Only their slices of the weights are used, and each KV head they share is
+        computed once. slot: the cache of this visit, which then knows the positions.
         """
-        if heads is None:
-            q = self._split(self.q(x), self.heads)
-            k, v = self._split(self.k(x), self.kv_heads), self._split(self.v(x), self.kv_heads)
-            attended = self._attend(q, k, v, kinds, seq, gate)
-            return self.o(self._join(attended.out)), attended.weights
-        group = self.heads // self.kv_heads
-        kv_heads = tuple(sorted({h // group for h in heads}))
-        query_rows, kv_rows = (self._rows(h, x.device) for h in (heads, kv_heads))
-        q = self._split(F.linear(x, self.q.weight[query_rows]), len(heads))
-        k = self._split(F.linear(x, self.k.weight[kv_rows]), len(kv_heads))
-        v = self._split(F.linear(x, self.v.weight[kv_rows]), len(kv_heads))
-        # A chosen head may leave its group behind: give each of them its own view of its KV head.
-        serving = torch.tensor([kv_heads.index(h // group) for h in heads], device=x.device)
-        gate = None if gate is None else gate[[h // group for h in heads]]
-        attended = self._attend(q, k, v, [kinds[h // group] for h in heads], seq, gate, serving)
-        return F.linear(self._join(attended.out), self.o.weight[:, query_rows]), attended.weights
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, kinds: Sequence[AttentionKind], seq: Pass, gate: Tensor | None,
-        serving: Tensor | None = None,
-    ) -> Attended:  # fmt: skip
+        heads = Heads.of(self.shape, chosen)
+        q = self._project(self.q, x, heads.query, self.shape.heads)
+        k, v = (self._project(linear, x, heads.kv, self.shape.kv_heads) for linear in (self.k, self.v))
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, seq.cos, seq.sin), rotate(k, seq.cos, seq.sin)
-        if serving is not None:
+        cos, sin = self._tables(seq.positions if slot is None else slot.positions(x.shape[1], x.device))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if slot is not None and not slot.empty:
+            out, weights = slot.attend(q, k, v, heads.serving), None
+        else:
+            out, weights = self._attend(q, k, v, kinds, seq, gate, heads)
+        if slot is not None:
+            slot.append(k, v, seq.valid)
+        joined = out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1)
+        if chosen is None:
+            return self.o(joined), weights
+        return F.linear(joined, self.o.weight[:, self._channels(heads.query, x.device)], self.o.bias), weights
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kinds: Sequence[AttentionKind],
+        seq: Pass,
+        gate: Tensor | None,
+        heads: Heads,
+    ) -> tuple[Tensor, Tensor | None]:
+        if len(heads.query) < self.shape.heads:
+            # A chosen head may leave its group behind: give each of them its own view of its KV head.
+            serving = torch.tensor(heads.serving, device=q.device)
             k, v = k.index_select(1, serving), v.index_select(1, serving)
-        return attend(
+            kinds = [kinds[heads.kv[place]] for place in heads.serving]
+            gate = None if gate is None else gate[[heads.kv[place] for place in heads.serving]]
+        attended = attend(
             q, k, v, kinds, kernel=seq.kernel, gate=gate, valid=seq.valid, segments=seq.segments, need=seq.need
         )
+        return attended.out, attended.weights
 
-    def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], heads, self.head_width).transpose(1, 2)
+    def _project(self, linear: nn.Linear, x: Tensor, heads: tuple[int, ...], of: int) -> Tensor:
+        """(B, S, W) → (B, h, S, D) for these heads' rows of the weight alone."""
+        if len(heads) == of:
+            y = linear(x)
+        else:
+            rows = self._channels(heads, x.device)
+            y = F.linear(x, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
+        return y.view(x.shape[0], x.shape[1], len(heads), self.shape.head_width).transpose(1, 2)
 
-    def _join(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
+    def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = rotary_tables(positions, self.shape.rotary_width, self.shape.rope_base)
+        return (cos[:, None], sin[:, None]) if positions.dim() == 2 else (cos, sin)
 
-    def _rows(self, heads: tuple[int, ...], device: torch.device) -> Tensor:
-        starts = torch.tensor(heads, device=device)[:, None] * self.head_width
-        return (starts + torch.arange(self.head_width, device=device)).flatten()
-
-
-class SwiGLU(nn.Module):
-    """down(silu(gate(x)) · up(x))."""
-
-    def __init__(self, width: int, ffn_width: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, ffn_width, bias=False)
-        self.up = nn.Linear(width, ffn_width, bias=False)
-        self.down = nn.Linear(ffn_width, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+    def _channels(self, heads: tuple[int, ...], device: torch.device) -> Tensor:
+        starts = torch.tensor(heads, device=device)[:, None] * self.shape.head_width
+        return (starts + torch.arange(self.shape.head_width, device=device)).flatten()
 
 
-class Block(nn.Module):
-    """A pre-norm block with serial residuals."""
+class MLP(nn.Module):
+    """down(silu(gate(x)) · up(x)) where the family gates, else down(gelu(up(x)))."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(shape.width, shape.norm_eps)
+        traits = shape.traits
+        self.gate = nn.Linear(shape.width, shape.ffn_width, bias=traits.bias) if traits.gated else None
+        self.up = nn.Linear(shape.width, shape.ffn_width, bias=traits.bias)
+        self.down = nn.Linear(shape.ffn_width, shape.width, bias=traits.bias)
+        self.approximate = "tanh" if traits.gelu_tanh else "none"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is not None:
+            return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(F.gelu(self.up(x), approximate=self.approximate))
+
+
+class Block(nn.Module):
+    """A pre-norm block: two branches, each a function of the residual stream that it is given."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(shape)
         self.attention = Attention(shape)
-        self.mlp_norm = RMSNorm(shape.width, shape.norm_eps)
-        self.mlp = SwiGLU(shape.width, shape.ffn_width)
+        self.mlp_norm = make_norm(shape)
+        self.mlp = MLP(shape)
 
     def attention_branch(
-        self, x: Tensor, kinds: Sequence[AttentionKind], seq: Pass, gate: Tensor | None, heads: tuple[int, ...] | None
+        self,
+        x: Tensor,
+        kinds: Sequence[AttentionKind],
+        seq: Pass,
+        gate: Tensor | None = None,
+        chosen: tuple[int, ...] | None = None,
+        slot: Slot | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """What attention adds to the residual stream x (B, S, W)."""
-        return self.attention(self.attention_norm(x), kinds, seq, gate, heads)
+        return self.attention(self.attention_norm(x), kinds, seq, gate, chosen, slot)
 
     def mlp_branch(self, x: Tensor) -> Tensor:
         """What the MLP adds to the residual stream x (B, S, W)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,14 @@ from torch import Tensor, nn
 from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.attention import NEEDS
-from hybridlab.models.blocks import Block, Pass, RMSNorm, rotary_tables
+from hybridlab.models.blocks import Block, Pass, make_norm
+from hybridlab.models.cache import KVCache, next_positions
 from hybridlab.models.kernels import choose
 from hybridlab.plan.attention_map import AttentionMap, Full, Window
 from hybridlab.plan.plan import Place, Plan, Visit, check_heads
+
+if TYPE_CHECKING:
+    from hybridlab.models.generate import Generated
 
 
 class Taps:
@@ -47,14 +52,19 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape, self.kernel = shape, kernel
         self.embedding = nn.Embedding(shape.vocab, shape.width)
+        learned = shape.traits.learned_positions
+        self.position_embedding = nn.Embedding(shape.max_positions, shape.width) if learned else None
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.final_norm = RMSNorm(shape.width, shape.norm_eps)
+        self.final_norm = make_norm(shape)
         self.head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocab, bias=False)
         self._set_structure(plan, attention_map)
 
     def _set_structure(self, plan: Plan, attention_map: AttentionMap) -> None:
         if plan.num_layers != self.shape.layers:
             raise UserError(f"plan: it is made for {plan.num_layers} layers, but the model has {self.shape.layers}")
+        if plan.parallel != self.shape.traits.parallel:
+            kind = "parallel" if self.shape.traits.parallel else "serial"
+            raise UserError(f"plan: the blocks of this shape are {kind}; make it with Plan.plain(layers, parallel=…)")
         check_heads(plan, self.shape.heads)
         attention_map.check_shape(self.shape.layers, self.shape.kv_heads)
         self.plan, self.attention_map = plan, attention_map
@@ -74,27 +84,63 @@ class Decoder(nn.Module):
         gates: dict[int, Tensor] | None = None,
         need: str = "none",
         taps: Taps | None = None,
+        cache: KVCache | None = None,
     ) -> Output:
         """input_ids (B, S) → logits (B, S, V).
 
         attention_mask: (B, S), 1 on tokens and 0 on padding, which stands to the right. segment_ids: (B, S), tokens
         see only their own document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,) of its
-        mixed heads. need: attention weights to return, `none`, `last_row` or `full`.
+        mixed heads. need: attention weights to return, `none`, `last_row` or `full`. cache: what earlier calls have
+        stored; the tokens of this call follow it, row by row, and are stored too.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
-        if position_ids is None:
+        valid = None if attention_mask is None else _right_padded(attention_mask, may_be_empty=cache is not None)
+        if cache is not None:
+            lengths = self._check_cache(cache, input_ids, valid, segment_ids, position_ids, need)
+            position_ids = next_positions(cache.counts, input_ids.shape[1], input_ids.device)
+        elif position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
-        cos, sin = rotary_tables(position_ids, self.shape.head_width, self.shape.rope_base)
-        if position_ids.dim() == 2:
-            cos, sin = cos[:, None], sin[:, None]
-        valid = None if attention_mask is None else attention_mask.bool()
-        shared = Pass(cos, sin, self.kernel, valid, segment_ids, gates, need)
+        shared = Pass(position_ids, self.kernel, valid, segment_ids, gates, need)
         attention: dict[Place, Tensor] = {}
-        x = self.embedding(input_ids) * self.shape.embedding_scale
+        x = self._embed(input_ids, position_ids)
         for place, visit in self.plan.places():
-            x = self._visit(place, visit, x, shared, attention, taps)
+            x = self._visit(place, visit, x, shared, attention, taps, cache)
+        if cache is not None:
+            cache.advance(lengths)
         return Output(self.logits(x), attention)
+
+    def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
+        """Continue prompts; see `hybridlab.models.generate.generate`, which takes the same arguments."""
+        from hybridlab.models.generate import generate
+
+        return generate(self, input_ids, max_new_tokens, **settings)
+
+    def _embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        x = self.embedding(input_ids) * self.shape.embedding_scale
+        if self.position_embedding is None:
+            return x
+        last = int(position_ids.max())
+        if last >= self.shape.max_positions:
+            raise UserError(
+                f"position {last}: this model has learned positions 0 to {self.shape.max_positions - 1} only"
+            )
+        return x + self.position_embedding(position_ids)
+
+    def _check_cache(
+        self, cache: KVCache, input_ids: Tensor, valid: Tensor | None, segments: Tensor | None,
+        positions: Tensor | None, need: str,
+    ) -> list[int]:  # fmt: skip
+        """Lengths of the rows, after refusing what a cache cannot do."""
+        if segments is not None or positions is not None or need != "none":
+            raise UserError(
+                "cache: it counts positions by itself and keeps no weights; leave out segment_ids, position_ids and need"
+            )
+        if len(input_ids) != cache.batch or cache.slots.keys() != {p for p, v in self.plan.places() if v.part != "mlp"}:
+            raise UserError("cache: it was made for another batch size or another plan")
+        lengths = [input_ids.shape[1]] * cache.batch if valid is None else valid.sum(1).tolist()
+        cache.check_room(lengths)
+        return lengths
 
     def kernels_used(self, length: int, device: torch.device, low_precision: bool) -> dict[str, str]:
         """The kernel that each kind of head of the map runs at a length: {"full": "sdpa", "window(8)": "banded"}."""
@@ -111,27 +157,42 @@ class Decoder(nn.Module):
         return nn.functional.linear(self.final_norm(x), head)
 
     def _visit(
-        self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor], taps: Taps | None
-    ) -> Tensor:
+        self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor], taps: Taps | None,
+        cache: KVCache | None,
+    ) -> Tensor:  # fmt: skip
         out = taps.run_visit(place, x, visit) if taps else None
         if out is None:
-            out = self._run(place, visit, x, shared, attention)
+            out = self._run(place, visit, x, shared, attention, cache)
         if taps:
             taps.on_visit(place, x, out - x)
         return out
 
-    def _run(self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor]) -> Tensor:
+    def _run(
+        self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor], cache: KVCache | None
+    ) -> Tensor:
         block = self.blocks[visit.layer]
+        mlp_input = x
         if visit.part != "mlp":
             gate = None if shared.gates is None else shared.gates.get(visit.layer)
+            slot = None if cache is None else cache.slots[place]
             kinds = self.attention_map.layers[visit.layer]
-            delta, weights = block.attention_branch(x, kinds, shared, gate, visit.heads)
+            delta, weights = block.attention_branch(x, kinds, shared, gate, visit.heads, slot)
             x = x + delta
+            mlp_input = mlp_input if self.plan.parallel else x
             if weights is not None:
                 attention[place] = weights
         if visit.part != "attention":
-            x = x + block.mlp_branch(x)
+            x = x + block.mlp_branch(mlp_input)
         return x
+
+
+def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:
+    valid = attention_mask.bool()
+    if bool((valid[:, 1:] & ~valid[:, :-1]).any()):
+        raise UserError("attention_mask: padding must stand to the right of the tokens")
+    if not (may_be_empty or bool(valid[:, 0].all())):
+        raise UserError("attention_mask: every row needs a token")
+    return valid
 
 
 def draw_weights(model: Decoder, seed: int) -> None:
@@ -143,8 +204,8 @@ def draw_weights(model: Decoder, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
-                parameter.fill_(1.0)
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
                 continue
             writes_residual = name.endswith(("attention.o.weight", "mlp.down.weight"))
-            std = init.embedding_std if name == "embedding.weight" else output_std if writes_residual else linear_std
+            std = init.embedding_std if "embedding" in name else output_std if writes_residual else linear_std
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)

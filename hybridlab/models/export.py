@@ -6,14 +6,17 @@ model = hybridlab.load_checkpoint("runs/first")
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
-from hybridlab.files import write_json
+from hybridlab.files import read_object, write_json
 from hybridlab.models.decoder import Decoder
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
@@ -21,12 +24,18 @@ from hybridlab.plan.plan import Plan
 FORMAT = 1
 
 
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """safetensors, flushed to disk."""
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def save_model(folder: Path, model: Decoder, lineage: dict[str, Any]) -> None:
     """Write a model so that a reader finds either the whole of it or no config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").unlink(missing_ok=True)
-    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
-    save_file(tensors, folder / "model.safetensors")
+    save_tensors(dict(model.named_parameters()), folder / "model.safetensors")
     write_json(
         folder / "config.json",
         {
@@ -46,15 +55,17 @@ def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
     if not (folder / "config.json").is_file():
         folder = folder / "final"
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = read_object(folder / "config.json", "model", ("model_type",))
     except FileNotFoundError:
         raise UserError(f"{path}: no final model there; the run has not ended, or this is no run folder") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
-        raise UserError(f"{folder}/config.json: the file is damaged") from None
-    if not isinstance(config, dict) or config.get("model_type") != "hybridlab" or config.get("format") != FORMAT:
+    if config["model_type"] != "hybridlab" or config.get("format") != FORMAT:
         raise UserError(f"{folder}/config.json: not a hybridlab model of format {FORMAT}; use load_hf for other models")
-    shape = Shape.model_validate_json(json.dumps(config["shape"]))
-    model = Decoder(shape, Plan.from_json(config["plan"]), AttentionMap.from_json(config["map"]), kernel)
+    try:
+        shape = Shape.model_validate_json(json.dumps(config["shape"]))
+        plan, attention_map = Plan.from_json(config["plan"]), AttentionMap.from_json(config["map"])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{folder}/config.json: this model is damaged; its shape, plan or map cannot be read") from None
+    model = Decoder(shape, plan, attention_map, kernel)
     load_weights(model, folder)
     return model
 
@@ -66,14 +77,19 @@ def load_weights(model: Decoder, folder: Path) -> None:
         weights = load_file(path)
     except Exception as error:  # safetensors raises its own type, which it does not export
         raise UserError(f"{path}: the weights cannot be read ({error})") from None
+    copy_weights(model, weights, str(path))
+
+
+def copy_weights(model: Decoder, weights: Mapping[str, Tensor], place: str) -> None:
+    """Copy named weights into a model; a missing, surplus or misshapen one is refused by name."""
     wanted = dict(model.named_parameters())
     for name in sorted(wanted.keys() | weights.keys()):
         there = tuple(weights[name].shape) if name in weights else "nothing"
         here = tuple(wanted[name].shape) if name in wanted else "nothing"
         if there != here:
             raise UserError(
-                f"{path}: a checkpoint of another architecture: {name} is {there} there and {here} here; "
-                "give the --size and shape settings that it was trained with"
+                f"{place}: weights of another architecture: {name} is {there} there and {here} here; "
+                "give the shape settings that they were trained with"
             )
     for name, parameter in wanted.items():
         parameter.data.copy_(weights[name])

@@ -7,8 +7,8 @@ Only safetensors are read: nothing is unpickled. What the model zoo cannot repre
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,104 +18,250 @@ from torch import Tensor
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
+from hybridlab.files import read_object
 from hybridlab.models.decoder import Decoder
+from hybridlab.models.export import copy_weights
 from hybridlab.plan.attention_map import AttentionMap, Full
 from hybridlab.plan.plan import Plan
 
-_MODEL_NAMES = {
-    "embedding.weight": "model.embed_tokens.weight",
-    "final_norm.weight": "model.norm.weight",
-    "head.weight": "lm_head.weight",
-}
-_BLOCK_NAMES = {
-    "attention_norm": "input_layernorm",
-    "mlp_norm": "post_attention_layernorm",
-    "attention.q": "self_attn.q_proj",
-    "attention.k": "self_attn.k_proj",
-    "attention.v": "self_attn.v_proj",
-    "attention.o": "self_attn.o_proj",
-    "attention.q_norm": "self_attn.q_norm",
-    "attention.k_norm": "self_attn.k_norm",
-    "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj",
-    "mlp.down": "mlp.down_proj",
-}
+Config = Mapping[str, Any]
+Weights = dict[str, Tensor]
 
 
-def shape_from_hf(config: Mapping[str, Any], place: str = "config.json") -> Shape:
-    """The shape of a Llama or Qwen3 configuration; anything it asks for beyond that is refused."""
-    family = config.get("model_type")
-    if family not in ("llama", "qwen3"):
-        raise UserError(f"{place}: model_type {family!r} is not in the model zoo; it has llama and qwen3")
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    refused = {
-        "attention_bias": config.get("attention_bias", False) is not False,
-        "mlp_bias": config.get("mlp_bias", False) is not False,
-        "hidden_act": config.get("hidden_act", "silu") != "silu",
-        "rope_scaling": rope.get("rope_type", rope.get("type", "default")) != "default",
-        "use_sliding_window": bool(config.get("use_sliding_window", False)),
-    }
-    for name, wanted in refused.items():
-        if wanted:
-            raise UserError(f"{place}: {name} = {config.get(name, rope)!r} is not supported by the family {family}")
+@dataclass(frozen=True)
+class Layout:
+    """How transformers lays out a family. shape: fields of ours from its config. refused: what it may ask for that we
+    cannot do, as name → the values that we can. weights: its tensors → ours, with their names in a block's own terms."""
+
+    shape: Callable[[Config], dict[str, Any]]
+    supported: Mapping[str, tuple[Any, ...]]
+    outer: Mapping[str, str]
+    block_prefix: str
+    block: Mapping[str, str]
+    split: Callable[[str, Tensor, Shape], Weights] | None = None
+    ignored: tuple[str, ...] = ()
+
+
+def _rope(config: Config) -> Mapping[str, Any]:
+    return config.get("rope_parameters") or config.get("rope_scaling") or {}
+
+
+def _llama_shape(config: Config) -> dict[str, Any]:
     heads = config["num_attention_heads"]
-    values = {
-        "family": family,
+    return {
         "layers": config["num_hidden_layers"],
         "width": config["hidden_size"],
         "heads": heads,
         "kv_heads": config.get("num_key_value_heads") or heads,
         "head_width": config.get("head_dim") or config["hidden_size"] // heads,
         "ffn_width": config["intermediate_size"],
-        "vocab": config["vocab_size"],
-        "rope_base": float(rope.get("rope_theta") or config.get("rope_theta", 10000.0)),
+        "rope_base": float(_rope(config).get("rope_theta") or config.get("rope_theta", 10000.0)),
         "norm_eps": config.get("rms_norm_eps", 1e-6),
         "tied_embeddings": config.get("tie_word_embeddings", False),
     }
+
+
+def _neox_shape(config: Config) -> dict[str, Any]:
+    heads, rope = config["num_attention_heads"], _rope(config)
+    fraction = rope.get("partial_rotary_factor") or config.get("rotary_pct", 0.25)
+    return {
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "heads": heads,
+        "kv_heads": heads,
+        "head_width": config["hidden_size"] // heads,
+        "ffn_width": config["intermediate_size"],
+        "rope_base": float(rope.get("rope_theta") or config.get("rotary_emb_base", 10000.0)),
+        "rotary_fraction": fraction,
+        "norm_eps": config.get("layer_norm_eps", 1e-5),
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+        "parallel_residual": config.get("use_parallel_residual", True),
+    }
+
+
+def _gpt2_shape(config: Config) -> dict[str, Any]:
+    return {
+        "layers": config["n_layer"],
+        "width": config["n_embd"],
+        "heads": config["n_head"],
+        "kv_heads": config["n_head"],
+        "head_width": config["n_embd"] // config["n_head"],
+        "ffn_width": config.get("n_inner") or 4 * config["n_embd"],
+        "norm_eps": config.get("layer_norm_epsilon", 1e-5),
+        "tied_embeddings": config.get("tie_word_embeddings", True),
+        "max_positions": config["n_positions"],
+    }
+
+
+def _split_neox(name: str, tensor: Tensor, shape: Shape) -> Weights:
+    """query_key_value holds q, k and v head by head."""
+    if not name.startswith("attention.query_key_value."):
+        return {name: tensor}
+    parts = tensor.view(shape.heads, 3, shape.head_width, *tensor.shape[1:])
+    kind = name.rsplit(".", 1)[1]
+    return {f"attention.{letter}.{kind}": parts[:, i].reshape(-1, *tensor.shape[1:]) for i, letter in enumerate("qkv")}
+
+
+def _split_gpt2(name: str, tensor: Tensor, shape: Shape) -> Weights:
+    """Matrices are stored transposed (inputs first), and c_attn holds q, k and v side by side."""
+    if tensor.dim() == 2:
+        tensor = tensor.t()
+    if not name.startswith("attention.c_attn."):
+        return {name: tensor}
+    kind = name.rsplit(".", 1)[1]
+    return {f"attention.{letter}.{kind}": part for letter, part in zip("qkv", tensor.chunk(3), strict=True)}
+
+
+_LLAMA = Layout(
+    shape=_llama_shape,
+    supported={
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "hidden_act": ("silu",),
+        "use_sliding_window": (False,),
+    },
+    outer={"model.embed_tokens": "embedding", "model.norm": "final_norm", "lm_head": "head"},
+    block_prefix="model.layers.",
+    block={
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "mlp_norm",
+        "self_attn.q_proj": "attention.q",
+        "self_attn.k_proj": "attention.k",
+        "self_attn.v_proj": "attention.v",
+        "self_attn.o_proj": "attention.o",
+        "self_attn.q_norm": "attention.q_norm",
+        "self_attn.k_norm": "attention.k_norm",
+        "mlp.gate_proj": "mlp.gate",
+        "mlp.up_proj": "mlp.up",
+        "mlp.down_proj": "mlp.down",
+    },
+    ignored=("rotary_emb.inv_freq",),
+)
+_NEOX = Layout(
+    shape=_neox_shape,
+    supported={"attention_bias": (True,), "hidden_act": ("gelu",)},
+    outer={
+        "gpt_neox.embed_in": "embedding",
+        "gpt_neox.final_layer_norm": "final_norm",
+        "embed_out": "head",
+        "lm_head": "head",
+    },
+    block_prefix="gpt_neox.layers.",
+    block={
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "mlp_norm",
+        "attention.query_key_value": "attention.query_key_value",
+        "attention.dense": "attention.o",
+        "mlp.dense_h_to_4h": "mlp.up",
+        "mlp.dense_4h_to_h": "mlp.down",
+    },
+    split=_split_neox,
+    ignored=("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
+)
+_GPT2 = Layout(
+    shape=_gpt2_shape,
+    supported={
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    },
+    outer={
+        "transformer.wte": "embedding",
+        "transformer.wpe": "position_embedding",
+        "transformer.ln_f": "final_norm",
+        "lm_head": "head",
+    },
+    block_prefix="transformer.h.",
+    block={
+        "ln_1": "attention_norm",
+        "ln_2": "mlp_norm",
+        "attn.c_attn": "attention.c_attn",
+        "attn.c_proj": "attention.o",
+        "mlp.c_fc": "mlp.up",
+        "mlp.c_proj": "mlp.down",
+    },
+    split=_split_gpt2,
+    ignored=(".attn.bias", ".attn.masked_bias"),
+)
+_LAYOUTS = {
+    "llama": ("llama", _LLAMA),
+    "qwen3": ("qwen3", _LLAMA),
+    "gpt_neox": ("neox", _NEOX),
+    "gpt2": ("gpt2", _GPT2),
+}
+
+
+def _layout(config: Config, place: str) -> tuple[str, Layout]:
+    kind = config.get("model_type")
+    if kind not in _LAYOUTS:
+        raise UserError(f"{place}: model_type {kind!r} is not in the model zoo; it has {', '.join(_LAYOUTS)}")
+    return _LAYOUTS[kind]
+
+
+def shape_from_hf(config: Config, place: str = "config.json") -> Shape:
+    """The shape of a transformers configuration; anything that it asks for beyond the model zoo is refused."""
+    family, layout = _layout(config, place)
+    for name, values in layout.supported.items():
+        if config.get(name, values[0]) not in values:
+            raise UserError(f"{place}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
+    rope_type = _rope(config).get("rope_type", _rope(config).get("type", "default"))
+    if rope_type != "default":
+        raise UserError(f"{place}: rotary positions of type {rope_type!r} are not supported; only 'default' is")
+    try:
+        values = {"family": family, "vocab": config["vocab_size"], **layout.shape(config)}
+    except KeyError as missing:
+        raise UserError(f"{place}: {missing} is missing") from None
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise UserError(f"{place}: a number that describes the shape is of the wrong type or zero") from None
     return check(Shape, Layer(values, {(): place}))
 
 
-def hf_name(name: str) -> str:
-    """The name that transformers gives to one of our parameters."""
-    if name in _MODEL_NAMES:
-        return _MODEL_NAMES[name]
-    _, layer, rest = name.split(".", 2)
-    return f"model.layers.{layer}.{_BLOCK_NAMES[rest.removesuffix('.weight')]}.weight"
-
-
-def load_hf_weights(model: Decoder, weights: Mapping[str, Tensor], place: str) -> None:
-    """Copy weights with transformers' names into the model; a missing, surplus or misshapen tensor is an error."""
-    wanted = {hf_name(name): parameter for name, parameter in model.named_parameters()}
-    missing = sorted(set(wanted) - set(weights))
-    ignored = {"lm_head.weight"} if model.head is None else set()
-    surplus = sorted(n for n in set(weights) - set(wanted) - ignored if not n.endswith("rotary_emb.inv_freq"))
-    if missing or surplus:
-        what = f"{missing[0]} is missing" if missing else f"{surplus[0]} has no place in the model"
-        raise UserError(f"{place}: {what}; config.json and the weights do not belong together")
-    for name, parameter in wanted.items():
-        if parameter.shape != weights[name].shape:
-            shapes = f"{tuple(weights[name].shape)}, but config.json makes it {tuple(parameter.shape)}"
-            raise UserError(f"{place}: {name} has shape {shapes}")
-        parameter.data.copy_(weights[name])
+def weights_from_hf(config: Config, shape: Shape, weights: Mapping[str, Tensor], place: str) -> Weights:
+    """transformers' tensors under our names, with fused ones taken apart."""
+    _, layout = _layout(config, place)
+    found: Weights = {}
+    # Base models are stored without the prefix of the model that has a head.
+    base = layout.block_prefix.split(".")[0] + "."
+    for full_name, tensor in weights.items():
+        name = full_name if full_name.startswith((base, *layout.outer)) else base + full_name
+        if name.endswith(layout.ignored) and layout.ignored:
+            continue
+        stem, kind = name.rsplit(".", 1)
+        if stem in layout.outer:
+            found[f"{layout.outer[stem]}.{kind}"] = tensor
+            continue
+        layer, _, inner = stem.removeprefix(layout.block_prefix).partition(".")
+        if not stem.startswith(layout.block_prefix) or inner not in layout.block:
+            raise UserError(f"{place}: {full_name} has no place in the model; config.json and weights do not fit")
+        ours = f"{layout.block[inner]}.{kind}"
+        parts = layout.split(ours, tensor, shape) if layout.split else {ours: tensor}
+        found |= {f"blocks.{layer}.{part}": value for part, value in parts.items()}
+    if shape.tied_embeddings:
+        found.pop("head.weight", None)
+    return found
 
 
 def load_hf(path: str | Path) -> Decoder:
     """The model of a folder with config.json and model.safetensors (or its shards), in fp32."""
     folder = Path(path)
     try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, json.JSONDecodeError):
-        raise UserError(f"{folder}: no readable config.json; give a folder in the Hugging Face layout") from None
+        config = read_object(folder / "config.json", "configuration", ("model_type",))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no config.json; give a folder in the Hugging Face layout") from None
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder}: no *.safetensors file; other weight formats are not read")
     shape = shape_from_hf(config, str(folder / "config.json"))
-    model = Decoder(shape, Plan.plain(shape.layers), AttentionMap.uniform(shape.layers, shape.kv_heads, Full()))
-    weights: dict[str, Tensor] = {}
+    weights: Weights = {}
     for file in files:
         try:
             weights |= load_file(file)
         except Exception as error:  # safetensors raises its own type, which it does not export
             raise UserError(f"{file}: the file is damaged ({error}); fetch it again") from None
-    load_hf_weights(model, weights, str(folder))
+    model = Decoder(
+        shape,
+        Plan.plain(shape.layers, shape.traits.parallel),
+        AttentionMap.uniform(shape.layers, shape.kv_heads, Full()),
+    )
+    copy_weights(model, weights_from_hf(config, shape, weights, str(folder)), str(folder))
     return model

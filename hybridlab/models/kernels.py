@@ -1,19 +1,24 @@
 """Attention kernels: softmax(q kᵀ / √d) v under a causal mask, with or without a window.
 
 `eager` writes the mathematics down and is what the others are tested against; `sdpa` is torch's fused kernel;
-`banded` computes a window in O(S·w) time and memory, forward and backward, and never makes an S × S mask.
+`banded` computes a window in O(S·w) time and memory, forward and backward, and never makes an S × S mask; `flex` is
+torch's flex_attention (training on a GPU, forward on a CPU); `xformers` is an extra for GPUs.
 
 Shape legend: B batch, H query heads, K KV heads, S positions, D head width, w window.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import band_block
@@ -155,7 +160,78 @@ def _band_mask(
     return mask.expand(num_blocks, batch, block, 2 * block).repeat_interleave(heads, dim=1)
 
 
-KERNELS = {"eager": eager, "sdpa": sdpa, "banded": banded}
+def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
+    """torch's flex_attention with a block mask; compiled on a GPU. On a CPU it has no backward pass."""
+    training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    require_kernel("flex", q.device, training)
+    if not training:
+        q, k, v = q.detach(), k.detach(), v.detach()
+    mask = _flex_mask(visible, q.shape[0], q.shape[2], q.device)
+    run = _compiled_flex() if q.device.type == "cuda" else flex_attention
+    return run(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention)
+
+
+def _flex_mask(visible: Visible, batch: int, length: int, device: torch.device) -> BlockMask:
+    if not visible.per_row:
+        return _shared_flex_mask(visible.window, length, device)
+    return create_block_mask(_mask_rule(visible), batch, None, length, length, device=device)
+
+
+@lru_cache(maxsize=64)
+def _shared_flex_mask(window: int | None, length: int, device: torch.device) -> BlockMask:
+    return create_block_mask(_mask_rule(Visible(window)), None, None, length, length, device=device)
+
+
+def _mask_rule(visible: Visible) -> Callable[..., Tensor]:
+    """`Visible.mask` for one query and one key, as flex_attention asks for it."""
+
+    def rule(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen = key <= query
+        if visible.window is not None:
+            seen = seen & (key > query - visible.window)
+        if visible.segments is not None:
+            seen = seen & (visible.segments[row, query] == visible.segments[row, key])
+        if visible.valid is not None:
+            seen = seen & (visible.valid[row, key] | (key == query))
+        return seen
+
+    return rule
+
+
+def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
+    """xformers' memory-efficient attention (GPU extra). Its tensors are (B, S, H, D)."""
+    require_kernel("xformers", q.device, training=True)
+    if visible.per_row:
+        raise UserError("kernel xformers does no padding and no packed documents here; use sdpa, banded or flex")
+    from xformers.ops import fmha, memory_efficient_attention
+
+    group = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+    if visible.window is None:
+        bias = fmha.attn_bias.LowerTriangularMask()
+    else:
+        # Its window_left counts the keys before the query's own.
+        bias = fmha.attn_bias.LocalAttentionFromBottomRightMask(visible.window - 1, 0)
+    out = memory_efficient_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_bias=bias)
+    return out.transpose(1, 2)
+
+
+KERNELS = {"eager": eager, "sdpa": sdpa, "banded": banded, "flex": flex, "xformers": xformers}
+
+
+def require_kernel(kernel: str, device: torch.device, training: bool) -> None:
+    """Refuse, with the reason, a kernel that cannot run here."""
+    if kernel == "flex" and device.type == "cpu" and training:
+        raise UserError("kernel flex has no backward pass on a CPU; train with auto, sdpa or banded, or on a GPU")
+    if kernel == "xformers" and device.type != "cuda":
+        raise UserError(f"kernel xformers runs on a CUDA GPU only, not on {device.type}; use auto, sdpa or banded")
+    if kernel == "xformers" and importlib.util.find_spec("xformers") is None:
+        raise UserError("kernel xformers is not installed; pip install 'hybridlab[gpu]'")
 
 
 def choose(kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool) -> str:

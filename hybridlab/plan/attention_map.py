@@ -8,7 +8,6 @@ files: `[layer][kv_head]`, 1 = full attention, 0 = sliding window (ConSA, Eq. 3)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.errors import UserError
+from hybridlab.files import read_object
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def band_block(width: int) -> int:
 
 
 def _check_width(width: int) -> None:
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+    if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width < 2**31:
         raise UserError(
             f"window {width!r}: a window counts the query itself, so it must be a whole number of 1 or more"
         )
@@ -169,8 +169,9 @@ def exact_count(rho: float, num_units: int, unit: str, nearest: bool = False) ->
         raise UserError(f"rho {rho}: the sparsity target is a fraction between 0 and 1")
     # A decimal like 0.3 stands for the fraction that was written, not for its nearest binary number.
     target = Fraction(str(rho)) * num_units
-    if target.denominator == 1:
-        return int(target)
+    # Six written digits, as the message below has them, are close enough to mean the whole number.
+    if abs(target - round(target)) <= Fraction(num_units, 10**6):
+        return round(target)
     low = math.floor(target)
     if nearest:
         return low if target - low <= Fraction(1, 2) else low + 1
@@ -183,12 +184,10 @@ def exact_count(rho: float, num_units: int, unit: str, nearest: bool = False) ->
 def read_masks(path: Path) -> dict[str, Any]:
     """The content of a `masks.json`: {"masks": [[…]], "window": w, …}."""
     try:
-        data = json.loads(Path(path).read_text())
+        data = read_object(Path(path), "masks file", ("masks", "window"), "`hybridlab learn-masks` writes one")
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such masks file; `hybridlab learn-masks` writes one") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: this is not a masks file ({error})") from None
-    if not isinstance(data, dict) or not isinstance(data.get("masks"), list) or not isinstance(data.get("window"), int):
+    if not isinstance(data["masks"], list) or not isinstance(data["window"], int):
         raise UserError(f'{path}: a masks file needs "masks" (rows of 0 and 1) and "window" (a whole number)')
     AttentionMap.from_masks(data["masks"], data["window"])
     return data

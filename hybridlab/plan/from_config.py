@@ -19,7 +19,7 @@ from hybridlab.plan.plan import Plan, edited_plan
 
 
 def plan_of(config: RunConfig) -> Plan:
-    return edited_plan(config.shape.layers, config.shape.heads, config.plan)
+    return edited_plan(config.shape.layers, config.shape.heads, config.plan, config.shape.traits.parallel)
 
 
 def map_of(config: MapConfig, shape: Shape) -> AttentionMap:

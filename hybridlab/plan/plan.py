@@ -58,20 +58,24 @@ class Visit:
 class Plan:
     """A sequence of visits over `num_layers` parameter layers.
 
-    Edits return a new plan. They name layer ids and act on all visits of those layers; `plan[place]` is one visit.
+    parallel: attention and MLP of a whole block read one input (GPT-NeoX), so that a block cannot be run as its
+    attention and then its MLP; an MLP alone is the block without its attention. Edits return a new plan. They name layer ids and act on all visits of those layers; `plan[place]` is one visit.
     """
 
     visits: tuple[Visit, ...]
     num_layers: int
+    parallel: bool = False
 
     def __post_init__(self) -> None:
         for visit in self.visits:
             self._check_layer(visit.layer)
+            if self.parallel and visit.part == "attention" and visit.heads is None:
+                raise UserError(f"plan: {visit} splits a parallel block, whose MLP reads the input of its attention")
 
     @classmethod
-    def plain(cls, num_layers: int) -> Plan:
+    def plain(cls, num_layers: int, parallel: bool = False) -> Plan:
         """The ordinary stack: every block once, in order."""
-        return cls(tuple(Visit(layer) for layer in range(num_layers)), num_layers)
+        return cls(tuple(Visit(layer) for layer in range(num_layers)), num_layers, parallel)
 
     def places(self) -> Iterator[tuple[Place, Visit]]:
         """Each visit with its place. Caches, statistics and costs are keyed by place, never by layer."""
@@ -84,16 +88,16 @@ class Plan:
     def loop_heads(self, layer: int, heads: Iterable[int], extra_passes: int = 1) -> Plan:
         """Run the chosen heads of a layer `extra_passes` more times on the state after its attention, before its MLP.
 
-        Source: Sparse Growing Transformer, section 4.1, Eq. 6.
+        A parallel block runs whole, then the chosen heads on its output. Source: Sparse Growing Transformer, section 4.1, Eq. 6.
         """
         if extra_passes < 0:
             raise UserError(f"loop_heads: extra_passes must be 0 or more, not {extra_passes}")
         loop = (Visit(layer, "attention", tuple(heads)),) * extra_passes
 
         def looped(visit: Visit) -> tuple[Visit, ...]:
-            if visit.part == "block" and loop:
+            if visit.part == "block" and loop and not self.parallel:
                 return (replace(visit, part="attention"), *loop, Visit(layer, "mlp"))
-            return (visit, *loop) if visit.part == "attention" else (visit,)
+            return (visit, *loop) if visit.part != "mlp" else (visit,)
 
         return self._rewrite({layer}, looped)
 
@@ -150,22 +154,26 @@ class Plan:
         return self._rewrite(set(mapping), lambda v: (replace(v, layer=mapping[v.layer]),))
 
     def to_json(self) -> dict[str, Any]:
-        return {"num_layers": self.num_layers, "visits": [asdict(v) for v in self.visits]}
+        return {
+            "num_layers": self.num_layers,
+            "parallel": self.parallel,
+            "visits": [asdict(v) for v in self.visits],
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         visits = (
             Visit(v["layer"], v["part"], None if v["heads"] is None else tuple(v["heads"])) for v in data["visits"]
         )
-        return cls(tuple(visits), data["num_layers"])
+        return cls(tuple(visits), data["num_layers"], data.get("parallel", False))
 
     def __str__(self) -> str:
         return " → ".join(str(v) for v in self.visits) or "(nothing)"
 
 
-def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]]) -> Plan:
+def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]], parallel: bool = False) -> Plan:
     """The plain plan with edits written as data, each `{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}`."""
-    plan = Plan.plain(num_layers)
+    plan = Plan.plain(num_layers, parallel)
     operations = {
         "loop_heads": lambda p, a: p.loop_heads(a.pop("layer"), a.pop("heads"), a.pop("extra_passes", 1)),
         "skip": lambda p, a: p.skip(*a.pop("layers")),

@@ -17,9 +17,10 @@ from rich.text import Text
 
 from hybridlab.files import write_json, write_text
 from hybridlab.reproduction.analytic import compute
-from hybridlab.reproduction.claims import Records, judge
+from hybridlab.reproduction.claims import judge
 from hybridlab.reproduction.experiment import Column, Experiment, Row
 from hybridlab.reproduction.records import number_at, records_of
+from hybridlab.reproduction.verdict import Records
 
 NOT_MEASURED = "–"
 WIDTH = 80
@@ -45,6 +46,7 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path) -> dict[s
     return {
         "id": experiment.id,
         "title": experiment.title,
+        "source": experiment.source,
         "scale": scale,
         "machine": experiment.scales[scale].machine if scale in experiment.scales else None,
         "seeds": experiment.scales[scale].seeds if scale in experiment.scales else [],
@@ -58,7 +60,8 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path) -> dict[s
 def _measure(column: Column, row: Row, records: Records) -> tuple[float | None, float | None, int]:
     """(value, standard error, n): over seeds where there are several, else the run's own."""
     if column.compute is not None:
-        return compute(column.compute, row.given) * column.factor, None, 1
+        found = compute(column.compute, row.given)
+        return found if isinstance(found, str) else found * column.factor, None, 1
     runs = records.get(row.cell or "", {})
     if column.metric is None or not runs:
         return None, None, 0
@@ -97,7 +100,7 @@ def _verdict(
 
     base: what the reference row measured and prints, against which a direction is judged.
     """
-    if paper is None:
+    if paper is None or column.kind == "transcribed":
         return None
     if measured is None:
         return "not run"
@@ -131,13 +134,18 @@ def write_table(experiment: Experiment, scale: str, results_dir: Path) -> tuple[
 
 def shown(cell: dict[str, Any], column: Column) -> str:
     """measured ± error | paper, with – for what is not there; the paper's value only where it has one."""
+    if column.kind == "transcribed":
+        # Words of the paper, or of this project's code: there is nothing to measure.
+        return _number(cell["measured"] if cell["paper"] is None else cell["paper"], column.digits)
     text = _number(cell["measured"], column.digits)
     if cell["stderr"] is not None:
         text += f" ± {_number(cell['stderr'], column.digits)}"
     return text if cell["paper"] is None else f"{text} | {_number(cell['paper'], column.digits)}"
 
 
-def _number(value: float | None, digits: int) -> str:
+def _number(value: float | str | None, digits: int) -> str:
+    if isinstance(value, str):
+        return value
     return NOT_MEASURED if value is None else f"{value:,.{digits}f}"
 
 
@@ -165,7 +173,7 @@ def _flat_frame(table: dict[str, Any], experiment: Experiment) -> pd.DataFrame:
 
 def _markdown(table: dict[str, Any], experiment: Experiment, frame: pd.DataFrame) -> str:
     heads = list(frame.columns)
-    lines = [f"# {table['id']}: {table['title']}", "", _caption(table), ""]
+    lines = [f"# {table['id']}: {table['title']}", "", caption(table), ""]
     lines += ["| " + " | ".join(h.replace("|", "\\|") for h in heads) + " |", "|" + " --- |" * len(heads)]
     lines += [
         "| " + " | ".join(str(v).replace("|", "/") for v in values) + " |" for values in frame.itertuples(index=False)
@@ -183,11 +191,11 @@ def _markdown(table: dict[str, Any], experiment: Experiment, frame: pd.DataFrame
     return "\n".join(lines)
 
 
-def _caption(table: dict[str, Any]) -> str:
+def caption(table: dict[str, Any]) -> str:
     if table["machine"] is None:
-        return "Computed from shapes alone; the same at every scale."
+        return f"{table['source']}. Computed from shapes alone; the same at every scale."
     seeds = table["seeds"]
-    return f"Scale {table['scale']}: {table['machine']}; {len(seeds)} seed{'s' * (len(seeds) != 1)}."
+    return f"{table['source']}. Scale {table['scale']}: {table['machine']}; {len(seeds)} seed{'s' * (len(seeds) != 1)}."
 
 
 def _tex(text: str) -> str:
@@ -213,12 +221,17 @@ def _tex(text: str) -> str:
 def print_table(table: dict[str, Any], experiment: Experiment, console: Console) -> None:
     """Panels of at most 80 columns, then the claims with their evidence."""
     console.print(Text(f"{table['id']}: {table['title']}", style="bold"))
-    console.print(_caption(table), highlight=False)
+    console.print(caption(table), highlight=False)
     for panel, title in experiment.panels.items():
         columns = [column for column in experiment.columns if column.panel == panel]
         for part in _fitting(columns, table):
             console.print(_panel(part, title, table))
-    for claim in table["claims"]:
+    print_claims(table["claims"], console)
+
+
+def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
+    """Each claim with what became of it here, and the evidence."""
+    for claim in claims:
         style = {True: "green", False: "red", None: "yellow"}[claim["holds"]]
         console.print(Text.assemble((f"{_MARK[claim['holds']]:>5}  ", style), f"{claim['text']} [{claim['source']}]"))
         console.print(f"       {claim['evidence']}", style="dim", highlight=False)
@@ -231,7 +244,7 @@ def _fitting(columns: list[Column], table: dict[str, Any]) -> list[list[Column]]
     room = 0
     for column in columns:
         cells = [row["cells"][column.name] for row in table["rows"]]
-        needed = max(len(column.title), *(max(len(shown(c, column)), len(c["verdict"] or "")) for c in cells)) + 2
+        needed = max(len(column.title), *(max(len(shown(c, column)), len(c["verdict"] or "")) for c in cells)) + 3
         if not groups or needed > room:
             groups.append([])
             room = WIDTH - names
@@ -245,7 +258,7 @@ def _panel(columns: list[Column], title: str, table: dict[str, Any]) -> Table:
     panel.add_column("", no_wrap=True)
     for column in columns:
         panel.add_column(column.title, justify="right", no_wrap=True)
-    # A verdict that all cells of a column share needs no line of its own in every row.
+    # A row in which nothing was compared needs no line for verdicts.
     for row in table["rows"]:
         cells = [row["cells"][column.name] for column in columns]
         panel.add_row(row["short"], *(shown(cell, column) for cell, column in zip(cells, columns, strict=True)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,12 +30,33 @@ def total_parameters(size: str, arch: str = "vanilla") -> float:
     return count_parameters(resolve(arch, size).shape).total
 
 
-FUNCTIONS: dict[str, Callable[..., float]] = {
-    f.__name__: f for f in (training_flops_per_step, reduction_percent, total_parameters)
+def shape_field(size: str, field: str) -> float:
+    """A number of a size preset's shape."""
+    return getattr(resolve("vanilla", size).shape, field)
+
+
+def code_path(path: str) -> str:
+    """The dotted name of code that exists here; one that does not is an error."""
+    names = path.split(".")
+    for cut in range(len(names) - 1, 0, -1):
+        try:
+            found = importlib.import_module(".".join(names[:cut]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            functools.reduce(getattr, names[cut:], found)
+            return path.removeprefix("hybridlab.")
+        except AttributeError:
+            break
+    raise UserError(f"code_path: {path} does not exist")
+
+
+FUNCTIONS: dict[str, Callable[..., float | str]] = {
+    f.__name__: f for f in (training_flops_per_step, reduction_percent, total_parameters, shape_field, code_path)
 }
 
 
-def compute(call: dict[str, Any], given: dict[str, Any]) -> float:
+def compute(call: dict[str, Any], given: dict[str, Any]) -> float | str:
     """`{function: NAME, argument: value, …}` with the row's own arguments laid over it."""
     arguments = {**call, **given}
     name = arguments.pop("function", None)

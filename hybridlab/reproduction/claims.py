@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hybridlab.errors import UserError
+from hybridlab.reproduction import allocation_claims
+from hybridlab.reproduction.analytic import compute
 from hybridlab.reproduction.experiment import Claim, Experiment, Row
-
-Records = dict[str, dict[int, dict[str, Any]]]
-"""cell → seed → record."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    holds: bool | None
-    evidence: str
+from hybridlab.reproduction.records import number_at
+from hybridlab.reproduction.verdict import Records, Verdict
 
 
 def judge(claim: Claim, experiment: Experiment, records: Records) -> Verdict:
@@ -83,8 +77,6 @@ def computed_reduction(
     experiment: Experiment, records: Records, row: str, before: str, after: str, column: str, digits: int = 1
 ) -> Verdict:
     """A printed reduction against the exact figures and against the printed ones."""
-    from hybridlab.reproduction.analytic import compute
-
     spec = next(c for c in experiment.columns if c.name == column)
     chosen = _row(experiment, row)
     exact = compute(spec.compute or {}, chosen.given)
@@ -99,19 +91,38 @@ def computed_reduction(
 # ---- on the runs made here ----
 
 
-def measured_better(experiment: Experiment, records: Records, rows: list[str], over: list[str]) -> Verdict:
-    """Every one of `rows` has a lower validation loss than every one of `over`."""
-    parts = [_difference(experiment, records, left, right) for left in rows for right in over]
+def measured_better(
+    experiment: Experiment, records: Records, rows: list[str], over: list[str], or_equal: bool = False
+) -> Verdict:
+    """Every one of `rows` has a lower validation loss than every one of `over` (or none that is resolved as higher)."""
+    parts = [
+        paired_difference(records, (left.short, left.cell or ""), (right.short, right.cell or ""))
+        for left in (_row(experiment, name) for name in rows)
+        for right in (_row(experiment, name) for name in over)
+    ]
+    if or_equal:
+        parts = [
+            Verdict(True if p.holds is None and "not run" not in p.evidence else p.holds, p.evidence) for p in parts
+        ]
+    return _all(parts)
+
+
+def cells_better(experiment: Experiment, records: Records, pairs: list[list[str]], cells: list[str]) -> Verdict:
+    """In each pair the first cell has a lower validation loss than the second; `cells` names all of them."""
+    return _all([paired_difference(records, (left, left), (right, right)) for left, right in pairs])
+
+
+def _all(parts: list[Verdict]) -> Verdict:
     outcomes = [part.holds for part in parts]
-    holds = None if any(o is None for o in outcomes) and False not in outcomes else all(outcomes)
+    holds = None if None in outcomes and False not in outcomes else all(outcomes)
     return Verdict(holds, "; ".join(part.evidence for part in parts))
 
 
-def _difference(experiment: Experiment, records: Records, left: str, right: str) -> Verdict:
-    a, b = (_row(experiment, name) for name in (left, right))
-    first, second = records.get(a.cell or "", {}), records.get(b.cell or "", {})
+def paired_difference(records: Records, left: tuple[str, str], right: tuple[str, str]) -> Verdict:
+    """Validation loss of one (label, cell) below that of another, on the same windows and seeds."""
+    first, second = records.get(left[1], {}), records.get(right[1], {})
     seeds = sorted(set(first) & set(second))
-    label = f"{a.short} − {b.short}"
+    label = f"{left[0]} − {right[0]}"
     if not seeds:
         return Verdict(None, f"{label}: not run")
     windows = [np.subtract(*(r[s]["results"]["validation"]["windows"] for r in (first, second))) for s in seeds]
@@ -151,7 +162,8 @@ def overshoots_and_settles(experiment: Experiment, records: Records, cells: list
             found = record["controllers"]["mask-learning"]
             highest, last, rho = found["highest_expected_sparsity"], found["expected_sparsity"], found["target"]
             holds.append(highest > rho + within and abs(last - rho) <= within)
-            parts.append(f"{cell}: rose to {highest:.3f}, ended at {last:.3f} for {rho:g}")
+            undecided = f"{100 * found['undecided_share']:.0f} % of the units undecided"
+            parts.append(f"{cell}: rose to {highest:.3f}, ended at {last:.3f} for {rho:g}, {undecided}")
     return Verdict(all(holds) if holds else None, "; ".join(parts) or "not run")
 
 
@@ -175,11 +187,12 @@ TESTS: dict[str, Callable[..., Verdict]] = {
         printed_averages,
         computed_reduction,
         measured_better,
+        cells_better,
         measured_bounds,
         overshoots_and_settles,
         target_met,
     )
-}
+} | allocation_claims.TESTS
 
 
 def _row(experiment: Experiment, name: str) -> Row:
@@ -192,8 +205,6 @@ def _row(experiment: Experiment, name: str) -> Row:
 
 
 def _value(record: dict[str, Any], metric: str) -> float | None:
-    from hybridlab.reproduction.records import number_at
-
     return number_at(record, metric)[0]
 
 

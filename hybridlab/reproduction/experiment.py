@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from hybridlab.config.loading import Layer, check, load_file, load_preset
+from hybridlab.config.loading import Layer, check, load_file
 from hybridlab.config.resolve import data_layer, resolve, run_hash
-from hybridlab.config.schema import RunConfig, Strict
+from hybridlab.config.schema import RunConfig, Strict, Training
+from hybridlab.data.batches import steps_seen
 from hybridlab.errors import UserError
 
 Scale = Literal["smoke", "small", "paper"]
@@ -42,7 +43,7 @@ class Row(Strict):
     name: str
     short: str
     cell: str | None = None
-    paper: dict[str, float] = {}
+    paper: dict[str, float | str] = {}
     given: dict[str, Any] = {}
     """Arguments that this row adds to the columns' analytic functions."""
 
@@ -66,8 +67,6 @@ class ScaleSpec(Strict):
     seeds: list[int]
     phases: dict[str, dict[str, Any]]
     config: dict[str, Any] = {}
-    controller: dict[str, Any] = {}
-    """Settings of the controller, for the cells that have one."""
 
 
 class Claim(Strict):
@@ -78,6 +77,32 @@ class Claim(Strict):
     test: dict[str, Any]
 
 
+class Series(Strict):
+    """One line, row or heat map of a figure: what a cell's run gave."""
+
+    cell: str
+    label: str
+
+
+class Panel(Strict):
+    title: str = ""
+    series: list[Series]
+    target: float | None = None
+    """A dashed line at the value aimed at."""
+
+
+class Plot(Strict):
+    """A figure. kind: see reporting/plots.py. metric: a column of a record's history, for kind history."""
+
+    kind: Literal["history", "layer masks", "head masks", "window share", "scores", "stages"]
+    panels: list[Panel]
+    metric: str | None = None
+    x_label: str = ""
+    y_label: str = ""
+    smooth: Annotated[int, Field(ge=1)] = 1
+    """Width of the moving average in points."""
+
+
 class Experiment(Strict):
     id: str
     title: str
@@ -86,8 +111,9 @@ class Experiment(Strict):
     needs: list[str] = []
     notes: list[str] = []
     panels: dict[str, str] = {"measured": ""}
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[Column] = []
+    rows: list[Row] = []
+    plot: Plot | None = None
     reference: str | None = None
     """The row against which a direction is judged."""
     cells: dict[str, CellSpec] = {}
@@ -102,15 +128,43 @@ class Experiment(Strict):
                 raise ValueError(f"row {row.name!r} names the cell {row.cell!r}, which is not among the cells")
             if unknown := set(row.paper) - names:
                 raise ValueError(f"row {row.name!r} has paper values for unknown columns: {', '.join(sorted(unknown))}")
+        for name in self._named_cells():
+            if name not in self.cells:
+                raise ValueError(f"a panel or a claim names the cell {name!r}, which is not among the cells")
         for name, cell in self.cells.items():
             for other in (cell.start, cell.masks):
                 if other is not None and other not in self.cells:
                     raise ValueError(f"cell {name!r} names {other!r}, which is not among the cells")
         return self
 
+    @property
+    def kind(self) -> str:
+        return "table" if self.plot is None else "figure"
+
+    def _named_cells(self) -> list[str]:
+        """The cells that rows, panels and claims speak of."""
+        named = [row.cell for row in self.rows if row.cell]
+        named += [series.cell for panel in (self.plot.panels if self.plot else []) for series in panel.series]
+        for claim in self.claims:
+            named += claim.test.get("cells", []) + [
+                claim.test[key] for key in ("cell", "over_cell") if key in claim.test
+            ]
+        return list(dict.fromkeys(named))
+
+    def needed_cells(self) -> list[str]:
+        """The cells that are spoken of, and all that they start from."""
+        needed: dict[str, None] = {}
+        waiting = self._named_cells()
+        while waiting:
+            name = waiting.pop()
+            if name not in needed:
+                needed[name] = None
+                waiting += [other for other in (self.cells[name].start, self.cells[name].masks) if other]
+        return [name for name in self.cells if name in needed]
+
     def available_scales(self) -> list[str]:
         """An analytic table is the same at every scale."""
-        return [s for s in SCALES if s in self.scales] if self.cells else list(SCALES)
+        return [s for s in SCALES if s in self.scales] if self.needed_cells() else list(SCALES)
 
 
 def experiments_folder() -> Path:
@@ -121,7 +175,7 @@ def experiments_folder() -> Path:
 
 
 def experiment_ids() -> list[str]:
-    return sorted(f"{path.parent.name}-{path.stem}" for path in experiments_folder().glob("*/*.yaml"))
+    return sorted(f"{path.parent.name}-{path.stem}" for path in experiments_folder().glob("*/[!_]*.yaml"))
 
 
 def load_experiment(identifier: str) -> Experiment:
@@ -137,8 +191,14 @@ def load_experiment(identifier: str) -> Experiment:
     return experiment
 
 
+def after(before: Training, config: RunConfig) -> RunConfig:
+    """The configuration with the batches left out that the run which it starts from has read."""
+    training = config.training.model_copy(update={"skip_steps": steps_seen(before, config.training)})
+    return config.model_copy(update={"training": training})
+
+
 def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, RunConfig]:
-    """The configuration of every cell at a scale and seed, parents before children."""
+    """The configuration of every needed cell at a scale and seed, parents before children."""
     if scale not in experiment.scales:
         raise UserError(
             f"{experiment.id}: it has no scale {scale!r}; known: {', '.join(experiment.available_scales())}"
@@ -157,16 +217,16 @@ def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, Run
             if cell.masks is not None:
                 inherited["map"] = {"kind": "learned", "run": run_hash(build(cell.masks, (*chain, name)))}
                 inherited["controller"] = None
-            elif "controller" in load_preset("arch", cell.arch).values:
-                inherited["controller"] = spec.controller
             if cell.phase not in spec.phases:
                 raise UserError(f"{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}")
             place = {(): f"{experiment.id}, cell {name}"}
             parts = (data_layer(spec.data).values, spec.config, spec.phases[cell.phase], inherited, cell.config)
             layers = [Layer(part, place) for part in (*parts, {"training": {"seed": seed}})]
             configs[name] = resolve(cell.arch, spec.size, layers=layers)
+            if cell.start is not None:
+                configs[name] = after(configs[cell.start].training, configs[name])
         return configs[name]
 
-    for name in experiment.cells:
+    for name in experiment.needed_cells():
         build(name)
     return configs

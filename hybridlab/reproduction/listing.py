@@ -17,14 +17,20 @@ def entries(results_dir: Path) -> list[dict[str, Any]]:
         scales = experiment.available_scales()
         done = []
         for scale in scales:
-            if experiment.cells:
+            if experiment.needed_cells():
                 records = records_of(experiment, scale, results_dir)
-                wanted = len(experiment.cells) * len(experiment.scales[scale].seeds)
+                wanted = len(experiment.needed_cells()) * len(experiment.scales[scale].seeds)
                 complete = sum(len(by_seed) for by_seed in records.values()) == wanted
             else:
-                complete = (results_dir / identifier / scale / "table.json").is_file()
+                complete = (results_dir / identifier / scale / f"{experiment.kind}.json").is_file()
             if complete:
                 done.append(scale)
-        entry = {"id": identifier, "kind": "table", "title": experiment.title, "needs": experiment.needs}
+        entry = {
+            "id": identifier,
+            "kind": experiment.kind,
+            "paper": experiment.paper,
+            "title": experiment.title,
+            "needs": experiment.needs,
+        }
         found.append({**entry, "scales": scales, "done": done})
     return found

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.files import write_json
+from hybridlab.files import read_object, write_json
 from hybridlab.reproduction.experiment import Experiment, cell_configs
+from hybridlab.training.folders import RunFolder
 
 
 def save_record(record: dict[str, Any], results_dir: Path) -> None:
@@ -19,18 +19,30 @@ def save_record(record: dict[str, Any], results_dir: Path) -> None:
 def load_record(digest: str, results_dir: Path) -> dict[str, Any] | None:
     path = results_dir / "records" / f"{digest}.json"
     try:
-        record = json.loads(path.read_text())
+        record = read_object(path, "record", ("status", "hash"), "remove it and reproduce again")
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
-        raise UserError(f"{path}: the record is damaged; remove it and reproduce again") from None
-    return record if record.get("status") == "finished" else None
+    if record["status"] != "finished":
+        return None
+    lost = [key for key in ("results", "controllers", "structure", "config", "history") if key not in record]
+    if lost:
+        raise UserError(f"{path}: this record lacks {lost[0]!r}; remove it and reproduce again")
+    return record
+
+
+def gather_records(experiment: Experiment, scale: str, runs_dir: Path, results_dir: Path) -> None:
+    """Copy the records of finished runs that RESULTS-DIR lacks, so that deleted results can be made again."""
+    for seed in experiment.scales[scale].seeds if experiment.needed_cells() else []:
+        for config in cell_configs(experiment, scale, seed).values():
+            folder = RunFolder(runs_dir / run_hash(config))
+            if load_record(run_hash(config), results_dir) is None and folder.finished():
+                save_record(folder.record(), results_dir)
 
 
 def records_of(experiment: Experiment, scale: str, results_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """cell → seed → record, of the cells whose runs are there."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
-    if not experiment.cells or scale not in experiment.scales:
+    if not experiment.needed_cells() or scale not in experiment.scales:
         return found
     for seed in experiment.scales[scale].seeds:
         for cell, config in cell_configs(experiment, scale, seed).items():

@@ -33,11 +33,21 @@ def run_cells(
     say: Callable[[str], None],
     quiet: bool = False,
 ) -> Outcome:
-    """Train every cell at a scale; equal cells once, finished ones not again, and on past one that fails."""
+    """Train every cell that an experiment needs at a scale."""
+    if not experiment.needed_cells():
+        return Outcome()
+    return run_all(_in_order(experiment, scale), runs_dir, results_dir, say, quiet)
+
+
+def run_all(
+    pending: dict[str, tuple[str, RunConfig]],
+    runs_dir: Path,
+    results_dir: Path,
+    say: Callable[[str], None],
+    quiet: bool = False,
+) -> Outcome:
+    """Train runs given as hash → (name, configuration), parents first; skip what is finished, go on past a failure."""
     outcome = Outcome()
-    if not experiment.cells:
-        return outcome
-    pending = _in_order(experiment, scale)
     lost: dict[str, str] = {}
     started, steps_done, steps_all = time.monotonic(), 0, sum(config.training.steps for _, config in pending.values())
     for number, (digest, (name, config)) in enumerate(pending.items(), 1):
@@ -49,9 +59,11 @@ def run_cells(
             folder = RunFolder(runs_dir / digest)
             before = folder.finished()
             record = execute(config, folder, Runs(runs_dir), title, say, quiet)
-        except (RunFailed, UserError) as failure:
-            outcome.failed[name], lost[digest] = str(failure), name
-            say(f"{title}: failed: {failure}")
+        except Exception as failure:  # whatever one run dies of, the others go on and the table names it
+            known = isinstance(failure, RunFailed | UserError)
+            reason = str(failure) if known else f"{type(failure).__name__}: {failure}"
+            outcome.failed[name], lost[digest] = reason, name
+            say(f"{title}: failed: {reason}")
             continue
         save_record(record, results_dir)
         outcome.finished.append(name)
@@ -85,5 +97,6 @@ def _in_order(experiment: Experiment, scale: str) -> dict[str, tuple[str, RunCon
         for digest in by_hash:
             add(digest)
     if not ordered:
+        # No seeds at this scale: building the cells of any seed names the scales that there are.
         cell_configs(experiment, scale, 0)
     return ordered

@@ -13,21 +13,23 @@ from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import ExplicitMap, LearnedMap, RunConfig
-from hybridlab.data.shards import Corpus, corpus_for
-from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
-from hybridlab.errors import RunFailed, UserError
+from hybridlab.data.shards import corpus_for
+from hybridlab.errors import RunFailed
 from hybridlab.evaluation.measure import measure
 from hybridlab.files import write_json
 from hybridlab.models.decoder import Decoder, draw_weights
-from hybridlab.models.export import load_weights, save_model
+from hybridlab.models.export import save_model
+from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.attention_map import Full, Mixed, read_masks
 from hybridlab.plan.from_config import map_of, plan_of
-from hybridlab.structure.mask_learning import MaskLearning
+from hybridlab.reproduction.ancestors import find_ancestor
+from hybridlab.structure.registry import make_controller
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
+from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.progress import Progress
 
 KV_CONTEXT = 8192
@@ -77,19 +79,20 @@ def _with_known_places(runs: Runs, folder: RunFolder) -> Runs:
 def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None]) -> Run:
     """Check everything that can be wrong, the quick things first, then claim the folder."""
     device = pick_device(config.runtime.device)
+    require_kernel(config.runtime.kernel, device, training=True)
     torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
-    ancestors = {digest: runs.finished(digest) for digest in parents(config)}
+    ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     attention_map = map_of(with_learned_masks(config, runs).map, config.shape)
     model = Decoder(config.shape, plan_of(config), attention_map, config.runtime.kernel)
     draw_weights(model, config.training.seed)
     hooks: list[Hook] = []
     if config.controller is not None:
-        hooks.append(MaskLearning(config.controller, config.shape, config.map.window))
+        hooks.append(make_controller(config.controller, config.shape, config.map.window))
     if config.init is not None:
-        load_weights(model, ancestors[config.init.run].final)
+        ancestors[config.init.run].load_into(model)
     corpus = corpus_for(config.data, runs.directory / "data", lambda text: say(f"data: {text}"))
     if config.init is not None:
-        check_tokenizer(ancestors[config.init.run], corpus)
+        ancestors[config.init.run].check_tokenizer(corpus)
     pinned = {
         "precision": pick_precision(config.training.precision, device),
         "data_fingerprint": corpus.fingerprint,
@@ -107,15 +110,6 @@ def with_learned_masks(config: RunConfig, runs: Runs) -> RunConfig:
     found = read_masks(runs.finished(config.map.run).path / "masks.json")
     explicit = ExplicitMap(kind="explicit", masks=found["masks"], window=found["window"])
     return config.model_copy(update={"map": explicit})
-
-
-def check_tokenizer(parent: RunFolder, corpus: Corpus) -> None:
-    """Weights know the ids of one tokenizer only."""
-    if tokenizer_digest(load_tokenizer(parent.final / "tokenizer.json")) != corpus.meta["tokenizer"]["sha256"]:
-        raise UserError(
-            f"{parent.path}: it was trained with another tokenizer than the data of {corpus.folder} has; "
-            f"use --set data.tokenizer=file:{parent.final / 'tokenizer.json'}"
-        )
 
 
 def _record(run: Run) -> dict[str, Any]:
@@ -138,10 +132,11 @@ def _record(run: Run) -> dict[str, Any]:
         "seconds": round(run.spent.seconds, 1),
         "tokens_per_second": round(run.spent.tokens / run.spent.seconds, 1) if run.spent.seconds else None,
         "flops": run.spent.flops,
-        "redone_steps": run.spent.redone_steps,
-        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms},
+        "redone_steps": run.metrics.redone_steps(),
+        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
         "structure": _structure(model),
         "events": run.events,
+        "history": history(read_metrics(run.metrics.path)),
         "data": {
             "source": config.data.source,
             "fingerprint": run.corpus.fingerprint,

@@ -33,7 +33,3 @@ class HardConcrete:
     def prob_positive(self, alpha: Tensor) -> Tensor:
         """P(z > 0), which the paper writes as E[z] (Eq. 9)."""
         return torch.sigmoid(alpha - self.temperature * math.log(-self.low / self.high))
-
-    def prob_one(self, alpha: Tensor) -> Tensor:
-        """P(z = 1)."""
-        return torch.sigmoid(alpha - self.temperature * math.log((1 - self.low) / (self.high - 1)))

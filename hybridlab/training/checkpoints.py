@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from hybridlab.errors import UserError
 from hybridlab.files import sync_folder, write_json
+from hybridlab.models.export import save_tensors
 
 _PREFIX = "step-"
 _DIGESTS = "digests.json"
@@ -37,8 +37,9 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) 
     """Write the checkpoint of `step` into `folder` and drop all but the newest `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{_PREFIX}{step:08d}"
-    if target.exists():
+    if (target / _DIGESTS).is_file():
         return
+    shutil.rmtree(target, ignore_errors=True)
     partial = folder / f".{target.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -53,13 +54,6 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) 
         shutil.rmtree(old)
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """safetensors, flushed to disk."""
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def newest_step(folder: Path) -> int | None:
     """The step of the newest complete checkpoint."""
     complete = _complete(folder)
@@ -68,17 +62,18 @@ def newest_step(folder: Path) -> int | None:
 
 def load_newest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint; a damaged one is refused, with the one before it offered."""
-    complete = _complete(folder)
-    if not complete:
+    complete, all_of_them = _complete(folder), sorted(folder.glob(f"{_PREFIX}*"))
+    if not all_of_them:
         return None
-    newest = complete[-1]
+    newest = all_of_them[-1]
     try:
         digests = json.loads((newest / _DIGESTS).read_text())
         damaged = next((n for n, d in digests.items() if not (newest / n).is_file() or _digest(newest / n) != d), None)
     except (OSError, ValueError):
         damaged = _DIGESTS
     if damaged:
-        offer = f"go on from {complete[-2].name}" if len(complete) > 1 else "start again"
+        others = [path for path in complete if path != newest]
+        offer = f"go on from {others[-1].name}" if others else "start again"
         raise UserError(f"{newest}: {damaged} is damaged (its digest differs); remove this checkpoint to {offer}")
     return Checkpoint(
         load_file(newest / "model.safetensors"),

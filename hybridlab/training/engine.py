@@ -23,7 +23,7 @@ from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Batch, Batches
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import RunFailed
+from hybridlab.errors import Interrupted, RunFailed
 from hybridlab.models.decoder import Decoder
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
@@ -40,18 +40,16 @@ from hybridlab.training.optimizer import (
     set_learning_rates,
 )
 from hybridlab.training.progress import Progress
-from hybridlab.training.schedules import learning_rate_factor
 from hybridlab.training.stopping import StopRequest
 
 
 @dataclass
 class Spent:
-    """What a run has used. redone_steps: steps that a kill made it do again, in no other number here."""
+    """What a run has used, without the steps that a kill made it do again."""
 
     tokens: int = 0
     flops: float = 0.0
     seconds: float = 0.0
-    redone_steps: int = 0
 
 
 @dataclass
@@ -114,14 +112,13 @@ class Run:
                     self._require_finite(numbers)
                     self.save()
                 if stop.asked:
-                    raise KeyboardInterrupt
+                    raise Interrupted(f"{self.folder.path}: stopped after step {self.step}")
         return {hook.name: hook.finish(self) for hook in self.hooks}
 
     def take_step(self) -> dict[str, Any]:
         """One optimizer step: gradients of the whole batch, penalties once, clipping, update."""
         settings, step = self.config.training, self.step
-        factor = learning_rate_factor(settings.schedule, step, settings.steps)
-        set_learning_rates(self.optimizer, self.groups, factor)
+        set_learning_rates(self.optimizer, self.groups, settings.schedule, step, settings.steps)
         loss = self._gradients(self.batches.batch(step), step)
         for hook in self.hooks:
             penalty = hook.penalty(step)
@@ -131,7 +128,7 @@ class Run:
         norm = torch.nn.utils.clip_grad_norm_(clipped, settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        numbers = {"loss": loss, "gradient_norm": norm, "lr_factor": factor}
+        numbers = {"loss": loss, "gradient_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
         for hook in self.hooks:
             numbers |= hook.after_step(self, step)
         self.spent.tokens += settings.tokens_per_step
@@ -204,15 +201,12 @@ class Run:
     def resume(self) -> None:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
         found = checkpoints.load_newest(self.folder.checkpoints)
-        reached = self.metrics.last_step()
         if found is None:
-            self.spent.redone_steps = reached
-            self.metrics.cut(0)
+            self.metrics.cut(0, [])
             return
         state = found.state
         self.step, self.events = state["step"], state["events"]
         self.spent = Spent(**state["spent"])
-        self.spent.redone_steps += max(0, reached - self.step)
         self.model = self.model.with_plan(Plan.from_json(state["plan"]), AttentionMap.from_json(state["map"]))
         with torch.no_grad():
             for group in self.groups:
@@ -221,7 +215,7 @@ class Run:
         load_optimizer_tensors(self.optimizer, self.groups, found.optimizer)
         for hook in self.hooks:
             hook.load_state(state["hooks"][hook.name])
-        self.metrics.cut(self.step)
+        self.metrics.cut(self.step, self.events)
 
 
 def weighted_loss(logits: Tensor, tokens: Tensor, weights: Tensor) -> Tensor:

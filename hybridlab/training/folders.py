@@ -16,7 +16,7 @@ from typing import Any
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.files import write_json
+from hybridlab.files import read_object, write_json
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,21 @@ class RunFolder:
 
     def info(self) -> dict[str, Any] | None:
         """run.json, or None where no run has started."""
-        return _read_json(self.path / "run.json")
+        return self._read("run.json", ("hash", "config", "data_fingerprint", "precision"))
 
     def record(self) -> dict[str, Any] | None:
         """record.json, or None where the run has not ended."""
-        return _read_json(self.path / "record.json")
+        return self._read("record.json", ("status", "hash"))
+
+    def _read(self, name: str, required: tuple[str, ...]) -> dict[str, Any] | None:
+        try:
+            return read_object(self.path / name, "file of a run", required, "restore it, or remove the run folder")
+        except FileNotFoundError:
+            return None
 
     def finished(self) -> bool:
         record = self.record()
-        return record is not None and record["status"] == "finished"
+        return record is not None and record["status"] == "finished" and self.info() is not None
 
     def config(self) -> RunConfig:
         info = self.info()
@@ -59,7 +65,8 @@ class RunFolder:
         """
         found = self.info()
         if found is None:
-            if self.path.exists() and any(p.name != ".lock" for p in self.path.iterdir()):
+            # What a kill left of a first start is no content.
+            if any(not p.name.startswith((".lock", ".run.json.")) for p in self.path.iterdir()):
                 raise UserError(f"{self.path}: the folder is not empty and holds no run; choose another --run-dir")
             found = {"hash": run_hash(config), "config": config.model_dump(mode="json"), **pinned}
             write_json(self.path / "run.json", found)
@@ -80,8 +87,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """One process at a time: two would overwrite each other's checkpoints."""
         lock = self.path / ".lock"
+        made = [path for path in (lock, self.path) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
-        with lock.open("w") as file:
+        with lock.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -90,13 +98,15 @@ class RunFolder:
                 yield
             finally:
                 if not (self.path / "run.json").exists():
-                    self._leave_as_found(lock)
+                    self._leave_as_found(made)
 
-    def _leave_as_found(self, lock: Path) -> None:
-        """No run was started: a folder that was made for it goes again."""
-        lock.unlink(missing_ok=True)
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
+    def _leave_as_found(self, made: list[Path]) -> None:
+        """No run was started: what was made for it goes again."""
+        for path in made:
+            if path.is_file():
+                path.unlink()
+            elif path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
 
 
 @dataclass(frozen=True)
@@ -108,13 +118,15 @@ class Runs:
 
     def find(self, reference: str) -> RunFolder:
         """A run by its folder, by its hash among the known places, or by a prefix of its hash in the directory."""
+        if reference in self.places:
+            folder = RunFolder(Path(self.places[reference]))
+            if (folder.info() or {}).get("hash") == reference:
+                return folder
         path = Path(reference).expanduser()
-        for folder in (path, path.parent):
-            if (folder / "run.json").is_file():
-                return RunFolder(folder)
-        if reference in self.places and (Path(self.places[reference]) / "run.json").is_file():
-            return RunFolder(Path(self.places[reference]))
-        found = [folder for folder in self._all() if folder.info()["hash"].startswith(reference)]
+        path = path.parent if path.name == "final" else path
+        if (path / "run.json").is_file():
+            return RunFolder(path)
+        found = [folder for folder, digest in self._all() if digest.startswith(reference)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -131,19 +143,13 @@ class Runs:
             raise UserError(f"{folder.path}: this run has not finished; finish it before starting from it")
         return folder
 
-    def _all(self) -> Iterator[RunFolder]:
-        folders = (RunFolder(path.parent) for path in sorted(self.directory.glob("*/run.json")))
-        return (folder for folder in folders if folder.info() is not None)
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        data = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
-        raise UserError(f"{path}: the file is damaged; remove the run folder or restore the file") from None
-    return data if isinstance(data, dict) else None
+    def _all(self) -> Iterator[tuple[RunFolder, str]]:
+        """Every readable run with its hash; one that is damaged is nobody else's trouble."""
+        for path in sorted(self.directory.glob("*/run.json")):
+            try:
+                yield RunFolder(path.parent), RunFolder(path.parent).info()["hash"]
+            except UserError:
+                continue
 
 
 def _difference(old: dict[str, Any], config: RunConfig) -> str:

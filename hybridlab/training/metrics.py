@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per logged step and per event, cut back to the checkpoint when a run is resumed."""
+"""metrics.jsonl: one line per logged step, per event and per resumption, cut back to the checkpoint on resume."""
 
 from __future__ import annotations
 
@@ -24,15 +24,21 @@ class MetricsLog:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def last_step(self) -> int:
-        """The last step in the log; 0 where there is none."""
-        return max((_step(line) for line in read_metrics(self.path)), default=0)
+    def cut(self, step: int, events: list[dict[str, Any]]) -> None:
+        """Go back to a checkpoint: drop what was logged after its step, events that it does not know, and a last line
+        that a kill left half written. How many steps were lost stays in the log."""
+        if not self.path.exists():
+            return
+        lines = read_metrics(self.path)
+        lost = max((line["step"] for line in lines if "step" in line), default=0) - step
+        kept = [line for line in lines if line.get("step", 0) <= step and line.get("event") in [None, *events]]
+        if lost > 0:
+            kept.append({"redone": lost})
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
-    def cut(self, step: int) -> None:
-        """Drop what was logged after `step`, and a last line that a kill left half written."""
-        if self.path.exists():
-            kept = [line for line in read_metrics(self.path) if _step(line) <= step]
-            write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+    def redone_steps(self) -> int:
+        """Steps that were done again after kills."""
+        return sum(line.get("redone", 0) for line in read_metrics(self.path))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -42,11 +48,21 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = json.loads(text)
+        except ValueError:
             break
+        if isinstance(line, dict):
+            lines.append(line)
     return lines
 
 
-def _step(line: dict[str, Any]) -> int:
-    return line["event"]["step"] if "event" in line else line["step"]
+_MOST_POINTS = 200
+
+
+def history(lines: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """The logged numbers as columns for a record, thinned evenly to 200 points with the last one kept, six digits."""
+    logged = [line for line in lines if "step" in line]
+    every = -(-len(logged) // _MOST_POINTS) or 1
+    kept = logged[len(logged) - 1 :: -every][::-1] if logged else []
+    names = [name for name in kept[0] if all(name in line for line in kept)] if kept else []
+    return {name: [float(f"{line[name]:.6g}") for line in kept] for name in names}

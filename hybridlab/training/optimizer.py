@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hybridlab.config.schema import Optimizer
+from hybridlab.config.schema import Optimizer, Schedule
+from hybridlab.training.schedules import learning_rate_factor
 
 
 @dataclass
 class Group:
-    """Named tensors with settings of their own. lr: the peak of the run's schedule. clipped: with the others."""
+    """Named tensors with settings of their own. lr: the peak rate. schedule: its own, or None for the run's.
+    clipped: together with the other groups."""
 
     name: str
     tensors: dict[str, Tensor]
@@ -21,6 +23,7 @@ class Group:
     weight_decay: float = 0.0
     maximize: bool = False
     clipped: bool = True
+    schedule: Schedule | None = None
     eps: float = 1e-8
 
 
@@ -28,7 +31,7 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
     """The model's parameters: matrices of the blocks and the head decay; norms and embeddings only with `decay_all`."""
     decayed, rest = {}, {}
     for name, parameter in model.named_parameters():
-        matrix = parameter.dim() > 1 and not name.startswith("embedding")
+        matrix = parameter.dim() > 1 and "embedding" not in name
         (decayed if matrix or settings.decay_all else rest)[name] = parameter
     shared = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
     groups = [Group("matrices", decayed, weight_decay=settings.weight_decay, **shared), Group("rest", rest, **shared)]
@@ -36,7 +39,6 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
 
 
 def make_optimizer(groups: list[Group]) -> torch.optim.AdamW:
-    fused = all(t.is_floating_point() for group in groups for t in group.tensors.values())
     return torch.optim.AdamW(
         [
             {
@@ -49,13 +51,16 @@ def make_optimizer(groups: list[Group]) -> torch.optim.AdamW:
             }
             for group in groups
         ],
-        fused=fused,
+        fused=True,
     )
 
 
-def set_learning_rates(optimizer: torch.optim.AdamW, groups: list[Group], factor: float) -> None:
+def set_learning_rates(
+    optimizer: torch.optim.AdamW, groups: list[Group], schedule: Schedule, step: int, steps: int
+) -> None:
+    """The rates of optimizer step `step` (0-based) of `steps`."""
     for settings, group in zip(optimizer.param_groups, groups, strict=True):
-        settings["lr"] = group.lr * factor
+        settings["lr"] = group.lr * learning_rate_factor(group.schedule or schedule, step, steps)
 
 
 def optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group]) -> dict[str, Tensor]:
@@ -74,5 +79,4 @@ def load_optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group], sa
         for name, tensor in group.tensors.items():
             prefix = f"{name}/"
             entries = {key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)}
-            # Adam counts steps in a scalar of its own, which stays where it was saved.
             optimizer.state[tensor] = {k: v.clone().to(tensor.device) for k, v in entries.items()}

@@ -5,34 +5,52 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from hybridlab import load_hf
 from hybridlab.errors import UserError
 
-FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
-SHAPES = [
+SHARED = {"vocab_size": 97, "num_hidden_layers": 3, "intermediate_size": 52, "max_position_embeddings": 128}
+LLAMA_SHAPES = [
     {"hidden_size": 42, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10},
     {"hidden_size": 33, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 22, "rope_theta": 500.0},
     {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-3},
 ]
+NEOX_SHAPES = [
+    {"hidden_size": 48, "num_attention_heads": 3, "rotary_pct": 0.25},
+    {"hidden_size": 40, "num_attention_heads": 2, "rotary_pct": 0.5, "use_parallel_residual": False},
+    {"hidden_size": 32, "num_attention_heads": 4, "rotary_pct": 1.0, "layer_norm_eps": 1e-3},
+]
+GPT2_SHAPES = [
+    {"n_embd": 36, "n_head": 3, "n_layer": 3, "n_positions": 64},
+    {"n_embd": 33, "n_head": 3, "n_layer": 2, "n_positions": 50, "n_inner": 70, "layer_norm_epsilon": 1e-3},
+]
+CASES = [
+    *[("llama", LlamaConfig, LlamaForCausalLM, SHARED | shape) for shape in LLAMA_SHAPES],
+    *[("qwen3", Qwen3Config, Qwen3ForCausalLM, SHARED | shape) for shape in LLAMA_SHAPES],
+    *[("neox", GPTNeoXConfig, GPTNeoXForCausalLM, SHARED | shape) for shape in NEOX_SHAPES],
+    *[("gpt2", GPT2Config, GPT2LMHeadModel, {"vocab_size": 97} | shape) for shape in GPT2_SHAPES],
+]
+FIRST = {name: case for case in reversed(CASES) for name in [case[0]]}
 
 
-def theirs(family, shape, tied, seed=0):
-    config_class, model_class = FAMILIES[family]
-    config = config_class(
-        vocab_size=97,
-        num_hidden_layers=3,
-        intermediate_size=52,
-        tie_word_embeddings=tied,
-        max_position_embeddings=128,
-        **shape,
-    )
+def theirs(case, tied, seed=0):
+    _, config_class, model_class, shape = case
     torch.manual_seed(seed)
-    model = model_class(config).eval()
-    for parameter in model.parameters():
+    model = model_class(config_class(tie_word_embeddings=tied, **shape)).eval()
+    for name, parameter in model.named_parameters():
         with torch.no_grad():
-            parameter.normal_(0, 0.2) if parameter.dim() > 1 else parameter.uniform_(0.5, 1.5)
+            scale = parameter.dim() == 1 and name.endswith("weight")
+            parameter.uniform_(0.5, 1.5) if scale else parameter.normal_(0, 0.2)
     return model
 
 
@@ -48,10 +66,9 @@ def folder_of(model, path, shards=1):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s['num_attention_heads']}q{s['num_key_value_heads']}kv")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits_equal_transformers(family, shape, tied, tmp_path):
-    reference = theirs(family, shape, tied)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}-{c[3].get('hidden_size', c[3].get('n_embd'))}")
+def test_logits_equal_transformers(case, tied, tmp_path):
+    reference = theirs(case, tied)
     ours = load_hf(folder_of(reference, tmp_path / "model", shards=2))
     ids = torch.randint(97, (2, 41), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -62,9 +79,9 @@ def test_logits_equal_transformers(family, shape, tied, tmp_path):
             torch.testing.assert_close(ours(ids).logits, wanted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FIRST)
 def test_attention_weights_equal_transformers(family, tmp_path):
-    reference = theirs(family, SHAPES[0], True)
+    reference = theirs(FIRST[family], True)
     reference.set_attn_implementation("eager")
     ours = load_hf(folder_of(reference, tmp_path / "model"))
     ids = torch.randint(97, (2, 23), generator=torch.Generator().manual_seed(1))
@@ -77,7 +94,7 @@ def test_attention_weights_equal_transformers(family, tmp_path):
 
 def test_parity_test_can_fail(tmp_path):
     """Positive control: a model with another rotary base must not pass."""
-    reference = theirs("llama", SHAPES[0], True)
+    reference = theirs(FIRST["llama"], True)
     folder = folder_of(reference, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"]["rope_theta"] = 100.0
@@ -100,16 +117,46 @@ def test_parity_test_can_fail(tmp_path):
     ],
 )
 def test_what_the_zoo_cannot_represent_is_refused(change, tmp_path):
-    folder = folder_of(theirs("llama", SHAPES[0], True), tmp_path / "model")
+    folder = folder_of(theirs(FIRST["llama"], True), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError):
         load_hf(folder)
 
 
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("neox", {"hidden_act": "relu"}),
+        ("neox", {"attention_bias": False}),
+        ("gpt2", {"activation_function": "relu"}),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+        ("gpt2", {"n_layer": 9}),
+    ],
+)
+def test_what_the_other_families_cannot_represent_is_refused(family, change, tmp_path):
+    folder = folder_of(theirs(FIRST[family], True), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | change
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError):
+        load_hf(folder)
+
+
+def test_a_base_model_without_its_head_is_read(tmp_path):
+    """GPT-2's own release stores tensors without the prefix `transformer.`."""
+    reference = theirs(FIRST["gpt2"], True)
+    folder = folder_of(reference, tmp_path / "model")
+    (file,) = folder.glob("*.safetensors")
+    tensors = {k.removeprefix("transformer."): v.contiguous() for k, v in reference.transformer.state_dict().items()}
+    save_file(tensors, file)
+    ids = torch.randint(97, (1, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(load_hf(folder)(ids).logits, reference(ids).logits, atol=1e-5, rtol=1e-5)
+
+
 def test_folders_that_are_none(tmp_path):
-    with pytest.raises(UserError, match="no readable config.json"):
+    with pytest.raises(UserError, match="no config.json"):
         load_hf(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(UserError, match="no .*safetensors"):
         load_hf(tmp_path)

@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from hybridlab.reproduction.experiment import experiment_ids
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 
 CODE = "import torch; torch.set_num_threads(1)\nfrom hybridlab.cli.main import run; run()"
@@ -72,12 +74,85 @@ def test_eval_on_own_and_on_other_text(place):
     assert other["validation"]["loss"] != own["validation"]["loss"] and other["validation"]["n"] == 8
 
 
+def test_a_child_on_other_text_keeps_the_tokenizer_and_takes_the_text(place):
+    write_text(place / "third.txt", seed=5)
+    arguments = ["--from", "base", "--data", "text:third.txt", "--steps", "3", "--run-dir", "third", "--json"]
+    record = document(hybridlab("pretrain", *arguments, cwd=place))
+    assert record["data"]["source"].endswith("third.txt")
+    assert record["config"]["data"]["tokenizer"].endswith("base/final/tokenizer.json")
+
+
+def test_masks_are_learned_on_an_imported_model(place):
+    """A random Llama in the Hugging Face layout, through both stages."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
+    torch.manual_seed(0)
+    imported = LlamaForCausalLM(LlamaConfig(vocab_size=300, intermediate_size=48, tie_word_embeddings=False, **shape))
+    imported.save_pretrained(place / "imported", safe_serialization=True)
+    (place / "imported" / "tokenizer.json").write_text((place / "base" / "final" / "tokenizer.json").read_text())
+    common = [
+        "--data",
+        "text:words.txt",
+        "--json",
+        "--set",
+        "training.tokens_per_step=256",
+        "--set",
+        "training.seq_len=32",
+    ]
+    common += ["--set", "training.schedule.warmup_steps=1", "--set", "evaluation.validation_windows=4"]
+    learned = document(
+        hybridlab("learn-masks", "--from", "imported", "--rho", "0.5", "--granularity", "head-single", "--window", "4",
+                  "--steps", "6", "--run-dir", "hf-masks", *common, cwd=place)
+    )  # fmt: skip
+    assert learned["parents"][0].startswith("hf-") and learned["structure"]["sparsity"] == 0.5
+    assert learned["config"]["shape"]["family"] == "llama" and learned["config"]["shape"]["vocab"] == 300
+    second = document(
+        hybridlab("pretrain", "--arch", "consa", "--from", "hf-masks", "--masks", "hf-masks/masks.json", "--steps", "3",
+                  "--run-dir", "hf-two", "--json", cwd=place)
+    )  # fmt: skip
+    assert second["structure"]["sparsity"] == 0.5
+    gates = document(
+        hybridlab("learn-masks", "--arch", "l1-gates", "--from", "imported", "--granularity", "layer", "--window", "4",
+                  "--steps", "3", "--run-dir", "hf-gates", *common, cwd=place)
+    )  # fmt: skip
+    assert gates["controllers"]["l1-gates"]["realised_sparsity"] == 0.5
+
+
+def test_ablate(place):
+    arguments = ["ablate", "--arch", "rule-swa", "--vary", "map.rho=0,0.5", "--vary", "arch=rule-swa", "--seeds", "2"]
+    arguments += ["--data", "text:words.txt", "--config", "small.yaml", "--steps", "3", "--results-dir", "res"]
+    table = document(hybridlab(*arguments, "--json", cwd=place))
+    assert [row["settings"]["map.rho"] for row in table["rows"]] == ["0", "0.5"]
+    first, second = (row["metrics"] for row in table["rows"])
+    assert first["sparsity"]["mean"] == 0 and second["sparsity"]["mean"] == 0.5 and second["loss"]["n"] == 2
+    assert first["loss"]["difference"] is None
+    assert second["loss"]["difference"] == pytest.approx(second["loss"]["mean"] - first["loss"]["mean"])
+    assert second["loss"]["difference_stderr"] is not None and first["inside"]["mean"] is None
+    assert (place / "res" / table["id"] / "table.csv").is_file()
+    assert "paired" in hybridlab(*arguments, cwd=place).stdout
+
+
+def test_generate(place):
+    done = document(hybridlab("generate", "base", "the cat", "--max-new-tokens", "9", "--json", cwd=place))
+    assert done["text"].startswith("the cat") and done["new_tokens"] == 9
+    plain = document(
+        hybridlab("generate", "base", "the cat", "--max-new-tokens", "9", "--no-cache", "--json", cwd=place)
+    )
+    assert plain["text"] == done["text"]
+    drawn = hybridlab("generate", "base", "the cat", "--temperature", "1", "--top-p", "0.9", "--seed", "3", cwd=place)
+    assert drawn.returncode == 0 and drawn.stdout.startswith("the cat")
+
+
 def test_plan_list_and_data(place):
     plan = document(
         hybridlab("plan", "--arch", "rule-swa", "--size", "consa-0.6b", "--seq-len", "32768", "--json", cwd=place)
     )
     assert plan["kv_bytes"] / (28 * 8 * 2 * 64 * 2 * 32768) <= 0.52
-    assert "KV cache" in hybridlab("plan", "--seq-len", "64", cwd=place).stdout
+    shown = hybridlab("plan", "--seq-len", "64", "--svg", "plan.svg", cwd=place)
+    assert "KV cache" in shown.stdout and "L8  FFFF  MLP" in shown.stdout
+    assert len(ElementTree.parse(place / "plan.svg").findall(".//{*}rect")) == 8 * 4 + 8 + 1
     ids = [e["id"] for e in document(hybridlab("list", "--json", cwd=place))["entries"]]
     assert "consa-table1" in ids and "consa-table4" in ids
     done = document(
@@ -107,7 +182,7 @@ def test_reproduce_and_report_table_4(place):
 
 
 def test_tables_fit_eighty_columns(place):
-    for identifier in ("consa-table4", "consa-table1"):
+    for identifier in experiment_ids():
         out = hybridlab("report", identifier, "--results-dir", "empty", cwd=place).stdout
         assert max(map(len, out.splitlines())) <= 80 and "–" in out + "–"
 
@@ -120,10 +195,21 @@ WRONG = [
     (["pretrain", "--set", "training.stepz=3"], "did you mean 'steps'"),
     (["pretrain", "--set", "runtime.device=cuda:9"], "CUDA devices"),
     (["pretrain", "--set", "runtime.device=tpu"], "runtime.device"),
+    (["pretrain", "--set", "runtime.kernel=flex"], "no backward pass on a CPU"),
+    (["pretrain", "--set", "runtime.kernel=xformers"], "CUDA GPU only"),
+    (["ablate", "--vary", "map.rho"], "name.of.setting=value"),
+    (["ablate", "--vary", "training.seed=1,1"], "stands there twice"),
+    (["ablate", "--vary", "training.stepz=1,2"], "did you mean 'steps'"),
+    (["report"], "give ids, or --tables or --figures"),
+    (["learn-masks", "--arch", "vanilla", "--from", "base"], "masks are learned by"),
+    (["learn-masks", "--arch", "l1-gates", "--from", "base", "--binarize", "topk"], "binarize is not a known setting"),
+    (["generate", "base", ""], "empty"),
+    (["generate", "base", "text", "--top-k", "3"], "no effect on greedy"),
+    (["generate", "nosuch", "text"], "neither a run folder"),
     (["pretrain", "--config", "nosuch.yaml"], "no such file"),
     (["pretrain", "--arch", "consa"], "learn-masks"),
     (["pretrain", "--arch", "consa", "--masks", "nosuch.json"], "no such masks file"),
-    (["pretrain", "--masks", "nosuch.json"], "--masks belongs to --arch consa"),
+    (["pretrain", "--masks", "nosuch.json"], "--masks belongs to --arch consa or l1-gates"),
     (["pretrain", "--nearest"], "--nearest has no effect"),
     (["pretrain", "--arch", "rule-swa", "--set", "map.rho=0.3"], "0.28125 (9 KV heads) or 0.3125 (10 KV heads)"),
     (["pretrain", "--arch", "rule-swa", "--set", "map.rho=1.3"], "map.rho = 1.3"),

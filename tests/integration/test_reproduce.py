@@ -12,6 +12,7 @@ from hybridlab.reporting.table import build_table, print_table, write_table
 from hybridlab.reproduction import experiment as experiment_module
 from hybridlab.reproduction import reproduce as reproduce_module
 from hybridlab.reproduction.experiment import cell_configs, experiment_ids, load_experiment
+from hybridlab.reproduction.records import gather_records
 from hybridlab.reproduction.reproduce import run_cells
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 
@@ -38,7 +39,8 @@ def experiment_file(text_file, seeds=(0,)):
             "learned/1": {"arch": "consa", "phase": "one", "start": "base"},
             "base": {"arch": "vanilla", "phase": "one"},
             "same as base": {"arch": "vanilla", "phase": "one"},
-            "dense": {"arch": "vanilla", "phase": "two", "start": "base"},
+            "unneeded": {"arch": "all-window", "phase": "one"},
+            "dense": {"arch": "vanilla", "phase": "two", "start": "same as base"},
         },
         "scales": {
             "smoke": {
@@ -121,6 +123,14 @@ def test_again_trains_nothing_and_gives_the_same_table(toy, tmp_path, monkeypatc
     outcome, said = go(experiment, tmp_path)
     assert len(outcome.finished) == 4 and all("finished before" in line for line in said if "[" in line)
     assert write_table(experiment, "smoke", tmp_path / "results")[0] == first
+
+
+def test_deleted_results_come_back_from_the_runs(toy, tmp_path):
+    experiment = toy()
+    go(experiment, tmp_path)
+    first, _ = write_table(experiment, "smoke", tmp_path / "results")
+    gather_records(experiment, "smoke", tmp_path / "runs", tmp_path / "again")
+    assert write_table(experiment, "smoke", tmp_path / "again")[0] == first
 
 
 def test_a_failed_cell_is_named_and_the_others_go_on(toy, tmp_path):
@@ -215,6 +225,7 @@ def test_shipped_experiments_are_whole(identifier):
     for scale in experiment.scales:
         for seed in experiment.scales[scale].seeds:
             configs = cell_configs(experiment, scale, seed)
-            assert set(configs) == set(experiment.cells)
+            assert set(configs) == set(experiment.needed_cells())
+    assert experiment.claims or experiment.notes
     known = {column.panel for column in experiment.columns}
     assert known <= set(experiment.panels)

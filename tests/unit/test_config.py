@@ -37,7 +37,7 @@ def test_unknown_key_inside_a_kind_names_its_own_fields():
         ("training.steps=true", "training.steps = True"),
         ("shape.tied_embeddings=3", "shape.tied_embeddings = 3"),
         ("shape.kv_heads=3", "heads 8 is not a multiple of kv_heads 3"),
-        ("shape.head_width=15", "head_width 15 is odd"),
+        ("shape.head_width=15", "15 of a head's would turn"),
         ("training.tokens_per_step=1000", "use 896 or 1024"),
         ("training.optimizer.lr=.nan", "training.optimizer.lr"),
         ("data.mix.text=0.4", "add up to 0.4"),

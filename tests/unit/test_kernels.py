@@ -33,11 +33,12 @@ def written_down(q, k, v, window, valid=None, segments=None):
     return out
 
 
+HERE = ["eager", "sdpa", "banded", "flex"]
 WINDOWS = [1, 2, 5, 17, 36, 37, 100]
 
 
 @pytest.mark.parametrize(
-    ("name", "window"), [(n, w) for n in kernels.KERNELS for w in [None, *WINDOWS] if (n, w) != ("banded", None)]
+    ("name", "window"), [(n, w) for n in HERE for w in [None, *WINDOWS] if (n, w) != ("banded", None)]
 )
 def test_kernels_equal_the_definition(name, window, monkeypatch):
     monkeypatch.setattr(attention_map, "MIN_BLOCK", 4)
@@ -46,7 +47,7 @@ def test_kernels_equal_the_definition(name, window, monkeypatch):
     torch.testing.assert_close(found, written_down(q, k, v, window), atol=1e-12, rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["eager", "sdpa", "banded"])
+@pytest.mark.parametrize("name", HERE)
 def test_padding_and_documents(name, monkeypatch):
     monkeypatch.setattr(attention_map, "MIN_BLOCK", 4)
     q, k, v = tensors(length=21)
@@ -104,6 +105,20 @@ def test_banded_never_makes_a_square():
 def test_banded_refuses_full_attention():
     with pytest.raises(UserError, match="windows only"):
         banded(*tensors(), Visible(None))
+
+
+def test_kernels_that_cannot_run_here_say_why():
+    cpu, trained = torch.device("cpu"), tensors(grad=True)
+    with pytest.raises(UserError, match="flex has no backward pass on a CPU"):
+        kernels.flex(*trained, Visible())
+    with torch.no_grad():
+        assert kernels.flex(*trained, Visible()).shape == trained[0].shape
+    with pytest.raises(UserError, match="xformers runs on a CUDA GPU only"):
+        kernels.xformers(*tensors(), Visible())
+    with pytest.raises(UserError, match="backward"):
+        kernels.require_kernel("flex", cpu, training=True)
+    for name in ("auto", "eager", "sdpa", "banded"):
+        kernels.require_kernel(name, cpu, training=True)
 
 
 def test_heads_of_different_kinds_each_get_their_own():

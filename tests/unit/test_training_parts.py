@@ -92,9 +92,13 @@ def test_metrics_are_cut_back(tmp_path):
     log.write({"event": {"step": 3, "kind": "x"}})
     with log.path.open("a") as file:
         file.write('{"step": 4, "lo')
-    assert log.last_step() == 3
-    log.cut(2)
-    assert [line["step"] for line in read_metrics(log.path)] == [1, 2]
+    log.cut(2, [])
+    assert read_metrics(log.path) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0}, {"redone": 1}]
+    log.write({"event": {"step": 2, "kind": "known"}})
+    log.write({"event": {"step": 2, "kind": "unknown"}})
+    log.cut(1, [{"step": 2, "kind": "known"}])
+    assert log.redone_steps() == 2 and {"event": {"step": 2, "kind": "known"}} in read_metrics(log.path)
+    assert "unknown" not in log.path.read_text()
 
 
 def test_writes_are_atomic(tmp_path, monkeypatch):

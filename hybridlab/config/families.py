@@ -1,0 +1,34 @@
+"""What sets the families of the model zoo apart, as data: a block reads these traits, never a family's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Norm = Literal["rmsnorm", "layernorm"]
+FamilyName = Literal["llama", "qwen3", "neox", "gpt2"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """norm: with `layernorm` it has a bias. bias: on every linear layer of the blocks. gated: SwiGLU, else a plain GELU.
+
+    gelu_tanh: the tanh approximation of GPT-2. parallel: attention and MLP of a block read the same input.
+    """
+
+    norm: Norm
+    bias: bool
+    gated: bool
+    qk_norm: bool
+    learned_positions: bool
+    parallel: bool
+    rotary_fraction: float
+    gelu_tanh: bool = False
+
+
+FAMILIES: dict[str, Traits] = {
+    "llama": Traits("rmsnorm", False, True, False, False, False, 1.0),
+    "qwen3": Traits("rmsnorm", False, True, True, False, False, 1.0),
+    "neox": Traits("layernorm", True, False, False, False, True, 0.25),
+    "gpt2": Traits("layernorm", True, False, False, True, False, 0.0, gelu_tanh=True),
+}

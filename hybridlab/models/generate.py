@@ -1,0 +1,129 @@
+"""Decoding: greedy, or sampled with temperature, top-k and top-p; with the cache, or without it as a check.
+
+hybridlab generate RUN "def main(" --max-new-tokens 40
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hybridlab.errors import UserError
+from hybridlab.models.cache import KVCache
+
+if TYPE_CHECKING:
+    from hybridlab.models.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """temperature 0 is greedy. top_k keeps the k likeliest tokens, top_p the fewest that hold that much probability."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise UserError(f"temperature {self.temperature}: it must be 0 (greedy) or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top_k {self.top_k}: it must be 1 or more")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top_p {self.top_p}: it must be above 0 and at most 1")
+        if self.temperature == 0 and (self.top_k is not None or self.top_p is not None):
+            raise UserError("top_k and top_p have no effect on greedy decoding; give a temperature above 0")
+
+    def pick(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """logits (B, V) → tokens (B,). Draws come from the CPU, so that every device picks alike."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        scores = (logits.float() / self.temperature).cpu()
+        if self.top_k is not None:
+            least = scores.topk(min(self.top_k, scores.shape[-1])).values[:, -1:]
+            scores = scores.masked_fill(scores < least, float("-inf"))
+        if self.top_p is not None:
+            ordered, order = scores.softmax(-1).sort(dim=-1, descending=True)
+            # A token stays while what stands before it holds less than p: the likeliest always does.
+            dropped = ordered.cumsum(-1) - ordered >= self.top_p
+            scores = scores.masked_fill(dropped.gather(1, order.argsort(-1)), float("-inf"))
+        return torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0].to(logits.device)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """tokens (B, longest): prompts with their continuations, padded with 0 to the right. lengths: of each row."""
+
+    tokens: Tensor
+    lengths: list[int]
+
+    def rows(self) -> list[list[int]]:
+        return [row[:length] for row, length in zip(self.tokens.tolist(), self.lengths, strict=True)]
+
+
+def generate(
+    model: Decoder,
+    input_ids: Tensor,
+    max_new_tokens: int,
+    lengths: list[int] | None = None,
+    use_cache: bool = True,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop_token: int | None = None,
+) -> Generated:
+    """Continue prompts (B, S), padded to the right where `lengths` says so, by up to `max_new_tokens` each.
+
+    A row ends after `stop_token`, which it keeps.
+    """
+    sampling, generator = Sampling(temperature, top_k, top_p), torch.Generator().manual_seed(seed)
+    lengths = _checked_lengths(input_ids, lengths, max_new_tokens)
+    rows = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
+    stopped = [False] * len(rows)
+    cache = KVCache(model, len(rows), max(lengths) + max_new_tokens) if use_cache else None
+    new, new_lengths = input_ids, lengths
+    with torch.no_grad():
+        for _ in range(max_new_tokens):
+            logits = _last_logits(model, new, new_lengths, cache)
+            picked = sampling.pick(logits, generator).tolist()
+            for row, token in enumerate(picked):
+                if not stopped[row]:
+                    rows[row].append(token)
+                    stopped[row] = token == stop_token
+            if all(stopped):
+                break
+            if cache is None:
+                new_lengths = [len(row) for row in rows]
+                new = _padded(rows, input_ids.device)
+            else:
+                new, new_lengths = torch.tensor(picked, device=input_ids.device)[:, None], [1] * len(rows)
+    return Generated(_padded(rows, input_ids.device), [len(row) for row in rows])
+
+
+def _last_logits(model: Decoder, tokens: Tensor, lengths: list[int], cache: KVCache | None) -> Tensor:
+    """Logits (B, V) after the last token of every row."""
+    ends = torch.tensor(lengths, device=tokens.device)
+    mask = None
+    if min(lengths) < tokens.shape[1]:
+        mask = torch.arange(tokens.shape[1], device=tokens.device)[None] < ends[:, None]
+    logits = model(tokens, attention_mask=mask, cache=cache).logits
+    return logits[torch.arange(len(lengths), device=tokens.device), ends - 1]
+
+
+def _checked_lengths(input_ids: Tensor, lengths: list[int] | None, max_new_tokens: int) -> list[int]:
+    if input_ids.dim() != 2 or input_ids.shape[1] == 0:
+        raise UserError("generate: prompts are (batch, tokens) with one token at least")
+    if max_new_tokens < 1:
+        raise UserError(f"generate: max_new_tokens {max_new_tokens} must be 1 or more")
+    lengths = [input_ids.shape[1]] * len(input_ids) if lengths is None else [int(n) for n in lengths]
+    if len(lengths) != len(input_ids) or not all(1 <= n <= input_ids.shape[1] for n in lengths):
+        raise UserError(f"generate: lengths {lengths} must give 1 to {input_ids.shape[1]} tokens for each prompt")
+    return lengths
+
+
+def _padded(rows: list[list[int]], device: torch.device) -> Tensor:
+    longest = max(len(row) for row in rows)
+    return torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=device)

@@ -1,0 +1,44 @@
+"""Scalar gates under L1: ConSA's ablation without its L0-Lagrangian (section 5.4, Eq. 12 and 13).
+
+Every unit has a gate in [0, 1], 1 at first, that mixes full attention and a window; the loss adds 0.05 times the mean
+gate. Nothing ties the gates to the target: at the end the units with the lowest gates become windows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridlab.config.schema import L1GatesConfig, Shape
+from hybridlab.structure.units import LearnedAllocation
+from hybridlab.training.engine import Run
+from hybridlab.training.optimizer import Group
+
+
+class L1Gates(LearnedAllocation):
+    """The controller; `scores` are the gates."""
+
+    config: L1GatesConfig
+
+    def __init__(self, config: L1GatesConfig, shape: Shape, window: int) -> None:
+        super().__init__(config, shape, window, initial_score=1.0)
+
+    def parameter_groups(self) -> list[Group]:
+        return [self.group("gates", ["scores"], self.config.gate_lr)]
+
+    def forward_inputs(self, step: int) -> dict[str, Any]:
+        return self.gates(self.scores)
+
+    def penalty(self, step: int) -> Tensor:
+        return self.config.strength * self.scores.abs().mean()
+
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
+        with torch.no_grad():
+            self.scores.clamp_(0, 1)
+            return {"mean_gate": float(self.scores.mean()), "gate_spread": float(self.scores.std())}
+
+    def finish(self, run: Run) -> dict[str, Any]:
+        gates = self.scores.detach()
+        return self.fix(run, self.ranked_masks(), {"mean_gate": float(gates.mean()), "gate_spread": float(gates.std())})

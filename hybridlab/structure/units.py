@@ -1,0 +1,83 @@
+"""The units that an allocation of attention is learned over, and what every way of learning it shares.
+
+A unit is a layer or a KV head. Each has a score; the units with the lowest scores become windows, as many as the target
+asks. At the end the map is fixed, and masks.json says which unit became what.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridlab.config.schema import ControllerConfig, Schedule, Shape
+from hybridlab.files import write_json
+from hybridlab.plan.attention_map import AttentionMap, exact_count
+from hybridlab.training.engine import Run
+from hybridlab.training.hooks import Hook
+from hybridlab.training.optimizer import Group
+
+
+class LearnedAllocation(Hook):
+    """A controller with one score per unit: scores (L, 1) for layers, (L, K) for heads.
+
+    A row is a set of units that meets the target by itself: every layer (head-single), or the whole model.
+    """
+
+    def __init__(self, config: ControllerConfig, shape: Shape, window: int, initial_score: float) -> None:
+        self.config, self.shape, self.window, self.name = config, shape, window, config.kind
+        by_layer, single = config.granularity == "layer", config.granularity == "head-single"
+        units = 1 if by_layer else shape.kv_heads
+        per_row = units if single else units * shape.layers
+        unit = "layers" if by_layer else "KV heads of a layer" if single else "KV heads"
+        self.windows_per_row = exact_count(config.rho, per_row, unit, config.nearest)
+        self.num_rows = shape.layers if single else 1
+        self.target = self.windows_per_row / per_row
+        self.scores = torch.full((shape.layers, units), initial_score)
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """What is learned beside the model, by name."""
+        return {"scores": self.scores}
+
+    def begin(self, run: Run) -> None:
+        for name, tensor in self.own_tensors().items():
+            setattr(self, name, tensor.to(run.device).requires_grad_())
+
+    def group(
+        self, name: str, tensors: list[str], lr: float, maximize: bool = False, schedule: Schedule | None = None
+    ) -> Group:
+        """An optimizer group of own tensors: fp32, undecayed, outside the clipping."""
+        named = {f"{self.name}.{key}": self.own_tensors()[key] for key in tensors}
+        return Group(name, named, lr, tuple(self.config.betas), maximize=maximize, clipped=False, schedule=schedule)
+
+    def gates(self, per_unit: Tensor) -> dict[str, Any]:
+        """Forward inputs: layer → gate (K,) of its mixed heads."""
+        return {"gates": dict(enumerate(per_unit.expand(-1, self.shape.kv_heads)))}
+
+    def ranked_masks(self) -> list[list[int]]:
+        """Rows of 1 (full) and 0 (window): in every row the lowest scores become windows (ties: the lower unit first)."""
+        rows = self.scores.detach().reshape(self.num_rows, -1)
+        order = rows.argsort(dim=1, stable=True)
+        kept = torch.ones_like(rows, dtype=torch.int).scatter_(1, order[:, : self.windows_per_row], 0)
+        return self.to_heads(kept.view_as(self.scores))
+
+    def to_heads(self, kept: Tensor) -> list[list[int]]:
+        return kept.int().expand(-1, self.shape.kv_heads).tolist()
+
+    def fix(self, run: Run, masks: list[list[int]], results: dict[str, Any]) -> dict[str, Any]:
+        """Give the model its final map, write masks.json, return the results for the record."""
+        chosen = AttentionMap.from_masks(masks, self.window)
+        results = {"rho": self.config.rho, "target": self.target, "realised_sparsity": chosen.sparsity(), **results}
+        scores = [[round(value, 6) for value in row] for row in self.scores.detach().tolist()]
+        content = {
+            "masks": chosen.masks(),
+            "window": self.window,
+            "granularity": self.config.granularity,
+            **results,
+            "scores": scores,
+            "source_run": (run.folder.info() or {}).get("hash"),
+        }
+        write_json(run.folder.path / "masks.json", content)
+        run.change_structure("masks-fixed", attention_map=chosen)
+        return {**results, "granularity": self.config.granularity, "masks": chosen.masks(), "scores": scores}

@@ -1,0 +1,230 @@
+"""Cached decoding gives the logits of the full pass: any map, plan and family, unequal prompts, any split."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybridlab.accounting.cache import kv_bytes
+from hybridlab.config.schema import Shape
+from hybridlab.errors import UserError
+from hybridlab.models.build import build_model
+from hybridlab.models.cache import KVCache
+from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.plan.attention_map import AttentionMap, Full, Window
+from hybridlab.plan.plan import Plan
+
+FAMILIES = {
+    "llama": {"family": "llama"},
+    "qwen3": {"family": "qwen3"},
+    "neox": {"family": "neox", "rotary_fraction": 0.5},
+    "gpt2": {"family": "gpt2", "max_positions": 64},
+}
+MASKS = [[0, 1], [1, 1], [0, 0]]
+
+
+def build(family="qwen3", window=5, plan=lambda p: p, masks=MASKS, seed=0):
+    shape = Shape(
+        layers=3,
+        width=24,
+        heads=4,
+        kv_heads=2,
+        head_width=8,
+        ffn_width=40,
+        vocab=61,
+        init={"std": 0.2},
+        **FAMILIES[family],
+    )
+    made = Decoder(shape, plan(Plan.plain(3, shape.traits.parallel)), AttentionMap.from_masks(masks, window))
+    draw_weights(made, seed)
+    return made.double()
+
+
+def prompts(lengths, vocab=61, seed=0):
+    ids = torch.randint(vocab, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(seed))
+    return ids, torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+
+
+def cached_logits(model, ids, mask, cuts, capacity=None):
+    """The whole sequence through the cache in pieces."""
+    cache = KVCache(model, len(ids), capacity)
+    parts = []
+    for start, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
+        parts.append(model(ids[:, start:end], attention_mask=mask[:, start:end], cache=cache).logits)
+    return torch.cat(parts, 1), cache
+
+
+PLANS = {
+    "plain": lambda p: p,
+    "head loop": lambda p: p.loop_heads(1, (0, 3), 2),
+    "one head of a group": lambda p: p.loop_heads(0, (1,), 1).loop_heads(2, (0, 1, 2), 1),
+    "swapped": lambda p: p.swap(0, 2).skip(1),
+    "dropped heads": lambda p: p.drop_heads(0, (1,), 4),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cuts", [(), (1,), (4, 5, 6, 20), tuple(range(1, 23))], ids=str)
+def test_cached_equals_full(family, plan, cuts):
+    model = build(family, plan=PLANS[plan])
+    ids, mask = prompts([23, 9, 16])
+    with torch.no_grad():
+        wanted = model(ids, attention_mask=mask).logits
+        found, _ = cached_logits(model, ids, mask, cuts)
+    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_maps_windows_lengths_and_splits(data):
+    masks = data.draw(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=2), min_size=3, max_size=3))
+    lengths = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=4))
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(lengths) - 1), max_size=6))) if max(lengths) > 1 else []
+    capacity = data.draw(st.sampled_from([None, max(lengths), max(lengths) + 7]))
+    model = build(window=data.draw(st.integers(1, 12)), masks=masks)
+    ids, mask = prompts(lengths)
+    with torch.no_grad():
+        wanted = model(ids, attention_mask=mask).logits
+        found, _ = cached_logits(model, ids, mask, cuts, capacity)
+    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+
+
+def test_a_ring_that_forgets_nothing_would_fail():
+    """Positive control: with a window one too wide the cached logits differ."""
+    model, wide = build(window=5), build(window=6)
+    ids, mask = prompts([20])
+    with torch.no_grad():
+        assert (cached_logits(wide, ids, mask, (7,))[0] - model(ids).logits).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("context", [3, 5, 12, 40])
+def test_bytes_are_the_planners(context):
+    plan = PLANS["head loop"]
+    model = build(plan=plan).float()
+    ids, mask = prompts([context, context])
+    with torch.no_grad():
+        _, cache = cached_logits(model, ids, mask, (), capacity=context)
+    planned = kv_bytes(model.shape, model.plan, model.attention_map, context, "fp32")
+    tensors = {t.data_ptr(): t for slot in cache.slots.values() for t in slot.tensors()}
+    assert sum(t.numel() * 4 for t in tensors.values()) == cache.bytes == 2 * planned
+
+
+def test_a_half_windowed_cache_is_half_as_large():
+    shape = Shape(family="qwen3", layers=4, width=8, heads=4, kv_heads=4, head_width=2, ffn_width=8, vocab=16)
+    plan, context = Plan.plain(4), 32768
+    half = AttentionMap.rule(4, 4, "head", 0.5, 512)
+    sizes = []
+    for attention_map in (half, AttentionMap.uniform(4, 4, Full())):
+        model = Decoder(shape, plan, attention_map)
+        draw_weights(model, 0)
+        cache = KVCache(model, 1, context)
+        with torch.no_grad():
+            for _ in range(2):
+                model(torch.zeros(1, 700, dtype=torch.long), cache=cache)
+        assert cache.bytes == kv_bytes(shape, plan, attention_map, context, "fp32")
+        sizes.append(cache.bytes)
+    assert sizes[0] / sizes[1] <= 0.52
+
+
+def test_what_a_cache_cannot_do_is_refused():
+    model = build()
+    ids, mask = prompts([6])
+    cache = KVCache(model, 1, capacity=8)
+    model(ids, cache=cache)
+    with pytest.raises(UserError, match="9 tokens do not fit into its capacity of 8"):
+        model(ids[:, :3], cache=cache)
+    for arguments in ({"need": "full"}, {"segment_ids": mask.long()}, {"position_ids": torch.arange(6)}):
+        with pytest.raises(UserError, match="cache"):
+            model(ids, cache=cache, **arguments)
+    with pytest.raises(UserError, match="another batch size or another plan"):
+        model(ids.repeat(2, 1), cache=cache)
+    with pytest.raises(UserError, match="another plan"):
+        model.with_plan(model.plan.skip(0))(ids[:, :1], cache=cache)
+    with pytest.raises(UserError, match="mixed heads"):
+        KVCache(build_model("consa"), 1)
+    with pytest.raises(UserError, match="to the right"):
+        model(ids, attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1]]))
+    with pytest.raises(UserError, match="learned positions 0 to 63"):
+        gpt2 = build("gpt2")
+        gpt2(torch.zeros(1, 65, dtype=torch.long))
+
+
+# ---- generation ----
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generation_is_the_same_without_the_cache(family):
+    model = build(family)
+    ids, _ = prompts([17, 3, 9])
+    arguments = {"max_new_tokens": 20, "lengths": [17, 3, 9]}
+    cached, plain = model.generate(ids, **arguments), model.generate(ids, use_cache=False, **arguments)
+    assert cached.rows() == plain.rows() and cached.lengths == [37, 23, 29]
+    single = [model.generate(ids[i : i + 1, :n], 20).rows()[0] for i, n in enumerate([17, 3, 9])]
+    assert cached.rows() == single
+
+
+def test_greedy_takes_the_likeliest():
+    model = build()
+    ids, _ = prompts([5])
+    rows = model.generate(ids, 6).rows()[0]
+    with torch.no_grad():
+        logits = model(torch.tensor([rows])).logits[0]
+    assert rows[5:] == logits[4:-1].argmax(-1).tolist()
+
+
+def test_sampling_keeps_to_its_limits():
+    from hybridlab.models.generate import Sampling
+
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(4000, 1)
+    generator = torch.Generator().manual_seed(0)
+
+    def shares(**settings):
+        return torch.bincount(Sampling(temperature=1.0, **settings).pick(logits, generator), minlength=4) / 4000
+
+    torch.testing.assert_close(shares(), torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.03, rtol=0)
+    torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.03, rtol=0)
+    torch.testing.assert_close(shares(top_p=0.8), torch.tensor([0.625, 0.375, 0, 0]), atol=0.03, rtol=0)
+    assert shares(top_p=0.81)[2] > 0 and shares(top_p=1e-6)[0] == 1 and shares(top_k=99)[3] > 0
+    assert (Sampling().pick(logits, generator) == 0).all()
+    cold = Sampling(temperature=1e-4).pick(logits, generator)
+    assert (cold == 0).all()
+
+
+def test_a_seed_fixes_the_draws_and_a_stop_token_ends_a_row():
+    model = build()
+    ids, _ = prompts([5, 5])
+    draw = {"temperature": 1.0, "top_k": 20}
+    assert model.generate(ids, 12, seed=3, **draw).rows() == model.generate(ids, 12, seed=3, **draw).rows()
+    assert model.generate(ids, 12, seed=3, **draw).rows() != model.generate(ids, 12, seed=4, **draw).rows()
+    free = model.generate(ids, 12).rows()
+    stopped = model.generate(ids, 12, stop_token=free[0][7]).rows()
+    assert stopped[0] == free[0][: free[0].index(free[0][7], 5) + 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -1.0},
+        {"top_k": 0, "temperature": 1.0},
+        {"top_p": 0.0, "temperature": 1.0},
+        {"top_p": 1.5, "temperature": 1.0},
+        {"top_k": 3},
+        {"lengths": [0]},
+        {"lengths": [9]},
+        {"lengths": [1, 1]},
+        {"max_new_tokens": 0},
+    ],
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(UserError):
+        build().generate(torch.zeros(1, 4, dtype=torch.long), **{"max_new_tokens": 3, **wrong})
+
+
+def test_windows_alone_keep_only_w():
+    model = build(masks=[[0, 0]] * 3, window=4)
+    assert all(kind == Window(4) for row in model.attention_map.layers for kind in row)
+    ids, mask = prompts([30])
+    with torch.no_grad():
+        _, cache = cached_logits(model, ids, mask, (11,))
+    assert all(t.shape[2] == 4 for slot in cache.slots.values() for t in slot.tensors())
