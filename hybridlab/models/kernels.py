@@ -237,8 +237,9 @@ def require_kernel(kernel: str, device: torch.device, training: bool) -> None:
 def choose(kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool) -> str:
     """The kernel that runs for one kind of head.
 
-    `auto` follows measurement: on a CPU in bf16 the plain products beat torch's fused kernel at short lengths
-    (about 4 × at 128 positions); from there on a window is cheapest as blocks and full attention fused.
+    `auto` follows measurement: on a CPU in bf16 a training step of `tiny` at 128 positions took 0.13 s with the plain
+    products and 0.26 s with torch's fused kernel (medians of 20 on two cores). At longer lengths a window is cheapest as
+    blocks, and full attention fused.
     """
     if kernel == "banded" and window is None:
         return "sdpa"
