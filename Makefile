@@ -15,7 +15,7 @@ reproduce: $(VENV)/installed
 	$(BIN)/hybridlab reproduce consa-table1 --scale $(SCALE)
 
 test: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests

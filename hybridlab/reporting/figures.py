@@ -137,8 +137,8 @@ def _lines(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
     for i, series in enumerate(shown):
         style = {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)], "linewidth": 1.3}
         ax.plot(series["data"]["x"], series["data"]["y"], label=series["label"], **style)
-    if panel["target"] is not None:
-        ax.axhline(panel["target"], color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))
+    for target in panel["targets"]:
+        ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))
     _labels(ax, plot.x_label, plot.y_label)
     ax.legend(fontsize=7, frameon=False)
 

@@ -29,7 +29,7 @@ def panel_data(plot: Plot, panel: Panel, records: dict[str, Record]) -> dict[str
         record = records.get(entry.cell)
         numbers = None if record is None else KINDS[plot.kind](plot, record)
         series.append({"label": entry.label, "cell": entry.cell, "run": record and record["hash"], "data": numbers})
-    return {"title": panel.title, "target": panel.target, "series": series}
+    return {"title": panel.title, "targets": panel.targets, "series": series}
 
 
 def moving_average(values: list[float], width: int) -> list[float]:

@@ -87,8 +87,8 @@ class Series(Strict):
 class Panel(Strict):
     title: str = ""
     series: list[Series]
-    target: float | None = None
-    """A dashed line at the value aimed at."""
+    targets: list[float] = []
+    """Dotted lines at the values aimed at."""
 
 
 class Plot(Strict):
