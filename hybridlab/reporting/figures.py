@@ -118,12 +118,14 @@ def draw(data: dict[str, Any], plot: Plot) -> Figure:
         _DRAWN[plot.kind](ax, panel, plot)
         ax.set_title(panel["title"], fontsize=9)
         ax.tick_params(labelsize=7)
+    if plot.kind in ("layer masks", "head masks", "stages"):
+        _name_kinds(figure)
     return figure
 
 
 def _height(plot: Plot, panels: list[dict[str, Any]]) -> float:
     if plot.kind == "layer masks":
-        return 1.0 + 0.3 * max(len(panel["series"]) for panel in panels)
+        return 1.3 + 0.3 * max(len(panel["series"]) for panel in panels)
     return _HEIGHT
 
 
@@ -136,6 +138,7 @@ def _lines(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
     shown = [series for series in panel["series"] if series["data"]]
     for i, series in enumerate(shown):
         style = {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[i % len(STYLES)], "linewidth": 1.3}
+        style["marker"] = "o" if plot.kind == "scores" else None
         ax.plot(series["data"]["x"], series["data"]["y"], label=series["label"], **style)
     for target in panel["targets"]:
         ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))
@@ -160,11 +163,12 @@ def _two_colours() -> Any:
     return ListedColormap([WINDOW, FULL])
 
 
-def _name_kinds(ax: Axes) -> None:
+def _name_kinds(figure: Figure) -> None:
+    """One legend for all panels, below them."""
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=FULL, label="full attention"), Patch(facecolor=WINDOW, label="window")]
-    ax.legend(handles=handles, fontsize=6, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.28))
+    figure.legend(handles=handles, fontsize=7, frameon=False, ncols=2, loc="outside lower center")
 
 
 def _layer_masks(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
@@ -177,7 +181,6 @@ def _layer_masks(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
     ax.set_yticks(range(len(shown)), [series["label"] for series in shown])
     ax.set_xticks(range(len(grid[0])), range(1, len(grid[0]) + 1))
     _labels(ax, plot.x_label, plot.y_label)
-    _name_kinds(ax)
 
 
 def _head_masks(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
@@ -192,7 +195,6 @@ def _head_masks(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
     ax.set_yticks(range(len(grid)), range(1, len(grid) + 1))
     panel["title"] = series["label"]
     _labels(ax, plot.x_label, plot.y_label)
-    _name_kinds(ax)
 
 
 def _stages(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
@@ -238,7 +240,6 @@ def _mask_of_one_layer(ax: Axes, numbers: dict[str, Any]) -> None:
     ax.set_xticks(places, [f"head {i + 1}\nα = {score:.1f}" for i, score in enumerate(scores)])
     ax.set_yticks([])
     _labels(ax, f"layer {mixed + 1}: key positions", "query positions")
-    _name_kinds(ax)
 
 
 _DRAWN = {
