@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -168,7 +169,10 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
         q, k, v = q.detach(), k.detach(), v.detach()
     mask = _flex_mask(visible, q.shape[0], q.shape[2], q.device)
     run = _compiled_flex() if q.device.type == "cuda" else flex_attention
-    return run(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+    with warnings.catch_warnings():
+        # Uncompiled on a CPU it says at length that compiling would be faster; there it is a check, not a fast path.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return run(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
 
 @lru_cache(maxsize=1)

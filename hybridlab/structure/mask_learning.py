@@ -7,8 +7,9 @@ Every unit (a layer, or a KV head) has a parameter α; its mask z ~ hard concret
 maximised in λ and φ (Eq. 10). `head-single` has its own λ and φ, and its own target, in every layer.
 
 What the paper leaves open, and what is done here: its one stated learning rate (3e-4 for 1,000 steps) can move α by
-0.16 at most, so masks and multipliers have peak rates of their own (by default 0.2 and 0.5), constant but for the last 30 %. One z is drawn per optimizer
-step, from (seed, step), and shared by its micro-batches. α, λ and φ are fp32, undecayed and outside the clipping.
+0.16 at most, so masks and multipliers have rates of their own (by default 0.2 and 0.5), constant but for the last 30 %
+of the steps. One z is drawn per optimizer step, from (seed, step), and shared by its micro-batches. α, λ and φ are fp32,
+undecayed and outside the clipping.
 """
 
 from __future__ import annotations
