@@ -55,13 +55,24 @@ def data_layer(data: str) -> Layer:
 
 
 def _place_window(layer: Layer) -> Layer:
+    """Give the size's window to the map; where that has no windows, to the measurement of the tasks."""
     values = dict(layer.values)
     window = values.pop("window", None)
     mapping = values.get("map")
-    if window is not None and isinstance(mapping, dict) and mapping.get("kind") in WINDOWED_KINDS:
+    if window is None or not isinstance(mapping, dict):
+        return Layer(values, layer.origins)
+    origins = {("map", "window"): layer.origin(("window",)), **layer.origins}
+    if mapping.get("kind") in WINDOWED_KINDS:
         values["map"] = {"window": window, **mapping}
-        return Layer(values, {("map", "window"): layer.origin(("window",)), **layer.origins})
-    return Layer(values, layer.origins)
+    elif _has_tasks(values) and isinstance(values.get("evaluation", {}), dict):
+        values["evaluation"] = {"task_window": window, **values.get("evaluation", {})}
+    return Layer(values, origins)
+
+
+def _has_tasks(values: dict[str, Any]) -> bool:
+    data = values.get("data")
+    mix = data.get("mix") if isinstance(data, dict) else None
+    return isinstance(mix, dict) and mix.get("text", 1) != 1
 
 
 def identity(config: RunConfig) -> dict[str, Any]:

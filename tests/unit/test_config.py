@@ -95,6 +95,13 @@ def test_window_of_the_size_reaches_the_map_and_can_be_overridden():
     assert resolve("rule-swa", "tiny", settings=["map.window=7"]).map.window == 7
 
 
+def test_a_dense_model_is_measured_by_the_sizes_window_where_there_are_tasks():
+    assert resolve("vanilla", "tiny", "recall").evaluation.task_window == 8
+    assert resolve("vanilla", "tiny", "recall", settings=["evaluation.task_window=5"]).evaluation.task_window == 5
+    assert resolve("vanilla", "tiny").evaluation.task_window is None
+    assert resolve("all-window", "tiny", "recall", settings=["window=4"]).evaluation.task_window is None
+
+
 def test_hash_covers_what_matters_and_nothing_else():
     base = resolve("vanilla", "tiny")
     assert run_hash(base) == run_hash(resolve("vanilla", "tiny", settings=["runtime.micro_batch_rows=2"]))

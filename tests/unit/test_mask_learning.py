@@ -68,7 +68,7 @@ def test_the_lagrangian_overshoots_then_settles(granularity, rho):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        path.append(float(made.expected_sparsity().mean()))
+        path.append(float(made.expected_sparsity().detach().mean()))
         lambdas.append(float(made.lambda_.min()))
         phis.append(float(made.phi.min()))
     assert max(path) > rho + 0.05, "no overshoot"
