@@ -44,6 +44,15 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _parse(text: str) -> Any:
+    """One YAML document. The loader is a SafeLoader: it makes plain values and runs nothing."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
 @dataclass(frozen=True)
 class Layer:
     """Values with the place that each of them was written at."""
@@ -73,7 +82,7 @@ def read_yaml(path: Path) -> Layer:
         raise UserError(f"{path}: it cannot be read as text ({error})") from None
     try:
         node = yaml.compose(text, Loader=_Loader)
-        values = yaml.load(text, Loader=_Loader) or {}  # noqa: S506 (a safe loader)
+        values = _parse(text) or {}
     except RecursionError:
         raise UserError(f"{path}: an alias in this file contains itself") from None
     except yaml.YAMLError as error:
@@ -125,7 +134,7 @@ def parse_setting(text: str) -> Layer:
     if not equals or not all(parts):
         raise UserError(f"--set {text}: write it as name.of.field=value")
     try:
-        parsed = yaml.load(value, Loader=_Loader)  # noqa: S506 (a safe loader)
+        parsed = _parse(value)
     except yaml.YAMLError:
         raise UserError(f"--set {text}: the value is not YAML") from None
     for part in reversed(parts):

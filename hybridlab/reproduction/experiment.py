@@ -35,7 +35,6 @@ class Column(Strict):
     compute: dict[str, Any] | None = None
     """An analytic function with its arguments; see reproduction/analytic.py."""
     factor: float = 1.0
-    better: Literal["higher", "lower"] | None = None
     panel: str = "measured"
 
 

@@ -7,6 +7,7 @@ from hybridlab.config import schema
 from hybridlab.config.loading import Layer, check, load_file, merge, parse_setting, preset_names, read_yaml
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
+from hybridlab.reproduction import experiment
 
 
 def test_every_arch_and_size_resolves():
@@ -129,7 +130,7 @@ def test_every_field_is_read_somewhere():
     package = Path(schema.__file__).resolve().parent.parent
     code = "\n".join(p.read_text() for p in package.rglob("*.py") if p.name != "schema.py")
     own = Path(schema.__file__).read_text()
-    for name, model in vars(schema).items():
+    for name, model in [*vars(schema).items(), *vars(experiment).items()]:
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or name == "Strict":
             continue
         for field in model.model_fields:
