@@ -29,12 +29,14 @@ TRAINING_FACTOR = 3
 
 @dataclass(frozen=True)
 class Convention:
-    """How a paper counts. `full_keys` and `window_keys`: keys charged to each query, from the length (and window)."""
+    """How a paper counts. `full_keys` and `window_keys`: keys charged to each query, from the length (and window).
+    `embedding`: training FLOPs per token that it charges for the lookup of the embeddings, in units of V·d."""
 
     name: str
     source: str
     full_keys: Callable[[int], float]
     window_keys: Callable[[int, int], float]
+    embedding: float = 0
 
 
 def _exact_window_pairs(length: int, window: int) -> float:
@@ -56,6 +58,7 @@ CONVENTIONS = {
         Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys),
         Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: min(w, s) / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
+        Convention("sgt", "SGT: square, and 4·V·d a token in training for embeddings", lambda s: s, min, embedding=4),
         Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
 }
@@ -91,7 +94,8 @@ def ledger(shape: Shape, plan: Plan, attention_map: AttentionMap, seq_len: int, 
             breakdown[component] += amount
     breakdown["head"] += 2 * shape.vocab * shape.width * seq_len
     forward = sum(breakdown.values())
-    return Cost(forward, TRAINING_FACTOR * forward, "FLOPs per sequence", dict(breakdown))
+    embedding = rules.embedding * shape.vocab * shape.width * seq_len
+    return Cost(forward, TRAINING_FACTOR * forward + embedding, "FLOPs per sequence", dict(breakdown))
 
 
 def _visit_cost(

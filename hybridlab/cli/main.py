@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 
 from hybridlab import __version__
-from hybridlab.cli import ablate, data, evaluate, generate, learn_masks, listing, plan, pretrain, report, reproduce
+from hybridlab.cli import (
+    ablate,
+    analyze,
+    data,
+    evaluate,
+    generate,
+    learn_masks,
+    listing,
+    plan,
+    pretrain,
+    report,
+    reproduce,
+)
 from hybridlab.errors import Interrupted, RunFailed, UserError
 
 app = typer.Typer(
@@ -23,6 +35,7 @@ app.command("pretrain")(pretrain.pretrain)
 app.command("learn-masks")(learn_masks.learn_masks)
 app.command("ablate")(ablate.ablate)
 app.command("eval")(evaluate.evaluate)
+app.command("analyze")(analyze.analyze)
 app.command("generate")(generate.generate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)

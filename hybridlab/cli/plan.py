@@ -29,9 +29,11 @@ def plan(
     from hybridlab.config.loading import load_file
     from hybridlab.config.resolve import resolve
     from hybridlab.files import write_text
+    from hybridlab.reproduction.schedule_cost import whole_run
 
     resolved = resolve(arch, size or "tiny", layers=[load_file(config)] if config else [], settings=sets or [])
     summary = summarize(resolved, seq_len or resolved.training.seq_len)
+    summary["run"] = whole_run(resolved)
     drawn = [DrawnVisit(**row) for row in summary["drawing"]]
     if svg is not None:
         write_text(svg, as_svg(drawn, f"{arch} {resolved.size}"))
@@ -45,6 +47,8 @@ def plan(
     out = o.console()
     out.print(f"{arch} {resolved.size}", style="bold")
     out.print(f"plan: {summary['plan']}", highlight=False)
+    if summary["run"]["grows_to"]:
+        out.print(f"grows to (for any layers and heads): {summary['run']['grows_to']}", highlight=False)
     out.print(as_text(drawn), highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
     table.add_column("")
@@ -56,4 +60,9 @@ def plan(
     for name, share in summary["flops"]["executed"]["breakdown"].items():
         table.add_row(f"  of them {name} (executed)", f"{share:.4g}")
     table.add_row("KV cache, bf16 (bytes)", f"{summary['kv_bytes']:,}")
+    run = summary["run"]
+    table.add_row(f"whole run of {run['steps']:,} steps, tokens", f"{run['tokens']:,}")
+    table.add_row("whole run, training FLOPs (executed)", f"{run['training_flops']:.4g}")
+    if run["overhead_percent"]:
+        table.add_row("  more than with its plan at the start", f"{run['overhead_percent']:.2f} %")
     out.print(table)

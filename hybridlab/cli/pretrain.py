@@ -22,6 +22,12 @@ def pretrain(
     masks: Annotated[
         Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")
     ] = None,
+    entropy_of: Annotated[
+        str | None,
+        typer.Option(
+            "--entropy-of", help="Loop the layers of the highest entropy in this run (block-loop, attention-loop)."
+        ),
+    ] = None,
     nearest: Annotated[bool, typer.Option("--nearest", help="Take the nearest sparsity that can be met.")] = False,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
@@ -36,5 +42,5 @@ def pretrain(
 
     layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch)
     runs = Runs(runs_dir)
-    resolved = compose(arch, size, data, start, runs, config, layer, sets or [])
+    resolved = compose(arch, size, data, start, runs, config, layer, sets or [], entropy_of)
     train_and_print(resolved, run_dir, runs, "pretrain", as_json)

@@ -68,6 +68,8 @@ def train_and_print(config: RunConfig, run_dir: Path | None, runs: Runs, title: 
     for name, numbers in record["controllers"].items():
         print_mapping(name, {k: v for k, v in numbers.items() if not isinstance(v, list)})
     out = console()
+    if record["events"]:
+        out.print(f"plan at the end: {record['structure']['plan']}", highlight=False)
     out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     if (folder.path / "masks.json").exists():
         out.print(f"masks: {folder.path / 'masks.json'}", highlight=False, soft_wrap=True)

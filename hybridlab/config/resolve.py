@@ -15,6 +15,7 @@ NUMERICS_VERSION = 1
 """Bumped by hand when the same configuration gives other numbers than before, so that old runs are not reused."""
 
 WINDOWED_KINDS = ("window", "rule", "mixed")
+GROWING_KINDS = ("entropy-growth",)
 
 
 def resolve(
@@ -23,14 +24,15 @@ def resolve(
     """The checked configuration of `--arch`, `--size`, `--data`, further layers and `--set` texts, in this order.
 
     A size brings its own window w (512 in ConSA's models, 8 in tiny); `window: w` at the top overrides it, and the
-    map takes it where it has none of its own.
+    map takes it where it has none of its own. In the same way a size brings the times of a growth (`growth:`), which a
+    controller that grows takes where it has none.
     """
     named = Layer({"arch": arch, "size": size})
     stack = [load_preset("size", size), load_preset("arch", arch), named]
     if data is not None:
         stack.append(data_layer(data))
     stack += [*layers, *(_setting(text) for text in settings)]
-    return check(RunConfig, _place_window(merge(*stack)))
+    return check(RunConfig, _place_growth(_place_window(merge(*stack))))
 
 
 def _setting(text: str) -> Layer:
@@ -69,6 +71,25 @@ def _place_window(layer: Layer) -> Layer:
     return Layer(values, origins)
 
 
+def _place_growth(layer: Layer) -> Layer:
+    """Give the size's growth times to a controller that grows, and its start to layers chosen by entropy."""
+    values = dict(layer.values)
+    growth, controller, edits = values.pop("growth", None), values.get("controller"), values.get("plan")
+    if not isinstance(growth, dict):
+        return Layer(values, layer.origins)
+    if isinstance(controller, dict) and controller.get("kind") in GROWING_KINDS:
+        values["controller"] = {**growth, **controller}
+    if isinstance(edits, list) and all(isinstance(edit, dict) for edit in edits) and "start_step" in growth:
+        choices = symbolic_layers(edits)
+        values["plan"] = [
+            {**edit, "layers": {"step": growth["start_step"], **edit["layers"]}}
+            if edit.get("layers") in choices
+            else edit
+            for edit in edits
+        ]
+    return Layer(values, layer.origins)
+
+
 def _has_tasks(values: dict[str, Any]) -> bool:
     data = values.get("data")
     mix = data.get("mix") if isinstance(data, dict) else None
@@ -96,4 +117,11 @@ def parents(config: RunConfig) -> list[str]:
     needed = [config.init.run] if config.init else []
     if config.map.kind == "learned":
         needed.append(config.map.run)
+    needed += [choice["top_entropy_of"] for choice in symbolic_layers(config.plan)]
     return list(dict.fromkeys(needed))
+
+
+def symbolic_layers(edits: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The choices of layers in plan edits that another run's entropies decide."""
+    choices = [edit.get("layers") for edit in edits]
+    return [choice for choice in choices if isinstance(choice, dict) and "top_entropy_of" in choice]

@@ -10,27 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, MaskController, Schedule
 from hybridlab.config.families import FAMILIES, FamilyName, Norm, Traits
+from hybridlab.config.types import (
+    Beta,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Strict,
+    Width,
+    Window,
+)
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
-PositiveInt = Annotated[int, Field(ge=1, le=10**12)]
-Width = Annotated[int, Field(ge=1, le=10**6)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
-Window = Annotated[int, Field(ge=1, lt=2**31)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=10**12)]
 _WITH_PATHS = ("text", "jsonl", "shards", "file")
-Granularity = Literal["layer", "head-all", "head-single"]
-
-
-class Strict(BaseModel):
-    """No unknown keys, no silent conversions, no change after the check."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+Probe = Literal["entropy", "convergence", "contributions"]
 
 
 class Init(Strict):
@@ -42,6 +39,8 @@ class Init(Strict):
     embedding_std: Annotated[float, Field(gt=0, le=100)] = 0.02
     scale_outputs_by_depth: bool = False
     """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2)."""
+    truncate: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Draw nothing beyond this many standard deviations (OLMo: 3)."""
 
 
 class Shape(Strict):
@@ -149,63 +148,23 @@ class LearnedMap(Strict):
 MapConfig = Annotated[FullMap | WindowMap | RuleMap | MixedMap | ExplicitMap | LearnedMap, Field(discriminator="kind")]
 
 
-class Schedule(Strict):
-    """Learning rate as a factor of the peak, over optimizer steps."""
+class Observe(Strict):
+    """What is written down while a model trains, beside its loss."""
 
-    name: Literal["cosine", "wsd", "trapezoidal"] = "cosine"
-    """wsd: constant, then linear decay; trapezoidal: constant, then 1 - sqrt decay. All start with linear warm-up."""
-    warmup_steps: NonNegativeInt = 0
-    decay_fraction: Fraction = 0.2
-    """Share of all steps that decays (wsd and trapezoidal; a cosine decays from the end of the warm-up on)."""
-    final_ratio: Fraction = 0.1
+    entropy_every: PositiveInt
+    """Attention entropy of every head, every so many steps (SGT, Eq. 4)."""
 
 
-class MaskLearningConfig(Strict):
-    """ConSA stage 1 (section 4, appendix B). The paper states one learning rate, 3e-4, with which no mask can move.
+class TopEntropy(Strict):
+    """Layers of a plan edit that another run's entropies decide (SGT's Block Loop, section 5.1, "Baseline").
 
-    The expected sparsity overshoots and then returns to rho; how long that takes grows with rho, and the result says how
-    far from rho it ended and how many units had not decided.
+    The n layers with the highest mean head entropy in the run `top_entropy_of` after `step`; the first never loops.
     """
 
-    kind: Literal["mask-learning"]
-    rho: Fraction
-    granularity: Granularity = "head-all"
-    binarize: Literal["topk", "threshold"] = "topk"
-    nearest: bool = False
-    mask_lr: PositiveFloat = 0.2
-    multiplier_lr: PositiveFloat = 0.5
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    schedule: Schedule = Schedule(name="wsd", decay_fraction=0.3, final_ratio=0.02)
-    """Of these rates, apart from the model's: under a decaying one the multipliers never get back to zero."""
-    alpha_init: Finite = 5.0
-    temperature: PositiveFloat = 2 / 3
-    stretch: tuple[Finite, Finite] = (-0.1, 1.1)
-    target_warmup_steps: NonNegativeInt = 0
-    """Raise the target linearly from 0 to rho over these steps; 0 is the paper's fixed target."""
-
-    @model_validator(mode="after")
-    def _stretch_covers(self) -> MaskLearningConfig:
-        low, high = self.stretch
-        if not (low < 0 and high > 1):
-            raise ValueError(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does")
-        return self
-
-
-class L1GatesConfig(Strict):
-    """ConSA's ablation without the L0-Lagrangian (section 5.4, appendix C): scalar gates, L1, ranking."""
-
-    kind: Literal["l1-gates"]
-    rho: Fraction
-    granularity: Literal["layer", "head-all"] = "layer"
-    nearest: bool = False
-    gate_lr: PositiveFloat = 0.02
-    """Not stated in the paper; DuoAttention's released value."""
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    strength: NonNegativeFloat = 0.05
-    """Weight of the mean absolute gate in the loss (Eq. 13)."""
-
-
-ControllerConfig = Annotated[MaskLearningConfig | L1GatesConfig, Field(discriminator="kind")]
+    top_entropy_of: str
+    step: PositiveInt
+    n: PositiveInt
+    exclude: list[NonNegativeInt] = [0]
 
 
 class Mix(Strict):
@@ -296,6 +255,10 @@ class Evaluation(Strict):
     task_rows: PositiveInt = 384
     task_window: PositiveInt | None = None
     """The w that separates answers inside from answers outside; the map's own window where none is given."""
+    length_factors: list[Annotated[int, Field(ge=1, le=64)]] | None = None
+    """Validation also at these multiples of the training length, without any change of positions (SGT, table 4)."""
+    probes: list[Probe] | None = None
+    """Analyses of the final model that its record keeps; `hybridlab analyze` runs them on any run."""
 
 
 class InitFrom(Strict):
@@ -308,6 +271,8 @@ class Runtime(Strict):
     """What may differ between two starts of one run without making it another run."""
 
     micro_batch_rows: PositiveInt | None = None
+    activation_checkpointing: bool = False
+    """Compute the blocks' activations again in the backward pass instead of keeping them: less memory, more time."""
     kernel: Literal["auto", "eager", "sdpa", "banded", "flex", "xformers"] = "auto"
     device: str = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -326,6 +291,7 @@ class RunConfig(Strict):
     plan: list[dict[str, Any]] = []
     """Edits of the plain plan, in order: `{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}`."""
     controller: ControllerConfig | None = None
+    observe: Observe | None = None
     data: Data = Data()
     training: Training
     evaluation: Evaluation = Evaluation()
@@ -334,15 +300,26 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:
-        learns = self.controller is not None
+        learns = isinstance(self.controller, MaskController)
         if learns != isinstance(self.map, MixedMap):
             raise ValueError(
                 "a controller that learns masks and a map of kind mixed belong together; "
                 "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with masks that are learned"
             )
         positions = self.shape.max_positions
-        if positions is not None and self.training.seq_len > positions:
-            raise ValueError(f"training.seq_len {self.training.seq_len} is longer than shape.max_positions {positions}")
+        longest = self.training.seq_len * max(self.evaluation.length_factors or [1])
+        if positions is not None and longest > positions:
+            raise ValueError(f"sequences of {longest} tokens are longer than shape.max_positions {positions}")
+        for choice in [edit.get("layers") for edit in self.plan]:
+            if isinstance(choice, dict) and "top_entropy_of" in choice:
+                TopEntropy.model_validate(choice)
         if learns and self.plan:
             raise ValueError("masks are learned on the plain plan; leave `plan` empty")
+        if isinstance(self.controller, EntropyGrowthConfig):
+            self.controller.check_shape(self.shape.layers, self.shape.heads)
+            if self.controller.start_step >= self.training.steps:
+                raise ValueError(
+                    f"controller.start_step {self.controller.start_step}: nothing would grow in "
+                    f"{self.training.steps} steps; lower it, and controller.interval and fade_steps with it"
+                )
         return self

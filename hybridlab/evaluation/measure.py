@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hybridlab.analysis.probes import run_probe
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
@@ -42,18 +43,34 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
     splits = ("train", "validation") if whole else ("validation",)
     shards = [shard for split in splits for shard in getattr(corpus, split)]
     results["validation"] = validation(model, config, shards, corpus.bytes_per_token(*splits), context)
+    if config.evaluation.length_factors:
+        results["extrapolation"] = {
+            str(factor): validation(model, config, shards, corpus.bytes_per_token(*splits), context, factor)
+            for factor in config.evaluation.length_factors
+        }
     window = task_window(model, config)
     for number, task in enumerate(TASKS):
         if getattr(config.data.mix, task) > 0:
             results[task] = task_accuracy(model, config, corpus, context, task, number, window)
+    for probe in config.evaluation.probes or []:
+        results.setdefault("probes", {})[probe] = run_probe(probe, model, corpus, config.training.seq_len)
     return results
 
 
 def validation(
-    model: Decoder, config: RunConfig, shards: list[np.ndarray], bytes_per_token: float, context: AbstractContextManager
+    model: Decoder,
+    config: RunConfig,
+    shards: list[np.ndarray],
+    bytes_per_token: float,
+    context: AbstractContextManager,
+    factor: int = 1,
 ) -> dict[str, Any]:
-    """Mean loss in nats per token over evenly spaced windows; the standard error is over windows."""
-    windows = Windows(shards, config.training.seq_len)
+    """Mean loss in nats per token over evenly spaced windows; the standard error is over windows.
+
+    factor: windows of so many times the training length, and fewer of them, so that they hold as many tokens.
+    """
+    length = factor * config.training.seq_len
+    windows = Windows(shards, length)
     if not len(windows):
         return {
             "loss": None,
@@ -64,10 +81,10 @@ def validation(
             "bits_per_byte": None,
             "windows": [],
         }
-    count = min(config.evaluation.validation_windows, len(windows))
+    count = min(max(1, config.evaluation.validation_windows // factor), len(windows))
     chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
     losses: list[float] = []
-    for rows in chunks(chosen, model, config.training.seq_len):
+    for rows in chunks(chosen, model, length):
         tokens = torch.from_numpy(np.stack([windows[int(i)] for i in rows])).to(_device(model))
         with torch.no_grad(), context:
             losses += token_losses(model(tokens).logits, tokens).double().mean(1).tolist()

@@ -21,10 +21,12 @@ NEEDS = ("none", "last_row", "full")
 
 @dataclass(frozen=True)
 class Attended:
-    """out (B, H, S, D); weights (B, H, Q, S) in fp32 where asked for: Q = S (full), or 1, the last valid token."""
+    """out (B, H, S, D); weights (B, H, Q, S) in fp32 where asked for: Q = S (full), or 1, the last valid token (then
+    without a gradient). keys (B, H, Q): how many keys each of these queries may see."""
 
     out: Tensor
-    weights: Tensor | None
+    weights: Tensor | None = None
+    keys: Tensor | None = None
 
 
 def attend(
@@ -58,8 +60,12 @@ def attend(
     order = [h * group + g for _, kv_heads in together for h in kv_heads for g in range(group)]
     back = _index(tuple(order.index(h) for h in range(len(order))), q.device)
     out = torch.cat([part.out for part in parts], dim=1).index_select(1, back)
-    weights = None if need == "none" else torch.cat([part.weights for part in parts], dim=1).index_select(1, back)
-    return Attended(out, weights)
+    if need == "none":
+        return Attended(out)
+    weights, keys = (
+        torch.cat(p, dim=1).index_select(1, back) for p in zip(*((p.weights, p.keys) for p in parts), strict=True)
+    )
+    return Attended(out, weights, keys)
 
 
 def _one_kind(
@@ -74,7 +80,7 @@ def _one_kind(
         z = gate.repeat_interleave(q.shape[1] // k.shape[1]).view(1, -1, 1, 1)
         weights = None if need == "none" else z * full.weights + (1 - z) * window.weights
         z = z.to(full.out.dtype)
-        return Attended(z * full.out + (1 - z) * window.out, weights)
+        return Attended(z * full.out + (1 - z) * window.out, weights, full.keys)
     return _plain(q, k, v, None if isinstance(kind, Full) else kind.width, kernel, valid, segments, need)
 
 
@@ -86,12 +92,19 @@ def _plain(
     name = kernels.choose(kernel, window, q.shape[2], q.device, q.dtype != torch.float32)
     out = kernels.KERNELS[name](q, k, v, visible)
     if need == "none":
-        return Attended(out, None)
+        return Attended(out)
     if need == "full":
-        return Attended(out, kernels.probabilities(q, k, visible))
-    last = _last_positions(q, valid)
-    rows = torch.arange(len(q), device=q.device)
-    return Attended(out, kernels.probabilities(q[rows, :, last][:, :, None], k, visible, last[:, None]))
+        return Attended(out, kernels.probabilities(q, k, visible), _visible_keys(visible, q, k))
+    last = _last_positions(q, valid)[:, None]
+    with torch.no_grad():
+        row = q[torch.arange(len(q), device=q.device), :, last[:, 0]][:, :, None]
+        return Attended(out, kernels.probabilities(row, k, visible, last), _visible_keys(visible, row, k, last))
+
+
+def _visible_keys(visible: Visible, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
+    """(B, H, Q): how many keys each query may see, whatever weight it gives them."""
+    at = torch.arange(q.shape[2], device=q.device) if positions is None else positions
+    return visible.mask(at, k.shape[2]).sum(-1).expand(q.shape[0], q.shape[1], -1)
 
 
 def _last_positions(q: Tensor, valid: Tensor | None) -> Tensor:

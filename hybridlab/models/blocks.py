@@ -7,16 +7,17 @@ alone, again, or for some heads only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridlab.config.schema import Shape
-from hybridlab.models.attention import attend
+from hybridlab.models.attention import Attended, attend
 from hybridlab.models.cache import Slot
 from hybridlab.plan.attention_map import AttentionKind
+from hybridlab.plan.plan import Place
 
 
 class RMSNorm(nn.Module):
@@ -83,6 +84,7 @@ class Pass:
     """What all visits of one forward pass share.
 
     positions (S,) or (B, S). valid (B, S), segments (B, S): see `Visible`. gates: layer → z (K,) of its mixed heads.
+    factors: place → (h,), what the output of each query head of that visit is multiplied by before W_O.
     """
 
     positions: Tensor
@@ -90,6 +92,7 @@ class Pass:
     valid: Tensor | None = None
     segments: Tensor | None = None
     gates: dict[int, Tensor] | None = None
+    factors: dict[Place, Tensor] = field(default_factory=dict)
     need: str = "none"
 
 
@@ -131,13 +134,14 @@ class Attention(nn.Module):
         kinds: Sequence[AttentionKind],
         seq: Pass,
         gate: Tensor | None = None,
+        factor: Tensor | None = None,
         chosen: tuple[int, ...] | None = None,
         slot: Slot | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """x (B, S, W) → the branch's output (B, S, W), and attention weights where `seq.need` asks for them.
+    ) -> Attended:
+        """x (B, S, W) → the branch's output (B, S, W), with attention weights where `seq.need` asks for them.
 
         chosen: the query heads that run. Only their slices of the weights are used, and each KV head they share is
-        computed once. slot: the cache of this visit, which then knows the positions.
+        computed once. factor: (h,), see `Pass`. slot: the cache of this visit, which then knows the positions.
         """
         heads = Heads.of(self.shape, chosen)
         q = self._project(self.q, x, heads.query, self.shape.heads)
@@ -147,15 +151,21 @@ class Attention(nn.Module):
         cos, sin = self._tables(seq.positions if slot is None else slot.positions(x.shape[1], x.device))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if slot is not None and not slot.empty:
-            out, weights = slot.attend(q, k, v, heads.serving), None
+            attended = Attended(slot.attend(q, k, v, heads.serving))
         else:
-            out, weights = self._attend(q, k, v, kinds, seq, gate, heads)
+            attended = self._attend(q, k, v, kinds, seq, gate, heads)
         if slot is not None:
             slot.append(k, v, seq.valid)
-        joined = out.transpose(1, 2).reshape(x.shape[0], x.shape[1], -1)
-        if chosen is None:
-            return self.o(joined), weights
-        return F.linear(joined, self.o.weight[:, self._channels(heads.query, x.device)], self.o.bias), weights
+        return replace(attended, out=self._joined(attended.out, factor, heads))
+
+    def _joined(self, out: Tensor, factor: Tensor | None, heads: Heads) -> Tensor:
+        """W_O of these heads' outputs (B, h, S, D) → (B, S, W), with its slice where not all heads run."""
+        if factor is not None:
+            out = out * factor.to(out.dtype)[:, None, None]
+        joined = out.transpose(1, 2).flatten(2)
+        if len(heads.query) == self.shape.heads:
+            return self.o(joined)
+        return F.linear(joined, self.o.weight[:, self._channels(heads.query, joined.device)], self.o.bias)
 
     def _attend(
         self,
@@ -166,17 +176,16 @@ class Attention(nn.Module):
         seq: Pass,
         gate: Tensor | None,
         heads: Heads,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Attended:
         if len(heads.query) < self.shape.heads:
             # A chosen head may leave its group behind: give each of them its own view of its KV head.
             serving = torch.tensor(heads.serving, device=q.device)
             k, v = k.index_select(1, serving), v.index_select(1, serving)
             kinds = [kinds[heads.kv[place]] for place in heads.serving]
             gate = None if gate is None else gate[[heads.kv[place] for place in heads.serving]]
-        attended = attend(
+        return attend(
             q, k, v, kinds, kernel=seq.kernel, gate=gate, valid=seq.valid, segments=seq.segments, need=seq.need
         )
-        return attended.out, attended.weights
 
     def _project(self, linear: nn.Linear, x: Tensor, heads: tuple[int, ...], of: int) -> Tensor:
         """(B, S, W) → (B, h, S, D) for these heads' rows of the weight alone."""
@@ -229,11 +238,12 @@ class Block(nn.Module):
         kinds: Sequence[AttentionKind],
         seq: Pass,
         gate: Tensor | None = None,
+        factor: Tensor | None = None,
         chosen: tuple[int, ...] | None = None,
         slot: Slot | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """What attention adds to the residual stream x (B, S, W)."""
-        return self.attention(self.attention_norm(x), kinds, seq, gate, chosen, slot)
+    ) -> Attended:
+        """What attention adds to the residual stream x (B, S, W), as `out`."""
+        return self.attention(self.attention_norm(x), kinds, seq, gate, factor, chosen, slot)
 
     def mlp_branch(self, x: Tensor) -> Tensor:
         """What the MLP adds to the residual stream x (B, S, W)."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
-from hybridlab.models.attention import NEEDS
+from hybridlab.models.attention import NEEDS, Attended
 from hybridlab.models.blocks import Block, Pass, make_norm
 from hybridlab.models.cache import KVCache, next_positions
 from hybridlab.models.kernels import choose
@@ -39,10 +41,12 @@ class Taps:
 
 @dataclass(frozen=True)
 class Output:
-    """logits (B, S, V). attention: place → weights (B, H, Q, S) in fp32, filled where `need` asked for them."""
+    """logits (B, S, V). Where `need` asked for them: attention, place → weights (B, H, Q, S) in fp32, and keys,
+    place → how many keys each of these queries may see (B, H, Q)."""
 
     logits: Tensor
     attention: dict[Place, Tensor] = field(default_factory=dict)
+    keys: dict[Place, Tensor] = field(default_factory=dict)
 
 
 class Decoder(nn.Module):
@@ -57,9 +61,11 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.final_norm = make_norm(shape)
         self.head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocab, bias=False)
-        self._set_structure(plan, attention_map)
+        self.recompute = False
+        """Keep no activations of the branches for the backward pass: compute them again there."""
+        self._set_structure(plan, attention_map, {})
 
-    def _set_structure(self, plan: Plan, attention_map: AttentionMap) -> None:
+    def _set_structure(self, plan: Plan, attention_map: AttentionMap, factors: dict[Place, Tensor]) -> None:
         if plan.num_layers != self.shape.layers:
             raise UserError(f"plan: it is made for {plan.num_layers} layers, but the model has {self.shape.layers}")
         if plan.parallel != self.shape.traits.parallel:
@@ -67,12 +73,26 @@ class Decoder(nn.Module):
             raise UserError(f"plan: the blocks of this shape are {kind}; make it with Plan.plain(layers, parallel=…)")
         check_heads(plan, self.shape.heads)
         attention_map.check_shape(self.shape.layers, self.shape.kv_heads)
-        self.plan, self.attention_map = plan, attention_map
+        for place, factor in factors.items():
+            heads = len(plan[place].heads or range(self.shape.heads))
+            if plan[place].part == "mlp" or tuple(factor.shape) != (heads,):
+                raise UserError(f"factors: the visit at {place} has {heads} heads, not {tuple(factor.shape)}")
+        self.plan, self.attention_map, self.factors = plan, attention_map, factors
 
-    def with_plan(self, plan: Plan | None = None, attention_map: AttentionMap | None = None) -> Decoder:
-        """A model that shares these weights and runs another plan or map."""
+    def with_plan(
+        self,
+        plan: Plan | None = None,
+        attention_map: AttentionMap | None = None,
+        factors: dict[Place, Tensor] | None = None,
+    ) -> Decoder:
+        """A model that shares these weights and runs another plan or map, or its heads at these factors.
+
+        Factors belong to places of a plan: another plan starts without any.
+        """
         other = copy.copy(self)
-        other._set_structure(plan or self.plan, attention_map or self.attention_map)
+        if factors is None:
+            factors = self.factors if plan is None or plan == self.plan else {}
+        other._set_structure(plan or self.plan, attention_map or self.attention_map, factors)
         return other
 
     def forward(
@@ -82,6 +102,7 @@ class Decoder(nn.Module):
         segment_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         gates: dict[int, Tensor] | None = None,
+        factors: dict[Place, Tensor] | None = None,
         need: str = "none",
         taps: Taps | None = None,
         cache: KVCache | None = None,
@@ -90,7 +111,7 @@ class Decoder(nn.Module):
 
         attention_mask: (B, S), 1 on tokens and 0 on padding, which stands to the right. segment_ids: (B, S), tokens
         see only their own document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,) of its
-        mixed heads. need: attention weights to return, `none`, `last_row` or `full`. cache: what earlier calls have
+        mixed heads. factors: place → (h,), see `Pass`; the model's own where none are given. need: attention weights to return, `none`, `last_row` or `full`. cache: what earlier calls have
         stored; the tokens of this call follow it, row by row, and are stored too.
         """
         if need not in NEEDS:
@@ -101,14 +122,16 @@ class Decoder(nn.Module):
             position_ids = next_positions(cache.counts, input_ids.shape[1], input_ids.device)
         elif position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
-        shared = Pass(position_ids, self.kernel, valid, segment_ids, gates, need)
-        attention: dict[Place, Tensor] = {}
+        factors = self.factors if factors is None else factors
+        shared = Pass(position_ids, self.kernel, valid, segment_ids, gates, factors, need)
+        asked: dict[Place, Attended] = {}
         x = self._embed(input_ids, position_ids)
         for place, visit in self.plan.places():
-            x = self._visit(place, visit, x, shared, attention, taps, cache)
+            x = self._visit(place, visit, x, shared, asked, taps, cache)
         if cache is not None:
             cache.advance(lengths)
-        return Output(self.logits(x), attention)
+        weights = {place: attended.weights for place, attended in asked.items()}
+        return Output(self.logits(x), weights, {place: attended.keys for place, attended in asked.items()})
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; see `hybridlab.models.generate.generate`, which takes the same arguments."""
@@ -157,33 +180,39 @@ class Decoder(nn.Module):
         return nn.functional.linear(self.final_norm(x), head)
 
     def _visit(
-        self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor], taps: Taps | None,
+        self, place: Place, visit: Visit, x: Tensor, shared: Pass, asked: dict[Place, Attended], taps: Taps | None,
         cache: KVCache | None,
     ) -> Tensor:  # fmt: skip
         out = taps.run_visit(place, x, visit) if taps else None
         if out is None:
-            out = self._run(place, visit, x, shared, attention, cache)
+            out = self._run(place, visit, x, shared, asked, cache)
         if taps:
             taps.on_visit(place, x, out - x)
         return out
 
     def _run(
-        self, place: Place, visit: Visit, x: Tensor, shared: Pass, attention: dict[Place, Tensor], cache: KVCache | None
+        self, place: Place, visit: Visit, x: Tensor, shared: Pass, asked: dict[Place, Attended], cache: KVCache | None
     ) -> Tensor:
         block = self.blocks[visit.layer]
         mlp_input = x
         if visit.part != "mlp":
             gate = None if shared.gates is None else shared.gates.get(visit.layer)
             slot = None if cache is None else cache.slots[place]
-            kinds = self.attention_map.layers[visit.layer]
-            delta, weights = block.attention_branch(x, kinds, shared, gate, visit.heads, slot)
-            x = x + delta
+            kinds, factor = self.attention_map.layers[visit.layer], shared.factors.get(place)
+            attended = self._branch(block.attention_branch, x, kinds, shared, gate, factor, visit.heads, slot)
+            x = x + attended.out
             mlp_input = mlp_input if self.plan.parallel else x
-            if weights is not None:
-                attention[place] = weights
+            if attended.weights is not None:
+                asked[place] = attended
         if visit.part != "attention":
-            x = x + block.mlp_branch(mlp_input)
+            x = x + self._branch(block.mlp_branch, mlp_input)
         return x
+
+    def _branch(self, branch: Callable[..., Any], *arguments: Any) -> Any:
+        """A branch of a block; everything that it reads is an argument, so that it can be computed again."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(branch, *arguments, use_reentrant=False)
+        return branch(*arguments)
 
 
 def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:
@@ -208,4 +237,8 @@ def draw_weights(model: Decoder, seed: int) -> None:
                 continue
             writes_residual = name.endswith(("attention.o.weight", "mlp.down.weight"))
             std = init.embedding_std if "embedding" in name else output_std if writes_residual else linear_std
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+            if init.truncate is None:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+            else:
+                cut = init.truncate * std
+                nn.init.trunc_normal_(parameter, std=std, a=-cut, b=cut, generator=generator)

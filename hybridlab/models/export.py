@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -44,6 +45,7 @@ def save_model(folder: Path, model: Decoder, lineage: dict[str, Any]) -> None:
             "shape": model.shape.model_dump(mode="json"),
             "plan": model.plan.to_json(),
             "map": model.attention_map.to_json(),
+            "factors": [{"place": list(place), "values": f.tolist()} for place, f in model.factors.items()],
             "lineage": lineage,
         },
     )
@@ -63,9 +65,10 @@ def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
     try:
         shape = Shape.model_validate_json(json.dumps(config["shape"]))
         plan, attention_map = Plan.from_json(config["plan"]), AttentionMap.from_json(config["map"])
+        factors = {tuple(f["place"]): torch.tensor(f["values"]) for f in config.get("factors", [])}
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{folder}/config.json: this model is damaged; its shape, plan or map cannot be read") from None
-    model = Decoder(shape, plan, attention_map, kernel)
+    model = Decoder(shape, plan, attention_map, kernel).with_plan(factors=factors)
     load_weights(model, folder)
     return model
 

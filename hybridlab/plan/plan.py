@@ -101,6 +101,21 @@ class Plan:
 
         return self._rewrite({layer}, looped)
 
+    def loop_blocks(self, layers: Iterable[int], extra_passes: int = 1) -> Plan:
+        """Run these layers' whole blocks `extra_passes` more times, each right after its visit (SGT's Block Loop)."""
+        if extra_passes < 0:
+            raise UserError(f"loop_blocks: extra_passes must be 0 or more, not {extra_passes}")
+        return self._rewrite(set(layers), lambda v: (v,) * (1 + extra_passes if v.part == "block" else 1))
+
+    def without_loops(self, layer: int) -> Plan:
+        """The plan without the layer's head loops: its attention visits that directly follow one of its own."""
+        kept: list[Visit] = []
+        for visit in self.visits:
+            looped = visit.layer == layer and visit.part == "attention" and visit.heads is not None
+            if not (looped and kept and kept[-1].layer == layer and kept[-1].part != "mlp"):
+                kept.append(visit)
+        return replace(self, visits=tuple(kept))
+
     def skip(self, *layers: int) -> Plan:
         """Leave these layers out."""
         return self._rewrite(set(layers), lambda _: ())
@@ -171,16 +186,33 @@ class Plan:
         return " → ".join(str(v) for v in self.visits) or "(nothing)"
 
 
+LayerChoice = list[int] | dict[str, Any]
+"""Layers in an edit: a list, `{last: 3}`, or `{top_entropy_of: RUN, step: 250, n: 3}`, known when that run has ended."""
+
+
 def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]], parallel: bool = False) -> Plan:
     """The plain plan with edits written as data, each `{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}`."""
     plan = Plan.plain(num_layers, parallel)
+
+    def layers(arguments: dict[str, Any]) -> list[int]:
+        return chosen_layers(arguments.pop("layers"), num_layers)
+
+    def loop_attention(plan: Plan, arguments: dict[str, Any]) -> Plan:
+        passes = arguments.pop("extra_passes", 1)
+        for layer in layers(arguments):
+            plan = plan.loop_heads(layer, range(num_heads), passes)
+        return plan
+
     operations = {
         "loop_heads": lambda p, a: p.loop_heads(a.pop("layer"), a.pop("heads"), a.pop("extra_passes", 1)),
-        "skip": lambda p, a: p.skip(*a.pop("layers")),
+        "loop_attention": loop_attention,
+        "loop_blocks": lambda p, a: p.loop_blocks(layers(a), a.pop("extra_passes", 1)),
+        "skip": lambda p, a: p.skip(*layers(a)),
         "swap": lambda p, a: p.swap(a.pop("first"), a.pop("second"), a.pop("size", 1)),
         "reverse": lambda p, a: p.reverse(a.pop("start"), a.pop("size")),
         "truncate": lambda p, a: p.truncate(a.pop("layers")),
         "drop_heads": lambda p, a: p.drop_heads(a.pop("layer"), a.pop("heads"), num_heads),
+        "visits": lambda p, a: Plan.from_json({**p.to_json(), "visits": a.pop("visits")}),
     }
     for position, edit in enumerate(edits):
         arguments = dict(edit)
@@ -191,12 +223,25 @@ def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]]
             plan = operations[name](plan, arguments)
         except KeyError as missing:
             raise UserError(f"plan edit {position + 1} ({name}): {missing} is missing") from None
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, AttributeError):
             raise UserError(f"plan edit {position + 1} ({name}): {edit} has a value of the wrong type") from None
         if arguments:
             raise UserError(f"plan edit {position + 1} ({name}): {', '.join(arguments)} is not an argument of {name}")
     check_heads(plan, num_heads)
     return plan
+
+
+def chosen_layers(choice: LayerChoice, num_layers: int) -> list[int]:
+    """The layers that an edit names."""
+    if not isinstance(choice, dict):
+        return list(choice)
+    if set(choice) == {"last"}:
+        if not 1 <= choice["last"] <= num_layers:
+            raise UserError(f"layers: last {choice['last']} is not between 1 and {num_layers}")
+        return list(range(num_layers - choice["last"], num_layers))
+    if "top_entropy_of" in choice:
+        raise UserError(f"layers: those of run {choice['top_entropy_of']} are known when it has been trained, not here")
+    raise UserError(f"layers: {choice} is neither a list, {{last: N}}, nor {{top_entropy_of: RUN, step: T, n: N}}")
 
 
 def check_heads(plan: Plan, num_heads: int) -> None:

@@ -5,13 +5,16 @@ hybridlab report consa-fig10
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from hybridlab.files import write_json, write_text
+from hybridlab.reporting import entropy_figures
 from hybridlab.reporting.plots import panel_data
+from hybridlab.reporting.style import COLOURS, STYLES, label_axes
 from hybridlab.reproduction.claims import judge
 from hybridlab.reproduction.experiment import Experiment, Plot
 from hybridlab.reproduction.records import records_of
@@ -20,12 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: distinct for all common kinds of colour blindness, and in grey by their order.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES = ("-", "--", "-.", ":")
 FULL, WINDOW = "#D55E00", "#56B4E9"
 _WIDTH, _HEIGHT = 3.4, 2.6
 """Inches of one panel: a column of a printed page."""
+_MOST_COLUMNS = 4
 
 
 def build_figure(experiment: Experiment, scale: str, results_dir: Path) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path) -> dict[
         "title": experiment.title,
         "source": experiment.source,
         "scale": scale,
-        "machine": spec.machine if spec else None,
+        "machine": experiment.machine(scale),
         "seeds": spec.seeds if spec else [],
         "panels": [panel_data(experiment.plot, panel, first) for panel in experiment.plot.panels],
         "claims": claims,
@@ -78,14 +79,30 @@ def _table(data: dict[str, Any]) -> pd.DataFrame:
         for series in panel["series"]:
             place = {"panel": panel["title"], "series": series["label"]}
             numbers = series["data"] or {}
-            if "x" in numbers:
+            if "x" in numbers and "y" in numbers:
                 for i, x in enumerate(numbers["x"]):
                     rows.append({**place, **{k: v[i] for k, v in numbers.items() if isinstance(v, list)}, "x": x})
             for layer, row in enumerate(numbers.get("masks", [])):
                 rows += [{**place, "layer": layer + 1, "kv_head": head + 1, "full": v} for head, v in enumerate(row)]
-            if "tokens" in numbers:
+            if "steps" in numbers and "tokens" in numbers:
                 rows.append({**place, "tokens": numbers["tokens"], "steps": numbers["steps"]})
+            rows += [{**place, **line} for line in _many_lines(numbers)]
     return pd.DataFrame(rows)
+
+
+def _many_lines(numbers: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One line per number of the kinds that show several lines, or bars, in one picture."""
+    pictures = [(None, numbers["lines"])] if "lines" in numbers else []
+    if isinstance(numbers.get("layers"), list):
+        pictures += [(part["title"], part["lines"]) for part in numbers["layers"]]
+    for title, lines in pictures:
+        for name, values in lines.items():
+            for x, y in zip(numbers["x"], values, strict=True):
+                yield {"picture": title, "line": name, "x": x, "y": y}
+    yield from numbers.get("segments", [])
+    for loop, values in enumerate(numbers.get("loops", [])):
+        for place, (token, value) in enumerate(zip(numbers["tokens"], values, strict=True)):
+            yield {"loop": loop, "place": place, "token": token, "y": value}
 
 
 def _page(data: dict[str, Any]) -> str:
@@ -110,28 +127,45 @@ def draw(data: dict[str, Any], plot: Plot) -> Figure:
     from matplotlib.figure import Figure
 
     panels = [panel for panel in data["panels"] if any(series["data"] for series in panel["series"])]
-    if plot.kind == "head masks":
-        panels = [{**panel, "series": [s]} for panel in panels for s in panel["series"] if s["data"]]
-    figure = Figure(figsize=(_WIDTH * len(panels) + 0.4, _height(plot, panels)), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for ax, panel in zip(axes, panels, strict=True):
+    if plot.kind in _ONE_EACH:
+        panels = [single for panel in panels for single in _apart(panel)]
+    columns = min(len(panels), _MOST_COLUMNS)
+    lines = -(-len(panels) // columns)
+    width, height = _size(plot, panels)
+    figure = Figure(figsize=(width * columns + 0.4, height * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).flatten()
+    for ax, panel in zip(axes, panels, strict=False):
         _DRAWN[plot.kind](ax, panel, plot)
         ax.set_title(panel["title"], fontsize=9)
         ax.tick_params(labelsize=7)
+    for ax in axes[len(panels) :]:
+        ax.set_axis_off()
     if plot.kind in ("layer masks", "head masks", "stages"):
         _name_kinds(figure)
     return figure
 
 
-def _height(plot: Plot, panels: list[dict[str, Any]]) -> float:
+def _apart(panel: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A panel for each of its series, and for each layer of a series that has several."""
+    for series in panel["series"]:
+        if not series["data"]:
+            continue
+        parts = series["data"].get("layers")
+        for part in parts if isinstance(parts, list) else [None]:
+            data = series["data"] if part is None else {**series["data"], **part}
+            title = series["label"] if part is None else ", ".join(filter(None, (series["label"], part["title"])))
+            yield {**panel, "title": title, "series": [{**series, "data": data}]}
+
+
+def _size(plot: Plot, panels: list[dict[str, Any]]) -> tuple[float, float]:
+    """Inches of one panel."""
     if plot.kind == "layer masks":
-        return 1.3 + 0.3 * max(len(panel["series"]) for panel in panels)
-    return _HEIGHT
-
-
-def _labels(ax: Axes, x: str, y: str) -> None:
-    ax.set_xlabel(x, fontsize=8)
-    ax.set_ylabel(y, fontsize=8)
+        return _WIDTH, 1.3 + 0.3 * max(len(panel["series"]) for panel in panels)
+    if plot.kind == "contributions":
+        return 2 * _WIDTH, 2.2
+    if plot.kind == "growth":
+        return 1.6 * _WIDTH, _HEIGHT
+    return (2.2, 1.9) if len(panels) > _MOST_COLUMNS else (_WIDTH, _HEIGHT)
 
 
 def _lines(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
@@ -142,7 +176,7 @@ def _lines(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
         ax.plot(series["data"]["x"], series["data"]["y"], label=series["label"], **style)
     for target in panel["targets"]:
         ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))
-    _labels(ax, plot.x_label, plot.y_label)
+    label_axes(ax, plot.x_label, plot.y_label)
     ax.legend(fontsize=7, frameon=False)
 
 
@@ -153,7 +187,7 @@ def _shares(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
         style = STYLES[i % len(STYLES)]
         ax.plot(numbers["x"], numbers["smooth"], color=colour, linewidth=1.8, linestyle=style, label=series["label"])
     ax.set_ylim(-0.03, 1.03)
-    _labels(ax, plot.x_label, plot.y_label)
+    label_axes(ax, plot.x_label, plot.y_label)
     ax.legend(fontsize=7, frameon=False)
 
 
@@ -180,7 +214,7 @@ def _layer_masks(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
             ax.text(j, i, "F" if value else "w", ha="center", va="center", fontsize=7)
     ax.set_yticks(range(len(shown)), [series["label"] for series in shown])
     ax.set_xticks(range(len(grid[0])), range(1, len(grid[0]) + 1))
-    _labels(ax, plot.x_label, plot.y_label)
+    label_axes(ax, plot.x_label, plot.y_label)
 
 
 def _head_masks(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
@@ -193,8 +227,7 @@ def _head_masks(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
             ax.text(j, i, "F" if value else "w", ha="center", va="center", fontsize=6)
     ax.set_xticks(range(len(masks)), range(1, len(masks) + 1))
     ax.set_yticks(range(len(grid)), range(1, len(grid) + 1))
-    panel["title"] = series["label"]
-    _labels(ax, plot.x_label, plot.y_label)
+    label_axes(ax, plot.x_label, plot.y_label)
 
 
 def _stages(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
@@ -219,7 +252,7 @@ def _stages(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
         start += tokens
     ax.set_yticks([])
     ax.set_ylim(-0.6, 0.6)
-    _labels(ax, "training tokens (millions)", "")
+    label_axes(ax, "training tokens (millions)", "")
 
 
 def _mask_of_one_layer(ax: Axes, numbers: dict[str, Any]) -> None:
@@ -239,9 +272,10 @@ def _mask_of_one_layer(ax: Axes, numbers: dict[str, Any]) -> None:
     scores = scores if len(scores) == len(places) else scores * len(places)
     ax.set_xticks(places, [f"head {i + 1}\nα = {score:.1f}" for i, score in enumerate(scores)])
     ax.set_yticks([])
-    _labels(ax, f"layer {mixed + 1}: key positions", "query positions")
+    label_axes(ax, f"layer {mixed + 1}: key positions", "query positions")
 
 
+_ONE_EACH = ("head masks", "head entropies", "entropy variance", "layer entropy", "growth", "contributions")
 _DRAWN = {
     "history": _lines,
     "scores": _lines,
@@ -249,4 +283,5 @@ _DRAWN = {
     "layer masks": _layer_masks,
     "head masks": _head_masks,
     "stages": _stages,
+    **entropy_figures.DRAWN,
 }

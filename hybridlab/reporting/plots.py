@@ -6,10 +6,16 @@ head masks     one heat map per run: which KV heads attend in full
 window share   the share of window heads in each layer, raw and as a moving average
 scores         the learned score of each layer (or the mean over its heads)
 stages         the tokens of each stage, and what the masks of one layer came to
+head entropies     the attention entropy of every head over training, one picture per layer
+entropy variance   its variance inside each layer over training
+layer entropy      its mean in each layer, one line per reading early in training
+growth             which layers loop when, on how many heads, from the run's events
+contributions      where the last token of a looped head looks, pass by pass
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +57,8 @@ def window_shares(masks: list[list[int]]) -> list[float]:
 
 def _history(plot: Plot, record: Record) -> Line:
     found = record["history"]
-    return {"x": found["step"], "y": moving_average(found[plot.metric], plot.smooth)}
+    smooth = moving_average(found[plot.metric], plot.smooth)
+    return {"x": found[plot.x], "y": [math.exp(y) for y in smooth] if plot.exponential else smooth}
 
 
 def _masks(plot: Plot, record: Record) -> Line:
@@ -79,11 +86,107 @@ def _stages(plot: Plot, record: Record) -> Line:
     return found
 
 
-KINDS: dict[str, Callable[[Plot, Record], Line]] = {
+def _entropies(record: Record) -> tuple[list[int], list[list[list[float]]]]:
+    """Steps and [step][layer][head]."""
+    found = record["controllers"]["entropy-log"]
+    return found["steps"], found["entropies"]
+
+
+def _chosen(plot: Plot, num_layers: int) -> list[int]:
+    """The layers that a plot shows: one at a depth, some evenly spaced, or all."""
+    if plot.depth is not None:
+        return [round(plot.depth * (num_layers - 1))]
+    if plot.count is None or plot.count >= num_layers:
+        return list(range(num_layers))
+    return sorted({round(i * (num_layers - 1) / max(1, plot.count - 1)) for i in range(plot.count)})
+
+
+def _head_entropies(plot: Plot, record: Record) -> Line:
+    steps, tables = _entropies(record)
+    layers = []
+    for layer in _chosen(plot, len(tables[0])):
+        lines = {head: [table[layer][head] for table in tables] for head in range(len(tables[0][layer]))}
+        if plot.depth is not None and plot.count is not None:
+            restless = sorted(lines, key=lambda head: -_movement(lines[head]))[: plot.count]
+            lines = {head: lines[head] for head in sorted(restless)}
+        named = {f"head {head + 1}": line for head, line in lines.items()}
+        layers.append({"title": f"layer {layer + 1}", "lines": named})
+    if plot.depth is None:
+        layers.append({"title": "variance in each layer", **_entropy_variance(plot, record)})
+    grown = [event["step"] for event in record["events"] if event["kind"] == "loop-added"]
+    return {"x": steps, "layers": layers, "marks": grown}
+
+
+def _movement(values: list[float]) -> float:
+    return sum(abs(b - a) for a, b in zip(values, values[1:], strict=False))
+
+
+def _entropy_variance(plot: Plot, record: Record) -> Line:
+    steps, tables = _entropies(record)
+    lines = {}
+    for layer in _chosen(plot, len(tables[0])):
+        values = [_variance(table[layer]) for table in tables]
+        lines[f"layer {layer + 1}"] = moving_average(values, plot.smooth)
+    return {"x": steps, "lines": lines}
+
+
+def _variance(values: list[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / len(values)
+
+
+EARLY = 0.05
+"""Readings of the layer entropies are this share of the run apart: 250 of the paper's 5,035 steps."""
+
+
+def _layer_entropy(plot: Plot, record: Record) -> Line:
+    steps, tables = _entropies(record)
+    wanted = [EARLY * steps[-1] * (i + 1) for i in range(plot.count or 6)]
+    places = sorted({min(range(len(steps)), key=lambda i: abs(steps[i] - at)) for at in wanted})
+    lines = {f"step {steps[i]}": [sum(row) / len(row) for row in tables[i]] for i in places}
+    return {"x": [layer + 1 for layer in range(len(tables[0]))], "lines": lines}
+
+
+def _growth(plot: Plot, record: Record) -> Line:
+    """segments: [layer, from step, to step, passes, heads that run, heads kept]."""
+    shape, end = record["config"]["shape"], record["steps"]
+    segments: list[dict[str, Any]] = []
+    current: dict[int, dict[str, Any]] = {}
+    for event in record["events"]:
+        layer = event.get("layer")
+        if event["kind"] not in ("loop-added", "loop-deepened", "heads-chosen", "fade-ended"):
+            continue
+        before = current.get(layer, {})
+        if before:
+            before["until"] = event["step"]
+        fading = record["config"]["controller"]["fade_steps"] > 0
+        running = before.get("running", shape["heads"] if fading else len(event.get("heads", [])))
+        kept = len(event["heads"]) if "heads" in event else before["kept"]
+        if event["kind"] == "fade-ended":
+            running = kept
+        new = {"layer": layer + 1, "since": event["step"], "until": end, "running": running, "kept": kept}
+        current[layer] = new | {"passes": event.get("passes", before.get("passes", 1))}
+        segments.append(current[layer])
+    return {"segments": segments, "steps": end, "layers": shape["layers"], "heads": shape["heads"]}
+
+
+def _contributions(plot: Plot, record: Record) -> Line | None:
+    found = record["results"]["probes"]["contributions"]
+    if "skipped" in found:
+        return None
+    return {key: found["examples"][plot.example][key] for key in ("tokens", "loops", "layer", "head")}
+
+
+KINDS: dict[str, Callable[[Plot, Record], Line | None]] = {
     "history": _history,
     "layer masks": _masks,
     "head masks": _masks,
     "window share": _window_share,
     "scores": _scores,
     "stages": _stages,
+    "head entropies": _head_entropies,
+    "entropy variance": _entropy_variance,
+    "layer entropy": _layer_entropy,
+    "growth": _growth,
+    "contributions": _contributions,
 }

@@ -48,7 +48,7 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path) -> dict[s
         "title": experiment.title,
         "source": experiment.source,
         "scale": scale,
-        "machine": experiment.scales[scale].machine if scale in experiment.scales else None,
+        "machine": experiment.machine(scale),
         "seeds": experiment.scales[scale].seeds if scale in experiment.scales else [],
         "rows": rows,
         "claims": claims,
@@ -65,7 +65,8 @@ def _measure(column: Column, row: Row, records: Records) -> tuple[float | None, 
     runs = records.get(row.cell or "", {})
     if column.metric is None or not runs:
         return None, None, 0
-    found = [number_at(record, column.metric) for record in runs.values()]
+    path = column.metric.format_map(row.given)
+    found = [number_at(record, path) for record in runs.values()]
     found = [entry for entry in found if entry[0] is not None]
     values = [value * column.factor for value, _, _ in found]
     if not values:
@@ -193,8 +194,12 @@ def _markdown(table: dict[str, Any], experiment: Experiment, frame: pd.DataFrame
 
 def caption(table: dict[str, Any]) -> str:
     if table["machine"] is None:
-        return f"{table['source']}. Computed from shapes alone; the same at every scale."
+        classes = {cell["class"] for row in table["rows"] for cell in row["cells"].values()}
+        origin = "The paper's own words" if classes == {"transcribed"} else "Computed from shapes alone"
+        return f"{table['source']}. {origin}; the same at every scale."
     seeds = table["seeds"]
+    if not seeds:
+        return f"{table['source']}. Scale {table['scale']}: {table['machine']}."
     return f"{table['source']}. Scale {table['scale']}: {table['machine']}; {len(seeds)} seed{'s' * (len(seeds) != 1)}."
 
 
@@ -208,8 +213,9 @@ def _tex(text: str) -> str:
         "|": r"$\vert$",
         "−": "$-$",
         "×": r"$\times$",
-        "¹": "$^1$",
-        "⁵": "$^5$",
+        "Δ": r"$\Delta$",
+        "·": r"$\cdot$",
+        **{raised: f"$^{digit}$" for digit, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
     }.items():
         text = text.replace(raw, safe)
     return text

@@ -9,8 +9,10 @@ from typing import Any
 
 from hybridlab.accounting.flops import flops
 from hybridlab.accounting.parameters import count_parameters
+from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
+from hybridlab.reproduction.schedule_cost import training_flops
 
 
 def training_flops_per_step(
@@ -24,6 +26,23 @@ def reduction_percent(before: dict[str, Any], after: dict[str, Any], **shared: A
     """By how many percent the training FLOPs of `after` lie under those of `before`."""
     first, second = training_flops_per_step(**shared, **before), training_flops_per_step(**shared, **after)
     return 100 * (1 - second / first)
+
+
+def training_flops_of_run(size: str, arch: str, convention: str, config: dict[str, Any] | None = None) -> float:
+    """FLOPs of a whole run with the size's own settings, integrated over whatever it grows."""
+    return training_flops(resolve(arch, size, layers=[Layer(config or {})]), convention)
+
+
+def overhead_percent(size: str, arch: str, convention: str, config: dict[str, Any] | None = None) -> float:
+    """By how many percent a whole run costs more than the vanilla run of its size."""
+    extra = training_flops_of_run(size, arch, convention, config) / training_flops_of_run(size, "vanilla", convention)
+    return 100 * (extra - 1)
+
+
+def block_parameters(size: str) -> float:
+    """Matrices and both embeddings, as SGT's table 8 counts: projections and MLP matrices, input table, head; no norms and biases."""
+    count = count_parameters(resolve("vanilla", size).shape)
+    return count.block_matrices + count.embedding + count.head
 
 
 def total_parameters(size: str, arch: str = "vanilla") -> float:
@@ -52,7 +71,17 @@ def code_path(path: str) -> str:
 
 
 FUNCTIONS: dict[str, Callable[..., float | str]] = {
-    f.__name__: f for f in (training_flops_per_step, reduction_percent, total_parameters, shape_field, code_path)
+    f.__name__: f
+    for f in (
+        training_flops_per_step,
+        training_flops_of_run,
+        overhead_percent,
+        reduction_percent,
+        total_parameters,
+        block_parameters,
+        shape_field,
+        code_path,
+    )
 }
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hybridlab.config.resolve import GROWING_KINDS
 from hybridlab.config.schema import FullMap, LearnedMap, Shape, Training
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 from hybridlab.errors import UserError
+from hybridlab.files import read_object
 from hybridlab.models.decoder import Decoder
 from hybridlab.models.export import copy_weights, load_weights
 from hybridlab.models.huggingface import load_hf
@@ -85,7 +87,17 @@ def _from_run(folder: RunFolder) -> Ancestor:
     settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
     if not isinstance(config.map, FullMap | LearnedMap):
         settings["window"] = config.map.window
+    if config.controller is not None and config.controller.kind in GROWING_KINDS:
+        settings["plan"] = _grown_plan(folder)
     return Ancestor(folder.info()["hash"], folder.path, settings, config.shape, config.size, config.training)
+
+
+def _grown_plan(folder: RunFolder) -> list[dict[str, Any]]:
+    """The plan that a run has grown to, as an edit: its weights were trained for it."""
+    final = read_object(folder.final / "config.json", "model", ("plan",))
+    if final.get("factors"):
+        raise UserError(f"{folder.path}: this run ended inside a fade; train it a few steps longer to start from it")
+    return [{"op": "visits", "visits": final["plan"]["visits"]}]
 
 
 def _from_hf(path: Path) -> Ancestor:

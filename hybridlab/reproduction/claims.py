@@ -7,18 +7,15 @@ seeds on, else over the validation windows of one seed, which says nothing about
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from hybridlab.errors import UserError
-from hybridlab.reproduction import allocation_claims
+from hybridlab.reproduction import allocation_claims, growth_claims, speed_claims
 from hybridlab.reproduction.analytic import compute
-from hybridlab.reproduction.experiment import Claim, Experiment, Row
+from hybridlab.reproduction.experiment import Claim, Experiment
 from hybridlab.reproduction.records import number_at
-from hybridlab.reproduction.verdict import Records, Verdict
+from hybridlab.reproduction.verdict import Records, Verdict, all_of, paired_difference
 
 
 def judge(claim: Claim, experiment: Experiment, records: Records) -> Verdict:
@@ -38,7 +35,7 @@ def printed_gain(
     experiment: Experiment, records: Records, row: str, over: str, column: str, percent: float, digits: int = 1
 ) -> Verdict:
     """The relative gain that a sentence states, recomputed from the printed cells."""
-    better, worse = (_row(experiment, name).paper[column] for name in (row, over))
+    better, worse = (experiment.row(name).paper[column] for name in (row, over))
     gain = 100 * (better / worse - 1)
     return Verdict(
         round(gain, digits) == percent, f"printed: {better:g} / {worse:g} − 1 = {gain:.2f} %, stated {percent:g} %"
@@ -47,7 +44,7 @@ def printed_gain(
 
 def printed_everywhere(experiment: Experiment, records: Records, row: str, over: str, columns: list[str]) -> Verdict:
     """One row above another in each of the printed columns."""
-    left, right = _row(experiment, row).paper, _row(experiment, over).paper
+    left, right = experiment.row(row).paper, experiment.row(over).paper
     below = [c for c in columns if not left[c] > right[c]]
     return Verdict(
         not below, f"printed: above in {len(columns) - len(below)} of {len(columns)} columns" + _listed(below)
@@ -56,9 +53,46 @@ def printed_everywhere(experiment: Experiment, records: Records, row: str, over:
 
 def printed_above(experiment: Experiment, records: Records, rows: list[str], over: list[str], column: str) -> Verdict:
     """Every one of `rows` above every one of `over` in a printed column."""
-    lowest = min(_row(experiment, name).paper[column] for name in rows)
-    highest = max(_row(experiment, name).paper[column] for name in over)
+    lowest = min(experiment.row(name).paper[column] for name in rows)
+    highest = max(experiment.row(name).paper[column] for name in over)
     return Verdict(lowest > highest, f"printed: lowest {lowest:g}, highest of the others {highest:g}")
+
+
+def printed_below(experiment: Experiment, records: Records, rows: list[str], over: list[str], column: str) -> Verdict:
+    """Every one of `rows` below every one of `over` in a printed column."""
+    highest = max(experiment.row(name).paper[column] for name in rows)
+    lowest = min(experiment.row(name).paper[column] for name in over)
+    return Verdict(highest < lowest, f"printed: highest {highest:g}, lowest of the others {lowest:g}")
+
+
+def printed_points(
+    experiment: Experiment, records: Records, row: str, over: str, column: str, points: float, digits: int = 2
+) -> Verdict:
+    """A difference in points that a sentence states, recomputed from the printed cells."""
+    left, right = (experiment.row(name).paper[column] for name in (row, over))
+    found = round(left - right, digits)
+    return Verdict(found == points, f"printed: {left:g} − {right:g} = {found:+g}, stated {points:+g}")
+
+
+def printed_percent(
+    experiment: Experiment, records: Records, row: str, over: str, column: str, percent: float, digits: int = 2
+) -> Verdict:
+    """A relative increase that a sentence states, recomputed from the printed cells."""
+    left, right = (experiment.row(name).paper[column] for name in (row, over))
+    found = 100 * (left / right - 1)
+    stated = f"stated {percent:g} %"
+    return Verdict(round(found, digits) == percent, f"printed: {left:g} / {right:g} − 1 = {found:.3f} %, {stated}")
+
+
+def computed_between(
+    experiment: Experiment, records: Records, rows: list[str], column: str, low: float, high: float
+) -> Verdict:
+    """The exact figures of these rows lie between two bounds."""
+    spec = next(c for c in experiment.columns if c.name == column)
+    values = {name: compute(spec.compute or {}, experiment.row(name).given) * spec.factor for name in rows}
+    outside = [f"{name}: {value:.2f}" for name, value in values.items() if not low <= value <= high]
+    span = f"exact: {min(values.values()):.2f} to {max(values.values()):.2f}, stated {low:g} to {high:g}"
+    return Verdict(not outside, span + _listed(outside))
 
 
 def printed_averages(experiment: Experiment, records: Records, column: str, of: list[str], digits: int = 2) -> Verdict:
@@ -78,7 +112,7 @@ def computed_reduction(
 ) -> Verdict:
     """A printed reduction against the exact figures and against the printed ones."""
     spec = next(c for c in experiment.columns if c.name == column)
-    chosen = _row(experiment, row)
+    chosen = experiment.row(row)
     exact = compute(spec.compute or {}, chosen.given)
     printed = 100 * (1 - chosen.paper[after] / chosen.paper[before])
     stated = chosen.paper[column]
@@ -97,42 +131,19 @@ def measured_better(
     """Every one of `rows` has a lower validation loss than every one of `over` (or none that is resolved as higher)."""
     parts = [
         paired_difference(records, (left.short, left.cell or ""), (right.short, right.cell or ""))
-        for left in (_row(experiment, name) for name in rows)
-        for right in (_row(experiment, name) for name in over)
+        for left in (experiment.row(name) for name in rows)
+        for right in (experiment.row(name) for name in over)
     ]
     if or_equal:
         parts = [
             Verdict(True if p.holds is None and "not run" not in p.evidence else p.holds, p.evidence) for p in parts
         ]
-    return _all(parts)
+    return all_of(parts)
 
 
 def cells_better(experiment: Experiment, records: Records, pairs: list[list[str]], cells: list[str]) -> Verdict:
     """In each pair the first cell has a lower validation loss than the second; `cells` names all of them."""
-    return _all([paired_difference(records, (left, left), (right, right)) for left, right in pairs])
-
-
-def _all(parts: list[Verdict]) -> Verdict:
-    outcomes = [part.holds for part in parts]
-    holds = None if None in outcomes and False not in outcomes else all(outcomes)
-    return Verdict(holds, "; ".join(part.evidence for part in parts))
-
-
-def paired_difference(records: Records, left: tuple[str, str], right: tuple[str, str]) -> Verdict:
-    """Validation loss of one (label, cell) below that of another, on the same windows and seeds."""
-    first, second = records.get(left[1], {}), records.get(right[1], {})
-    seeds = sorted(set(first) & set(second))
-    label = f"{left[0]} − {right[0]}"
-    if not seeds:
-        return Verdict(None, f"{label}: not run")
-    windows = [np.subtract(*(r[s]["results"]["validation"]["windows"] for r in (first, second))) for s in seeds]
-    over_seeds = len(seeds) >= 3
-    samples = np.array([w.mean() for w in windows]) if over_seeds else np.concatenate(windows)
-    mean, error = float(samples.mean()), float(samples.std(ddof=1) / math.sqrt(len(samples)))
-    n = f"{len(seeds)} seeds" if over_seeds else f"{len(samples)} windows, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
-    holds = None if abs(mean) <= 2 * error else mean < 0
-    unresolved = "" if holds is not None else ", not resolved"
-    return Verdict(holds, f"{label} = {mean:+.4f} ± {error:.4f} nats ({n}{unresolved})")
+    return all_of([paired_difference(records, (left, left), (right, right)) for left, right in pairs])
 
 
 def measured_bounds(
@@ -184,7 +195,11 @@ TESTS: dict[str, Callable[..., Verdict]] = {
         printed_gain,
         printed_everywhere,
         printed_above,
+        printed_below,
+        printed_points,
+        printed_percent,
         printed_averages,
+        computed_between,
         computed_reduction,
         measured_better,
         cells_better,
@@ -193,15 +208,7 @@ TESTS: dict[str, Callable[..., Verdict]] = {
         target_met,
     )
 } | allocation_claims.TESTS
-
-
-def _row(experiment: Experiment, name: str) -> Row:
-    for row in experiment.rows:
-        if row.short == name:
-            return row
-    raise UserError(
-        f"{experiment.id}: a claim names the row {name!r}; rows: {', '.join(r.short for r in experiment.rows)}"
-    )
+TESTS |= growth_claims.TESTS | speed_claims.TESTS
 
 
 def _value(record: dict[str, Any], metric: str) -> float | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybridlab.config.loading import Layer, load_file, load_preset, merge
-from hybridlab.config.resolve import data_layer, resolve
+from hybridlab.config.resolve import data_layer, resolve, symbolic_layers
 from hybridlab.config.schema import Data, RunConfig
+from hybridlab.errors import UserError
 from hybridlab.reproduction.ancestors import Ancestor, find_ancestor
 from hybridlab.reproduction.experiment import after
 from hybridlab.training.folders import Runs
@@ -21,8 +22,12 @@ def compose(
     config: Path | None,
     options: Layer,
     settings: list[str],
+    entropy_of: str | None = None,
 ) -> RunConfig:
-    """Presets, then the settings of what it starts from (where no size is given), the file, the options, --set."""
+    """Presets, then the settings of what it starts from (where no size is given), the file, the options, --set.
+
+    entropy_of: a run whose entropies choose the layers that the arch loops.
+    """
     layers: list[Layer] = []
     parent = None
     if start is not None:
@@ -30,6 +35,8 @@ def compose(
         if size is None:
             size = parent.size
             layers.append(Layer(parent.settings, {(): "what --from names"}))
+        elif parent.settings.get("plan"):
+            layers.append(Layer({"plan": parent.settings["plan"]}, {(): "what --from names"}))
         layers.append(Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}))
     if data is not None:
         given = data_layer(data)
@@ -42,11 +49,40 @@ def compose(
     if config is not None:
         layers.append(load_file(config))
     resolved = resolve(arch, size or "tiny", layers=[*layers, options], settings=settings)
+    if entropy_of is not None:
+        resolved = _looping_top_entropy(resolved, entropy_of)
+    resolved = _with_hashes(resolved, runs)
     if parent is None:
         return resolved
     parent.check_shape(resolved.shape)
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)
     return after(parent.training, resolved) if parent.training and untouched else resolved
+
+
+def _looping_top_entropy(config: RunConfig, reference: str) -> RunConfig:
+    """The config with as many layers as its plan loops at the end chosen by another run's entropies instead."""
+    step = load_preset("size", config.size).values.get("growth", {}).get("start_step", 250)
+    edits = []
+    for edit in config.plan:
+        last = edit["layers"].get("last") if isinstance(edit.get("layers"), dict) else None
+        choice = {"top_entropy_of": reference, "step": step, "n": last}
+        edits.append(edit if last is None else {**edit, "layers": choice})
+    if edits == config.plan:
+        raise UserError(f"--entropy-of has no effect on --arch {config.arch}: it belongs to block-loop, attention-loop")
+    return config.model_copy(update={"plan": edits})
+
+
+def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
+    """The config with the runs that its plan names by folder or prefix named by their hashes."""
+    edits = []
+    for edit in config.plan:
+        for choice in symbolic_layers([edit]):
+            folder = runs.find(str(choice["top_entropy_of"]))
+            digest = folder.info()["hash"]
+            runs.places[digest] = str(folder.path.resolve())
+            edit = {**edit, "layers": {**choice, "top_entropy_of": digest}}
+        edits.append(edit)
+    return config.model_copy(update={"plan": edits})
 
 
 def _shorter_warmup(size: str, layers: list[Layer], steps: int) -> Layer:

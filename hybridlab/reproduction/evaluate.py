@@ -1,16 +1,21 @@
-"""Measuring a finished run again, on its own data or on other text."""
+"""Measuring a finished run again, and looking into its model, on its own data or on other text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from hybridlab.analysis.probes import run_probe
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer
-from hybridlab.config.schema import RunConfig
-from hybridlab.data.shards import corpus_for
+from hybridlab.config.schema import Probe, RunConfig
+from hybridlab.data.shards import Corpus, corpus_for
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
+from hybridlab.models.decoder import Decoder
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.kernels import require_kernel
 from hybridlab.reproduction.ancestors import find_ancestor
@@ -20,10 +25,19 @@ from hybridlab.training.machine import pick_device
 _CHANGEABLE = ("evaluation", "data", "runtime")
 
 
-def evaluate_run(
-    reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]
-) -> dict[str, Any]:
-    """The results of a run's final model; other text is tokenised with the run's own tokenizer and used whole."""
+@dataclass(frozen=True)
+class Opened:
+    """A finished run's model with the text that it is to be looked at on. elsewhere: that text is not its own."""
+
+    model: Decoder
+    config: RunConfig
+    corpus: Corpus
+    precision: str
+    elsewhere: bool
+
+
+def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]) -> Opened:
+    """Load a run's final model; other text is tokenised with the run's own tokenizer."""
     folder = runs.finished(reference)
     own = folder.config().data.source
     layers = [Layer(folder.config().model_dump(mode="json"))]
@@ -41,4 +55,21 @@ def evaluate_run(
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=False)
     model = load_checkpoint(folder.path, config.runtime.kernel).to(device)
-    return measure(model, config, corpus, folder.info()["precision"], whole=config.data.source != own)
+    return Opened(model, config, corpus, folder.info()["precision"], config.data.source != own)
+
+
+def evaluate_run(
+    reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The results of a run's final model; other text is used whole."""
+    found = open_run(reference, runs, data, settings, say)
+    return measure(found.model, found.config, found.corpus, found.precision, whole=found.elsewhere)
+
+
+def analyze_run(
+    reference: str, runs: Runs, probe: Probe, data: str | None, options: dict[str, int], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """What a probe finds in a run's final model, on the validation part of its own or other text."""
+    found = open_run(reference, runs, data, [], say)
+    with torch.no_grad():
+        return run_probe(probe, found.model, found.corpus, found.config.training.seq_len, **options)

@@ -17,9 +17,11 @@ def entries(results_dir: Path) -> list[dict[str, Any]]:
         scales = experiment.available_scales()
         done = []
         for scale in scales:
-            if experiment.needed_cells():
+            if experiment.benchmark is not None:
+                complete = bool(records_of(experiment, scale, results_dir))
+            elif experiment.needed_cells():
                 records = records_of(experiment, scale, results_dir)
-                wanted = len(experiment.needed_cells()) * len(experiment.scales[scale].seeds)
+                wanted = len(experiment.needed_cells(scale)) * len(experiment.scales[scale].seeds)
                 complete = sum(len(by_seed) for by_seed in records.values()) == wanted
             else:
                 complete = (results_dir / identifier / scale / f"{experiment.kind}.json").is_file()

@@ -8,7 +8,7 @@ from typing import Any
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
-from hybridlab.reproduction.experiment import Experiment, cell_configs
+from hybridlab.reproduction.experiment import BENCHMARK, Experiment, benchmark_hash, cell_configs
 from hybridlab.training.folders import RunFolder
 
 
@@ -32,7 +32,7 @@ def load_record(digest: str, results_dir: Path) -> dict[str, Any] | None:
 
 def gather_records(experiment: Experiment, scale: str, runs_dir: Path, results_dir: Path) -> None:
     """Copy the records of finished runs that RESULTS-DIR lacks, so that deleted results can be made again."""
-    for seed in experiment.scales[scale].seeds if experiment.needed_cells() else []:
+    for seed in experiment.scales[scale].seeds if experiment.needed_cells(scale) else []:
         for config in cell_configs(experiment, scale, seed).values():
             folder = RunFolder(runs_dir / run_hash(config))
             if load_record(run_hash(config), results_dir) is None and folder.finished():
@@ -42,6 +42,9 @@ def gather_records(experiment: Experiment, scale: str, runs_dir: Path, results_d
 def records_of(experiment: Experiment, scale: str, results_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """cell → seed → record, of the cells whose runs are there."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
+    if experiment.benchmark is not None and scale in experiment.benchmark.sizes:
+        record = load_record(f"benchmark-{benchmark_hash(experiment, scale)}", results_dir)
+        return {BENCHMARK: {0: record}} if record else {}
     if not experiment.needed_cells() or scale not in experiment.scales:
         return found
     for seed in experiment.scales[scale].seeds:

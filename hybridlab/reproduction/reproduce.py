@@ -10,6 +10,7 @@ from pathlib import Path
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.reproduction.benchmark import run_benchmark
 from hybridlab.reproduction.experiment import Experiment, cell_configs
 from hybridlab.reproduction.records import save_record
 from hybridlab.reproduction.run import execute
@@ -33,7 +34,10 @@ def run_cells(
     say: Callable[[str], None],
     quiet: bool = False,
 ) -> Outcome:
-    """Train every cell that an experiment needs at a scale."""
+    """Train every cell that an experiment needs at a scale, or measure what it measures."""
+    if experiment.benchmark is not None:
+        run_benchmark(experiment, scale, results_dir, say)
+        return Outcome()
     if not experiment.needed_cells():
         return Outcome()
     return run_all(_in_order(experiment, scale), runs_dir, results_dir, say, quiet)

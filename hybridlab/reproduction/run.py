@@ -12,7 +12,7 @@ from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.resolve import parents, run_hash
-from hybridlab.config.schema import ExplicitMap, LearnedMap, RunConfig
+from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import corpus_for
 from hybridlab.errors import RunFailed
 from hybridlab.evaluation.measure import measure
@@ -20,14 +20,14 @@ from hybridlab.files import write_json
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import save_model
 from hybridlab.models.kernels import require_kernel
-from hybridlab.plan.attention_map import Full, Mixed, read_masks
+from hybridlab.plan.attention_map import Full, Mixed
 from hybridlab.plan.from_config import map_of, plan_of
 from hybridlab.reproduction.ancestors import find_ancestor
-from hybridlab.structure.registry import make_controller
+from hybridlab.reproduction.inputs import with_inputs
+from hybridlab.structure.registry import make_hooks
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
 from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.progress import Progress
@@ -82,12 +82,11 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
     require_kernel(config.runtime.kernel, device, training=True)
     torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
-    attention_map = map_of(with_learned_masks(config, runs).map, config.shape)
-    model = Decoder(config.shape, plan_of(config), attention_map, config.runtime.kernel)
+    filled = with_inputs(config, runs)
+    attention_map = map_of(filled.map, config.shape)
+    model = Decoder(config.shape, plan_of(filled), attention_map, config.runtime.kernel)
+    model.recompute = config.runtime.activation_checkpointing
     draw_weights(model, config.training.seed)
-    hooks: list[Hook] = []
-    if config.controller is not None:
-        hooks.append(make_controller(config.controller, config.shape, config.map.window))
     if config.init is not None:
         ancestors[config.init.run].load_into(model)
     corpus = corpus_for(config.data, runs.directory / "data", lambda text: say(f"data: {text}"))
@@ -98,18 +97,9 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
         "data_fingerprint": corpus.fingerprint,
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
     }
-    run = Run(config, folder, model.to(device), corpus, hooks, device, pinned["precision"])
+    run = Run(config, folder, model.to(device), corpus, make_hooks(config), device, pinned["precision"])
     run.precision = folder.claim(config, pinned)["precision"]
     return run
-
-
-def with_learned_masks(config: RunConfig, runs: Runs) -> RunConfig:
-    """The configuration with a learned map replaced by the masks of the run that learned them."""
-    if not isinstance(config.map, LearnedMap):
-        return config
-    found = read_masks(runs.finished(config.map.run).path / "masks.json")
-    explicit = ExplicitMap(kind="explicit", masks=found["masks"], window=found["window"])
-    return config.model_copy(update={"map": explicit})
 
 
 def _record(run: Run) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.config.schema import L1GatesConfig, Shape
+from hybridlab.config.controllers import L1GatesConfig
+from hybridlab.config.schema import Shape
 from hybridlab.structure.units import LearnedAllocation
 from hybridlab.training.engine import Run
 from hybridlab.training.optimizer import Group

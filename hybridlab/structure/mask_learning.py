@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.config.schema import MaskLearningConfig, Shape
+from hybridlab.config.controllers import MaskLearningConfig
+from hybridlab.config.schema import Shape
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.structure.hard_concrete import HardConcrete
 from hybridlab.structure.units import LearnedAllocation
@@ -87,7 +88,7 @@ class MaskLearning(LearnedAllocation):
     def state(self) -> dict[str, Any]:
         return {"highest": self.highest}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         self.highest = state["highest"]
 
     def finish(self, run: Run) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.config.schema import ControllerConfig, Schedule, Shape
+from hybridlab.config.controllers import MaskController, Schedule
+from hybridlab.config.schema import Shape
 from hybridlab.files import write_json
 from hybridlab.plan.attention_map import AttentionMap, exact_count
 from hybridlab.training.engine import Run
@@ -25,7 +26,7 @@ class LearnedAllocation(Hook):
     A row is a set of units that meets the target by itself: every layer (head-single), or the whole model.
     """
 
-    def __init__(self, config: ControllerConfig, shape: Shape, window: int, initial_score: float) -> None:
+    def __init__(self, config: MaskController, shape: Shape, window: int, initial_score: float) -> None:
         self.config, self.shape, self.window, self.name = config, shape, window, config.kind
         by_layer, single = config.granularity == "layer", config.granularity == "head-single"
         units = 1 if by_layer else shape.kv_heads

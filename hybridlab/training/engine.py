@@ -26,7 +26,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed
 from hybridlab.models.decoder import Decoder
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.plan import Plan
+from hybridlab.plan.plan import Place, Plan
 from hybridlab.training import checkpoints
 from hybridlab.training.checkpoints import Checkpoint
 from hybridlab.training.folders import RunFolder
@@ -54,7 +54,7 @@ class Spent:
 
 @dataclass
 class Run:
-    """A run in progress: what hooks see and change."""
+    """A run in progress: what hooks see and change. step: how many optimizer steps are done."""
 
     config: RunConfig
     folder: RunFolder
@@ -78,11 +78,21 @@ class Run:
 
     # ---- structure ----
 
-    def change_structure(self, kind: str, plan: Plan | None = None, attention_map: AttentionMap | None = None) -> None:
-        """Run another plan or map from here on, on the same weights; the change is an event of the record."""
-        model = self.model.with_plan(plan, attention_map)
+    def change_structure(
+        self,
+        kind: str,
+        plan: Plan | None = None,
+        attention_map: AttentionMap | None = None,
+        factors: dict[Place, Tensor] | None = None,
+        **details: Any,
+    ) -> None:
+        """Run another plan or map from here on, on the same weights; the change is an event of the record.
+
+        details: what else the event says, as JSON.
+        """
+        model = self.model.with_plan(plan, attention_map, factors)
         changed = {"plan": (self.model.plan, model.plan), "map": (self.model.attention_map, model.attention_map)}
-        event = {"step": self.step, "kind": kind}
+        event = {"step": self.step, "kind": kind, **details}
         event |= {f"{what}_before": str(a) for what, (a, b) in changed.items() if a != b}
         event |= {f"{what}_after": str(b) for what, (a, b) in changed.items() if a != b}
         self.events.append(event)
@@ -102,7 +112,6 @@ class Run:
         with StopRequest() as stop:
             while self.step < settings.steps:
                 numbers = self.take_step()
-                self.step += 1
                 self.spent.seconds += time.monotonic() - started
                 started = time.monotonic()
                 last = self.step == settings.steps
@@ -128,11 +137,13 @@ class Run:
         norm = torch.nn.utils.clip_grad_norm_(clipped, settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        # Before the hooks: what they change counts from the next step on.
+        self.spent.tokens += settings.tokens_per_step
+        self.spent.flops += self._step_flops()
+        self.step += 1
         numbers = {"loss": loss, "gradient_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
         for hook in self.hooks:
             numbers |= hook.after_step(self, step)
-        self.spent.tokens += settings.tokens_per_step
-        self.spent.flops += self._step_flops()
         return numbers
 
     def _gradients(self, batch: Batch, step: int) -> Tensor:
@@ -147,8 +158,10 @@ class Run:
             for hook in self.hooks:
                 inputs |= hook.forward_inputs(step)
             with self.autocast():
-                logits = self.model(tokens, **inputs).logits
-            part = weighted_loss(logits, tokens, weights) / total
+                output = self.model(tokens, **inputs)
+            for hook in self.hooks:
+                hook.after_forward(step, output, len(tokens) / len(batch.tokens))
+            part = weighted_loss(output.logits, tokens, weights) / total
             part.backward()
             loss += part.detach()
         return loss
@@ -214,7 +227,7 @@ class Run:
                     tensor.copy_(found.model[name])
         load_optimizer_tensors(self.optimizer, self.groups, found.optimizer)
         for hook in self.hooks:
-            hook.load_state(state["hooks"][hook.name])
+            hook.load_state(state["hooks"][hook.name], self)
         self.metrics.cut(self.step, self.events)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from hybridlab.training.optimizer import Group
 
 if TYPE_CHECKING:
+    from hybridlab.models.decoder import Output
     from hybridlab.training.engine import Run
 
 
@@ -32,20 +33,23 @@ class Hook:
         """Further arguments of the model's forward pass in this step, made anew for each micro-batch."""
         return {}
 
+    def after_forward(self, step: int, output: Output, share: float) -> None:
+        """After the forward pass of a micro-batch that holds `share` of the step's rows."""
+
     def penalty(self, step: int) -> Tensor | None:
         """A term of the loss that is added once per optimizer step."""
         return None
 
     def after_step(self, run: Run, step: int) -> dict[str, float]:
-        """After the optimizer's step: numbers for the log."""
+        """After optimizer step `step` (0-based; `run.step` counts it already): numbers for the log."""
         return {}
 
     def state(self) -> dict[str, Any]:
         """What beside the tensors of the groups has to survive, as JSON."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The opposite of `state`."""
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
+        """The opposite of `state`; the run's model has its plan and map of that step again."""
 
     def finish(self, run: Run) -> dict[str, Any]:
         """After the last step: final changes of structure; returns results for the record."""

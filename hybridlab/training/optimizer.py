@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hybridlab.config.schema import Optimizer, Schedule
+from hybridlab.config.controllers import Schedule
+from hybridlab.config.schema import Optimizer
 from hybridlab.training.schedules import learning_rate_factor
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from hybridlab.config.schema import Schedule
+from hybridlab.config.controllers import Schedule
 
 
 def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:

@@ -90,6 +90,69 @@ def test_random_maps_windows_lengths_and_splits(data):
     torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-8)
 
 
+def random_plan(draw, layers=3, heads=4):
+    """Head loops, block loops and other edits, in any order."""
+    plan = Plan.plain(layers)
+    for _ in range(draw(st.integers(0, 4))):
+        layer = draw(st.integers(0, layers - 1))
+        chosen = sorted(draw(st.sets(st.integers(0, heads - 1), min_size=1)))
+        passes = draw(st.integers(1, 2))
+        plan = draw(
+            st.sampled_from(
+                [
+                    plan.loop_heads(layer, chosen, passes),
+                    plan.loop_blocks([layer], passes),
+                    plan.swap(layer, (layer + 1) % layers),
+                    plan.drop_heads(layer, chosen[1:], heads),
+                ]
+            )
+        )
+    return plan if len(plan.visits) <= 24 else Plan.plain(layers)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_random_plans_with_fading_heads(data):
+    """Before, during and after a fade: every loop of the plan may have factors, 1 and 0 among them."""
+    plan = random_plan(data.draw)
+    model = build(window=data.draw(st.integers(1, 9)), plan=lambda _: plan)
+    loops = {place: len(visit.heads) for place, visit in plan.places() if visit.part == "attention" and visit.heads}
+    value = st.sampled_from([0.0, 0.3, 1.0])
+    factors = {
+        place: torch.tensor(data.draw(st.lists(value, min_size=n, max_size=n)), dtype=torch.double)
+        for place, n in loops.items()
+        if data.draw(st.booleans())
+    }
+    model = model.with_plan(factors=factors)
+    lengths = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=3))
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(lengths) - 1), max_size=5))) if max(lengths) > 1 else []
+    ids, mask = prompts(lengths)
+    with torch.no_grad():
+        wanted = model(ids, attention_mask=mask).logits
+        found, _ = cached_logits(model, ids, mask, cuts)
+    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+
+
+def test_a_cache_that_loops_over_the_new_token_alone_would_fail():
+    """Positive control: the released code's loop sees only the current token when it decodes."""
+    model = build(plan=lambda p: p.loop_heads(1, (0, 3), 2), masks=[[1, 1]] * 3)
+    ids, mask = prompts([12])
+    with torch.no_grad():
+        cache = KVCache(model, 1)
+        model(ids[:, :-1], cache=cache)
+        cache.slots[(2,)] = type(cache.slots[(2,)])(model.attention_map.layers[1], 1, None)
+        broken = model(ids[:, -1:], cache=cache).logits
+        assert (broken - model(ids).logits[:, -1:]).abs().max() > 1e-3
+
+
+def test_factors_belong_to_visits_of_their_number_of_heads():
+    model = build(plan=lambda p: p.loop_heads(1, (0, 3), 1))
+    with pytest.raises(UserError, match=r"visit at \(2,\) has 2 heads"):
+        model.with_plan(factors={(2,): torch.ones(4)})
+    faded = model.with_plan(factors={(2,): torch.zeros(2)})
+    assert faded.with_plan(Plan.plain(3)).factors == {} and faded.with_plan().factors == faded.factors
+
+
 def test_a_ring_that_forgets_nothing_would_fail():
     """Positive control: with a window one too wide the cached logits differ."""
     model, wide = build(window=5), build(window=6)

@@ -20,6 +20,9 @@ CASES = {
     "vanilla-llama": {"shape": {"family": "llama", "tied_embeddings": False}},
     "rule-swa": {},
     "all-window": {},
+    "sgt": {"controller": {"start_step": 2, "interval": 2, "fade_steps": 2, "max_layers": 2}},
+    "block-loop": {"plan": [{"op": "loop_blocks", "layers": [1, 2]}]},
+    "attention-loop": {},
     "consa": {"controller": {"mask_lr": 0.5, "multiplier_lr": 0.5}},
 }
 

@@ -134,6 +134,41 @@ def test_ablate(place):
     assert "paired" in hybridlab(*arguments, cwd=place).stdout
 
 
+GROW = ["--set", "controller.start_step=3", "--set", "controller.interval=3", "--set", "controller.fade_steps=3"]
+
+
+def test_sgt_its_baselines_and_its_probes(place):
+    shared = ["--data", "text:words.txt", "--config", "small.yaml"]
+    grown = document(hybridlab("pretrain", "--arch", "sgt", *shared, *GROW, "--run-dir", "sgt", "--json", cwd=place))
+    assert "heads" in grown["structure"]["plan"] and grown["events"][0]["step"] == 3
+    watched = hybridlab("pretrain", *shared, "--set", "observe.entropy_every=4", "--run-dir", "watched", cwd=place)
+    assert watched.returncode == 0, watched.stderr
+    wrong = hybridlab(
+        "pretrain", "--arch", "block-loop", *shared, "--entropy-of", "watched", "--run-dir", "b", cwd=place
+    )
+    assert wrong.returncode == 2 and "no entropies of step 40 (it has 1, 4, 8, 12)" in wrong.stderr
+    assert not (place / "b").exists()
+    layers = "plan=[{op: loop_blocks, layers: {top_entropy_of: watched, step: 4, n: 3}}]"
+    block = document(hybridlab("pretrain", "--arch", "block-loop", *shared, "--set", layers, "--json", cwd=place))
+    assert block["structure"]["plan"] == "L1 → L2 → L2 → L3 → L3 → L4 → L4"
+    assert block["parents"] == [json.loads((place / "watched" / "record.json").read_text())["hash"]]
+    attention = document(hybridlab("pretrain", "--arch", "attention-loop", *shared, "--json", cwd=place))
+    assert "L4 attention heads 1,2,3,4" in attention["structure"]["plan"]
+    text = hybridlab("pretrain", "--arch", "sgt", *shared, *GROW, "--run-dir", "sgt", cwd=place)
+    assert "plan at the end: L1" in text.stdout
+
+    entropy = document(hybridlab("analyze", "sgt", "--probe", "entropy", "--rows", "5", "--json", cwd=place))
+    assert entropy["sequences"] == 5 and len(entropy["heads"]) == 4
+    found = hybridlab("analyze", "base", "--probe", "convergence", "--passes", "3", cwd=place)
+    assert found.returncode == 0 and "Lemma 1 fails on" in found.stdout
+    assert all(len(line) <= 80 for line in found.stdout.splitlines())
+    shown = hybridlab("analyze", "sgt", "--probe", "contributions", cwd=place)
+    assert shown.returncode == 0 and shown.stdout.count("loop 1") == 2
+    assert hybridlab("generate", "sgt", "the cat", "--max-new-tokens", "8", cwd=place).returncode == 0
+    planned = document(hybridlab("plan", "--arch", "sgt", "--size", "olmo-573m", "--json", cwd=place))
+    assert "heads" in planned["run"]["grows_to"] and 0 < planned["run"]["overhead_percent"] < 1
+
+
 def test_generate(place):
     done = document(hybridlab("generate", "base", "the cat", "--max-new-tokens", "9", "--json", cwd=place))
     assert done["text"].startswith("the cat") and done["new_tokens"] == 9
@@ -188,6 +223,17 @@ def test_tables_fit_eighty_columns(place):
 
 
 WRONG = [
+    (["analyze", "base", "--probe", "x"], "known: entropy, convergence, contributions"),
+    (["analyze", "base", "--probe", "entropy", "--passes", "3"], "--passes has no effect on --probe entropy"),
+    (["analyze", "base", "--probe", "contributions"], "the plan has no head loops"),
+    (["analyze", "base", "--probe", "convergence", "--heads", "9"], "a layer of this model has 4"),
+    (["pretrain", "--entropy-of", "base", "--steps", "2"], "--entropy-of has no effect on --arch vanilla"),
+    (["pretrain", "--arch", "block-loop", "--entropy-of", "zzz"], "neither a run folder nor the start"),
+    (["pretrain", "--arch", "sgt", "--steps", "20"], "nothing would grow in 20 steps"),
+    (["pretrain", "--arch", "sgt", "--set", "controller.layers=[0]"], "layer 0 is both fixed and excluded"),
+    (["pretrain", "--arch", "sgt", "--set", "controller.headz=3"], "did you mean 'heads'"),
+    (["pretrain", "--arch", "sgt", "--set", "controller.heads=9"], "a layer has 8 heads"),
+    (["plan", "--set", "plan=[{op: loop_blocks, layers: {top_entropy_of: base, step: 4, n: 3}}]"], "not here"),
     (["pretrain", "--arch", "vanila"], "did you mean 'vanilla'"),
     (["pretrain", "--size", "tny"], "did you mean 'tiny'"),
     (["pretrain", "--data", "nosuch"], "neither a data preset"),

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from hybridlab.config.schema import L1GatesConfig, MaskLearningConfig, Schedule, Shape
+from hybridlab.config.controllers import L1GatesConfig, MaskLearningConfig, Schedule
+from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
 from hybridlab.structure.hard_concrete import HardConcrete
 from hybridlab.structure.l1_gates import L1Gates

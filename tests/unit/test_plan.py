@@ -81,3 +81,36 @@ def test_edits_as_data():
 def test_json_round_trip(visits):
     plan = Plan(tuple(Visit(layer, part) for layer, part in visits), 5)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_loops_of_blocks_and_their_removal():
+    plan = Plan.plain(3).loop_blocks([0, 2], 2)
+    assert str(plan) == "L1 → L1 → L1 → L2 → L3 → L3 → L3"
+    looped = Plan.plain(3).loop_heads(1, (0, 2), 2)
+    assert looped.without_loops(1) == Plan.plain(3).loop_heads(1, (0,), 1).without_loops(1)
+    assert [str(v) for v in looped.without_loops(1).visits] == ["L1", "L2 attention", "L2 mlp", "L3"]
+    assert looped.without_loops(0) == looped
+
+
+def test_edits_name_layers_by_their_place_too():
+    def plan(*edits):
+        return edited_plan(4, 2, edits)
+
+    assert plan({"op": "loop_blocks", "layers": {"last": 2}}) == Plan.plain(4).loop_blocks([2, 3])
+    assert plan({"op": "loop_attention", "layers": [1]}) == Plan.plain(4).loop_heads(1, (0, 1))
+    grown = Plan.plain(4).loop_heads(1, (0,), 2)
+    assert plan({"op": "visits", "visits": grown.to_json()["visits"]}) == grown
+    for wrong, message in [
+        ({"op": "loop_blocks", "layers": {"last": 5}}, "last 5 is not between 1 and 4"),
+        ({"op": "loop_blocks", "layers": {"last": "x"}}, "wrong type"),
+        (
+            {"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "step": 1, "n": 1}},
+            "known when it has been trained",
+        ),
+        ({"op": "loop_blocks"}, "'layers' is missing"),
+        ({"op": "visits", "visits": [{"layer": 0}]}, "missing"),
+        ({"op": "visits", "visits": 3}, "wrong type"),
+        ({"op": "loop_blocks", "layers": [1], "extra_passes": -1}, "must be 0 or more"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            plan(wrong)

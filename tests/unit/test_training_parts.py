@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from hybridlab.config.schema import Optimizer, Schedule
+from hybridlab.config.controllers import Schedule
+from hybridlab.config.schema import Optimizer
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
 from hybridlab.training import checkpoints

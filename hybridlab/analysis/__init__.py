@@ -1,0 +1,1 @@
+"""What a model does with its attention and its depth, measured: entropies, loops, contributions."""

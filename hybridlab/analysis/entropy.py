@@ -1,0 +1,60 @@
+"""Attention entropy of the last token (SGT, section 2, Eq. 4 and 5).
+
+One query row for each sequence, in fp32, divided by the log of the keys that it may see: 1 for a uniform row, 0 for a
+row that looks at one key, or that can see no other. Nothing of size S × S is ever made.
+
+    hybridlab analyze RUN --probe entropy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from hybridlab.models.decoder import Decoder, Output
+from hybridlab.plan.plan import Place, Plan
+
+
+def row_entropy(weights: Tensor, keys: Tensor) -> Tensor:
+    """Normalised entropy of attention rows: weights (…, S) and the keys that each row may see (…) → (…)."""
+    entropy = -torch.xlogy(weights.float(), weights.float()).sum(-1)
+    return torch.where(keys > 1, entropy / keys.clamp_min(2).float().log(), 0.0)
+
+
+def visit_entropies(output: Output) -> dict[Place, Tensor]:
+    """Place → (B, h): of the last token of each sequence, for a pass with `need="last_row"`."""
+    return {place: row_entropy(w, output.keys[place])[:, :, -1].detach() for place, w in output.attention.items()}
+
+
+def head_entropies(
+    plan: Plan, output: Output, num_heads: int, looped: Mapping[int, Iterable[int]] | None = None
+) -> Tensor:
+    """(L, H), the mean over the batch: each head at the first visit of its layer; NaN for a head that does not run.
+
+    looped: layer → heads that are taken at the layer's last visit instead (as SGT's released code does with the heads
+    that it keeps looping).
+    """
+    found = visit_entropies(output)
+    table = next(iter(found.values())).new_full((plan.num_layers, num_heads), float("nan"))
+    for place, visit in plan.places():
+        if place not in found:
+            continue
+        means = found[place].mean(0)
+        kept = set((looped or {}).get(visit.layer, ()))
+        for row, head in enumerate(visit.heads or range(num_heads)):
+            if head in kept or table[visit.layer, head].isnan():
+                table[visit.layer, head] = means[row]
+    return table
+
+
+def measured_entropies(model: Decoder, batches: Iterable[Tensor]) -> Tensor:
+    """(L, H): mean over all sequences of `batches`, each (B, S)."""
+    total, count = torch.zeros(()), 0
+    with torch.no_grad():
+        for tokens in batches:
+            output = model(tokens, need="last_row")
+            total = total + len(tokens) * head_entropies(model.plan, output, model.shape.heads).cpu()
+            count += len(tokens)
+    return total / count

@@ -1,0 +1,17 @@
+"""How figures look: a palette for the colour-blind, labels that one can read in print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette: distinct for all common kinds of colour blindness, and in grey by their order.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", "-.", ":")
+
+
+def label_axes(ax: Axes, x: str, y: str) -> None:
+    ax.set_xlabel(x, fontsize=8)
+    ax.set_ylabel(y, fontsize=8)
