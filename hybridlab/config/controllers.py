@@ -86,7 +86,7 @@ class EntropyGrowthConfig(Strict):
     """h: heads that loop in each chosen layer."""
     select: Literal["high", "low"] = "high"
     """The heads of the highest entropy (the method) or of the lowest (its ablation, table 2)."""
-    max_passes: PositiveInt = 1
+    max_passes: Annotated[int, Field(ge=1, le=1000)] = 1
     """K_max: extra passes that a layer may grow to."""
     max_layers: PositiveInt | None = None
     """L: layers that may loop; 3 where no layers are fixed, else all of those."""

@@ -90,8 +90,7 @@ class Plan:
 
         A parallel block runs whole, then the chosen heads on its output. Source: Sparse Growing Transformer, section 4.1, Eq. 6.
         """
-        if extra_passes < 0:
-            raise UserError(f"loop_heads: extra_passes must be 0 or more, not {extra_passes}")
+        _check_passes("loop_heads", extra_passes)
         loop = (Visit(layer, "attention", tuple(heads)),) * extra_passes
 
         def looped(visit: Visit) -> tuple[Visit, ...]:
@@ -103,8 +102,7 @@ class Plan:
 
     def loop_blocks(self, layers: Iterable[int], extra_passes: int = 1) -> Plan:
         """Run these layers' whole blocks `extra_passes` more times, each right after its visit (SGT's Block Loop)."""
-        if extra_passes < 0:
-            raise UserError(f"loop_blocks: extra_passes must be 0 or more, not {extra_passes}")
+        _check_passes("loop_blocks", extra_passes)
         return self._rewrite(set(layers), lambda v: (v,) * (1 + extra_passes if v.part == "block" else 1))
 
     def without_loops(self, layer: int) -> Plan:
@@ -184,6 +182,15 @@ class Plan:
 
     def __str__(self) -> str:
         return " → ".join(str(v) for v in self.visits) or "(nothing)"
+
+
+MOST_PASSES = 1000
+"""Far more than any model runs; a plan holds every pass."""
+
+
+def _check_passes(edit: str, extra_passes: int) -> None:
+    if not 0 <= extra_passes <= MOST_PASSES:
+        raise UserError(f"{edit}: extra_passes must be between 0 and {MOST_PASSES}, not {extra_passes}")
 
 
 LayerChoice = list[int] | dict[str, Any]

@@ -107,9 +107,12 @@ def _verdict(
         return "not run"
     if round(measured, column.digits) == round(paper, column.digits):
         return "agrees"
+    if column.kind == "timed" and stderr is None:
+        # A speed of another machine: its ratios, which have a spread, can be compared, it cannot.
+        return None
     if column.kind == "last digit" and abs(measured - paper) <= 1.5 * 10**-column.digits:
         return "agrees"
-    if column.kind != "trained":
+    if column.kind not in ("trained", "timed"):
         return "differs"
     if stderr is not None and abs(measured - paper) <= 2 * stderr:
         return "agrees"

@@ -25,16 +25,22 @@ def planned(config: RunConfig) -> Iterator[tuple[Plan, int]]:
     if not isinstance(config.controller, EntropyGrowthConfig):
         yield base, steps
         return
-    growth = Growth(config.controller, config.shape.heads, growable_layers(base))
+    controller = config.controller
+    growth = Growth(controller, config.shape.heads, growable_layers(base))
     entropies = [[1.0] * config.shape.heads] * config.shape.layers
-    plan, since = base, 0
-    for done in range(1, steps):
+    plan, since, done = base, 0, controller.start_step
+    while done < steps:
         if growth.due(done):
             growth.act(done, entropies)
         following = growth.plan(base, done)
         if following != plan:
             yield plan, done - since
             plan, since = following, done
+        # Nothing changes between the ends of windows and of fades.
+        ends = {start + controller.fade_steps for found in growth.looped for start in found.dropped.values()}
+        if growth.frozen is None:
+            ends.add(done + controller.interval - (done - controller.start_step) % controller.interval)
+        done = min((end for end in ends if end > done), default=steps)
     yield plan, steps - since
 
 

@@ -110,7 +110,7 @@ def test_edits_name_layers_by_their_place_too():
         ({"op": "loop_blocks"}, "'layers' is missing"),
         ({"op": "visits", "visits": [{"layer": 0}]}, "missing"),
         ({"op": "visits", "visits": 3}, "wrong type"),
-        ({"op": "loop_blocks", "layers": [1], "extra_passes": -1}, "must be 0 or more"),
+        ({"op": "loop_blocks", "layers": [1], "extra_passes": -1}, "between 0 and 1000"),
     ]:
         with pytest.raises(UserError, match=message):
             plan(wrong)
