@@ -37,9 +37,13 @@ def contributions(model: Decoder, tokens: Tensor, texts: list[str]) -> dict[str,
     taps = _Inputs(set(places))
     with torch.no_grad():
         output = model(tokens[None], need="last_row", taps=taps)
-    first = visit_entropies(output)[places[0]][0]
-    looped = model.plan[places[-1]].heads
-    head = max(looped, key=lambda h: float(first[h]))
+    row = model.plan[places[0]].heads or tuple(range(model.shape.heads))
+    first = dict(zip(row, visit_entropies(output)[places[0]][0].tolist(), strict=True))
+    # A head that only runs in the loop has no first pass to compare with.
+    looped = [head for head in model.plan[places[-1]].heads or row if head in first]
+    if not looped:
+        return None
+    head = max(looped, key=first.__getitem__)
     passes = [place for place in places if model.plan[place].heads is None or head in model.plan[place].heads]
     rows = []
     for place in passes:
@@ -49,7 +53,7 @@ def contributions(model: Decoder, tokens: Tensor, texts: list[str]) -> dict[str,
     return {
         "layer": layer,
         "head": head,
-        "entropy": float(first[head]),
+        "entropy": first[head],
         "tokens": texts,
         "loops": [[round(value, 6) for value in row] for row in rows],
     }

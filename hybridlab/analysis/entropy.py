@@ -37,7 +37,7 @@ def head_entropies(
     that it keeps looping).
     """
     found = visit_entropies(output)
-    table = next(iter(found.values())).new_full((plan.num_layers, num_heads), float("nan"))
+    table = output.logits.new_full((plan.num_layers, num_heads), float("nan"), dtype=torch.float32)
     for place, visit in plan.places():
         if place not in found:
             continue

@@ -28,8 +28,18 @@ _SHOWN = 32
 
 
 def run_probe(probe: Probe, model: Decoder, corpus: Corpus, seq_len: int, **settings: Any) -> dict[str, Any]:
-    """One probe on a corpus' validation part."""
+    """One probe on a corpus' validation part; {"skipped": why} where the plan has nothing for it to look at."""
+    if all(visit.part == "mlp" for _, visit in model.plan.places()):
+        return {"skipped": "the plan has no attention"}
     return _PROBES[probe](model.eval(), corpus, seq_len, **settings)
+
+
+def probe_results(probe: Probe, model: Decoder, corpus: Corpus, seq_len: int) -> dict[str, Any]:
+    """One probe for a record: a model that it does not fit costs the run nothing but this result."""
+    try:
+        return run_probe(probe, model, corpus, seq_len)
+    except UserError as reason:
+        return {"skipped": str(reason)}
 
 
 def _windows(model: Decoder, corpus: Corpus, length: int, count: int) -> Tensor:
@@ -60,8 +70,6 @@ def _entropy(model: Decoder, corpus: Corpus, seq_len: int, rows: int = 64) -> di
 def _convergence(
     model: Decoder, corpus: Corpus, seq_len: int, rows: int = 8, heads: int = 2, passes: int = 8
 ) -> dict[str, Any]:
-    if heads > model.shape.heads:
-        raise UserError(f"--heads {heads}: a layer of this model has {model.shape.heads}")
     return convergence(model, _windows(model, corpus, min(seq_len, _LONGEST), rows), heads, passes)
 
 

@@ -34,11 +34,11 @@ def analyze(
     if useless := [name for name in options if name not in _TAKES[probe]]:
         raise UserError(f"--{useless[0]} has no effect on --probe {probe}")
     found = analyze_run(run, Runs(runs_dir), probe, data, options, o.say)
+    if "skipped" in found:
+        raise UserError(f"{run}: {found['skipped']}, so that there is nothing to show")
     if as_json:
         o.print_json(found)
         return
-    if "skipped" in found:
-        raise UserError(f"{run}: {found['skipped']}, so that there is nothing to show")
     {"entropy": _print_entropy, "convergence": _print_convergence, "contributions": _print_contributions}[probe](found)
 
 
@@ -71,37 +71,36 @@ def _print_entropy(found: dict[str, Any]) -> None:
 
 def _print_convergence(found: dict[str, Any]) -> None:
     lines = []
+    half = found["passes"] // 2
     for row in found["rows"]:
         heads = ",".join(str(head + 1) for head in row["heads"])
-        middle = row["distance"][found["passes"] // 2]
-        lines.append(
-            [
-                row["layer"] + 1,
-                row["set"],
-                heads,
-                row["entropy"],
-                row["trace"],
-                middle,
-                row["change"][-1],
-                row["contraction"],
-            ]
-        )
+        factor = f"{row['factor']:.3f}" + ("" if row["factor_stderr"] is None else f" ± {row['factor_stderr']:.3f}")
+        numbers = [row["entropy"], row["trace_share"], row["distance"][half], factor]
+        lines.append([row["layer"] + 1, row["set"], heads, *numbers])
     title = f"loops of {found['passes']} passes, {found['sequences']} sequences of {found['length']} tokens"
-    half = f"‖H({found['passes'] // 2})−H(K)‖"
-    _table(title, ["layer", "set", "heads", "entropy", "tr/N", half, "last change", "factor"], lines)
-    out, lemma, worst = o.console(), found["lemma"], found["lemma"]["worst"]
+    _table(title, ["layer", "set", "heads", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"], lines)
+    drift = (found["passes"] - half) / found["passes"]
     correlation = found["entropy_trace_rank_correlation"]
-    lines = [
-        f"high-entropy heads settle faster in {found['layers_where_high_is_faster']} of {found['layers']} layers "
-        "(factor: how much of its change a pass keeps; above 1 the loop does not converge)",
+    texts = [
+        f"‖H({half})−H(K)‖ is relative to ‖H(0)−H(K)‖ ({drift:.3f}: equal steps, no convergence); factor: how much of "
+        "its change a pass leaves to the next one (1: none is lost)",
+        f"high-entropy heads settle faster in {found['layers_where_high_is_faster']} of {found['layers']} layers, "
+        f"low-entropy heads in {found['layers_where_low_is_faster']} (more than two standard errors)",
         f"rank correlation of entropy and trace over {correlation['n']} heads: {_text(correlation['value'])}",
-        f"Lemma 1 fails on {lemma['violations']:,} of {lemma['rows']:,} rows ({100 * lemma['share']:.2g} %); mean A_ii "
-        f"{lemma['mean_diagonal']:.3f}, mean bound {lemma['mean_bound']:.3f}",
-        f"worst: layer {worst['layer'] + 1}, head {worst['head'] + 1}, row {worst['row']}: A_ii = "
-        f"{worst['diagonal']:.3f}, bound {worst['bound']:.3f}",
+        *_lemma_texts(found["lemma"]),
     ]
-    for line in lines:
-        out.print(line, highlight=False)
+    for text in texts:
+        o.console().print(text, highlight=False)
+
+
+def _lemma_texts(lemma: dict[str, Any]) -> list[str]:
+    share = f"{lemma['violations']:,} of {lemma['rows']:,} rows ({100 * lemma['share']:.2g} %)"
+    texts = [f"Lemma 1 fails on {share}; mean A_ii {lemma['mean_diagonal']:.3f}, mean bound {lemma['mean_bound']:.3f}"]
+    if worst := lemma["worst"]:
+        rows = ", ".join(f"row {row}: {count:,}" for row, count in list(lemma["violations_by_row"].items())[:6])
+        place = f"layer {worst['layer'] + 1}, head {worst['head'] + 1}, row {worst['row']}"
+        texts.append(f"  where: {rows}; worst: {place}: A_ii = {worst['diagonal']:.3f}, bound {worst['bound']:.3f}")
+    return texts
 
 
 def _print_contributions(found: dict[str, Any]) -> None:

@@ -89,6 +89,9 @@ def print_results(results: dict[str, Any], title: str) -> None:
         "validation perplexity", _text(loss["perplexity"], 2), _text(loss["perplexity_stderr"], 2), str(loss["n"])
     )
     table.add_row("bits per byte", _text(loss["bits_per_byte"], 3), "–", str(loss["n"]))
+    for factor, found in results.get("extrapolation", {}).items():
+        name = f"perplexity at {factor} × the length"
+        table.add_row(name, _text(found["perplexity"], 2), _text(found["perplexity_stderr"], 2), str(found["n"]))
     for task in ("retrieval", "assignment"):
         for part in ("all", "inside", "relayed", "outside"):
             found = results.get(task, {}).get(part)
@@ -96,6 +99,9 @@ def print_results(results: dict[str, Any], title: str) -> None:
                 name = f"{task}, {part} (chance {results[task]['chance']:g})"
                 table.add_row(name, _text(found["accuracy"], 3), _text(found["stderr"], 3), str(found["n"]))
     console().print(table)
+    for probe, found in results.get("probes", {}).items():
+        state = f"skipped: {found['skipped']}" if "skipped" in found else "measured; `hybridlab analyze` shows it"
+        console().print(f"probe {probe}: {state}", highlight=False, soft_wrap=True)
 
 
 def print_mapping(title: str, numbers: dict[str, Any]) -> None:

@@ -137,9 +137,13 @@ class EntropyGrowthConfig(Strict):
                 raise ValueError(f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads")
         if self.layers and max(self.layers) >= num_layers:
             raise ValueError(f"controller.layers names layer {max(self.layers)}, but the last one is {num_layers - 1}")
+        if wrong := [layer for layer in self.exclude if layer >= num_layers]:
+            raise ValueError(f"controller.exclude names layer {wrong[0]}, but the last one is {num_layers - 1}")
         free = num_layers - len({layer for layer in self.exclude if layer < num_layers})
         if self.layers is None and self.target_layers > free:
             raise ValueError(f"controller.max_layers {self.target_layers}: only {free} of {num_layers} layers may loop")
+        if self.candidates is not None and self.candidates > free:
+            raise ValueError(f"controller.candidates {self.candidates}: only {free} of {num_layers} layers may loop")
 
 
 MaskController = MaskLearningConfig | L1GatesConfig

@@ -16,6 +16,7 @@ NUMERICS_VERSION = 1
 
 WINDOWED_KINDS = ("window", "rule", "mixed")
 GROWING_KINDS = ("entropy-growth",)
+GROWTH_TIMES = ("start_step", "interval", "fade_steps")
 
 
 def resolve(
@@ -75,8 +76,11 @@ def _place_growth(layer: Layer) -> Layer:
     """Give the size's growth times to a controller that grows, and its start to layers chosen by entropy."""
     values = dict(layer.values)
     growth, controller, edits = values.pop("growth", None), values.get("controller"), values.get("plan")
-    if not isinstance(growth, dict):
+    if growth is None and "growth" not in layer.values:
         return Layer(values, layer.origins)
+    if not isinstance(growth, dict) or not set(growth) <= set(GROWTH_TIMES):
+        place = layer.origin(("growth",))
+        raise UserError(f"{place + ': ' if place else ''}growth {growth}: it takes {', '.join(GROWTH_TIMES)}")
     if isinstance(controller, dict) and controller.get("kind") in GROWING_KINDS:
         values["controller"] = {**growth, **controller}
     if isinstance(edits, list) and all(isinstance(edit, dict) for edit in edits) and "start_step" in growth:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybridlab.analysis.probes import run_probe
+from hybridlab.analysis.probes import probe_results
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
@@ -53,7 +53,7 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
         if getattr(config.data.mix, task) > 0:
             results[task] = task_accuracy(model, config, corpus, context, task, number, window)
     for probe in config.evaluation.probes or []:
-        results.setdefault("probes", {})[probe] = run_probe(probe, model, corpus, config.training.seq_len)
+        results.setdefault("probes", {})[probe] = probe_results(probe, model, corpus, config.training.seq_len)
     return results
 
 

@@ -79,6 +79,12 @@ class Decoder(nn.Module):
                 raise UserError(f"factors: the visit at {place} has {heads} heads, not {tuple(factor.shape)}")
         self.plan, self.attention_map, self.factors = plan, attention_map, factors
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Decoder:
+        """Factors go where the parameters go."""
+        super()._apply(fn, recurse)
+        self.factors = {place: fn(factor) for place, factor in self.factors.items()}
+        return self
+
     def with_plan(
         self,
         plan: Plan | None = None,
@@ -111,8 +117,9 @@ class Decoder(nn.Module):
 
         attention_mask: (B, S), 1 on tokens and 0 on padding, which stands to the right. segment_ids: (B, S), tokens
         see only their own document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,) of its
-        mixed heads. factors: place → (h,), see `Pass`; the model's own where none are given. need: attention weights to return, `none`, `last_row` or `full`. cache: what earlier calls have
-        stored; the tokens of this call follow it, row by row, and are stored too.
+        mixed heads. factors: place → (h,), see `Pass`; the model's own where none are given. need: attention weights to
+        return, `none`, `last_row` or `full`. cache: what earlier calls have stored; the tokens of this call follow it,
+        row by row, and are stored too.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")

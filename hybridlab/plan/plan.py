@@ -37,14 +37,14 @@ class Visit:
             raise UserError(
                 f"visit of layer {self.layer}: part {self.part!r} is unknown; use one of {', '.join(PARTS)}"
             )
-        if self.layer < 0:
-            raise UserError(f"visit of layer {self.layer}: layers count from 0")
+        if not _whole(self.layer) or self.layer < 0:
+            raise UserError(f"visit of layer {self.layer}: layers are whole numbers from 0 on")
         if self.heads is None:
             return
         if self.part == "mlp":
             raise UserError(f"visit of layer {self.layer}: an MLP has no heads; leave `heads` out")
         heads = tuple(sorted(set(self.heads)))
-        if not heads or heads[0] < 0 or len(heads) != len(self.heads):
+        if not heads or not all(_whole(head) for head in heads) or heads[0] < 0 or len(heads) != len(self.heads):
             raise UserError(f"visit of layer {self.layer}: heads {self.heads} must be different numbers from 0 on")
         object.__setattr__(self, "heads", heads)
 
@@ -104,15 +104,6 @@ class Plan:
         """Run these layers' whole blocks `extra_passes` more times, each right after its visit (SGT's Block Loop)."""
         _check_passes("loop_blocks", extra_passes)
         return self._rewrite(set(layers), lambda v: (v,) * (1 + extra_passes if v.part == "block" else 1))
-
-    def without_loops(self, layer: int) -> Plan:
-        """The plan without the layer's head loops: its attention visits that directly follow one of its own."""
-        kept: list[Visit] = []
-        for visit in self.visits:
-            looped = visit.layer == layer and visit.part == "attention" and visit.heads is not None
-            if not (looped and kept and kept[-1].layer == layer and kept[-1].part != "mlp"):
-                kept.append(visit)
-        return replace(self, visits=tuple(kept))
 
     def skip(self, *layers: int) -> Plan:
         """Leave these layers out."""
@@ -197,52 +188,87 @@ LayerChoice = list[int] | dict[str, Any]
 """Layers in an edit: a list, `{last: 3}`, or `{top_entropy_of: RUN, step: 250, n: 3}`, known when that run has ended."""
 
 
+_NUMBER, _NUMBERS, _LAYERS, _VISITS = "a whole number", "a list of whole numbers", "layers", "a list of visits"
+_EDITS: dict[str, dict[str, str]] = {
+    "loop_heads": {"layer": _NUMBER, "heads": _NUMBERS, "extra_passes": _NUMBER},
+    "loop_attention": {"layers": _LAYERS, "extra_passes": _NUMBER},
+    "loop_blocks": {"layers": _LAYERS, "extra_passes": _NUMBER},
+    "skip": {"layers": _LAYERS},
+    "swap": {"first": _NUMBER, "second": _NUMBER, "size": _NUMBER},
+    "reverse": {"start": _NUMBER, "size": _NUMBER},
+    "truncate": {"layers": _NUMBER},
+    "drop_heads": {"layer": _NUMBER, "heads": _NUMBERS},
+    "visits": {"visits": _VISITS},
+}
+"""Edits as data, with what each of their arguments must be."""
+_OPTIONAL = {"extra_passes": 1, "size": 1}
+
+
 def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]], parallel: bool = False) -> Plan:
     """The plain plan with edits written as data, each `{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}`."""
     plan = Plan.plain(num_layers, parallel)
-
-    def layers(arguments: dict[str, Any]) -> list[int]:
-        return chosen_layers(arguments.pop("layers"), num_layers)
-
-    def loop_attention(plan: Plan, arguments: dict[str, Any]) -> Plan:
-        passes = arguments.pop("extra_passes", 1)
-        for layer in layers(arguments):
-            plan = plan.loop_heads(layer, range(num_heads), passes)
-        return plan
-
-    operations = {
-        "loop_heads": lambda p, a: p.loop_heads(a.pop("layer"), a.pop("heads"), a.pop("extra_passes", 1)),
-        "loop_attention": loop_attention,
-        "loop_blocks": lambda p, a: p.loop_blocks(layers(a), a.pop("extra_passes", 1)),
-        "skip": lambda p, a: p.skip(*layers(a)),
-        "swap": lambda p, a: p.swap(a.pop("first"), a.pop("second"), a.pop("size", 1)),
-        "reverse": lambda p, a: p.reverse(a.pop("start"), a.pop("size")),
-        "truncate": lambda p, a: p.truncate(a.pop("layers")),
-        "drop_heads": lambda p, a: p.drop_heads(a.pop("layer"), a.pop("heads"), num_heads),
-        "visits": lambda p, a: Plan.from_json({**p.to_json(), "visits": a.pop("visits")}),
-    }
     for position, edit in enumerate(edits):
-        arguments = dict(edit)
-        name = arguments.pop("op", None)
-        if name not in operations:
-            raise UserError(f"plan edit {position + 1}: op {name!r} is unknown; use one of {', '.join(operations)}")
+        place = f"plan edit {position + 1}"
+        name = edit.get("op") if isinstance(edit, dict) else None
+        if not isinstance(name, str) or name not in _EDITS:
+            raise UserError(f"{place}: op {name!r} is unknown; use one of {', '.join(_EDITS)}")
+        arguments = _checked_arguments(f"{place} ({name})", _EDITS[name], edit)
         try:
-            plan = operations[name](plan, arguments)
-        except KeyError as missing:
-            raise UserError(f"plan edit {position + 1} ({name}): {missing} is missing") from None
-        except (TypeError, ValueError, AttributeError):
-            raise UserError(f"plan edit {position + 1} ({name}): {edit} has a value of the wrong type") from None
-        if arguments:
-            raise UserError(f"plan edit {position + 1} ({name}): {', '.join(arguments)} is not an argument of {name}")
+            plan = _applied(plan, name, arguments, num_heads)
+        except (KeyError, TypeError, ValueError):
+            raise UserError(f"{place} ({name}): {edit} has a value of the wrong type, or lacks one") from None
     check_heads(plan, num_heads)
     return plan
+
+
+def _checked_arguments(place: str, wanted: dict[str, str], edit: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an edit, each of the right kind, with defaults for those that may be left out."""
+    if unknown := [name for name in edit if name not in wanted and name != "op"]:
+        raise UserError(f"{place}: {unknown[0]} is not an argument of it; it takes {', '.join(wanted)}")
+    found = {}
+    for name, kind in wanted.items():
+        value = edit.get(name, _OPTIONAL.get(name))
+        if value is None:
+            raise UserError(f"{place}: {name!r} is missing")
+        whole = isinstance(value, list) and all(_whole(item) for item in value)
+        right = {_NUMBER: _whole(value), _NUMBERS: whole, _LAYERS: whole or isinstance(value, dict)}
+        if not right.get(kind, isinstance(value, list)):
+            raise UserError(f"{place}: {name} {value!r} has the wrong type; it must be {kind}")
+        found[name] = value
+    return found
+
+
+def _applied(plan: Plan, name: str, arguments: dict[str, Any], num_heads: int) -> Plan:
+    """One edit; its arguments have the right kinds."""
+    if "layers" in arguments and name != "truncate":
+        arguments["layers"] = chosen_layers(arguments["layers"], plan.num_layers)
+    match name:
+        case "loop_attention":
+            for layer in arguments["layers"]:
+                plan = plan.loop_heads(layer, range(num_heads), arguments["extra_passes"])
+            return plan
+        case "skip":
+            return plan.skip(*arguments["layers"])
+        case "truncate":
+            return plan.truncate(arguments["layers"])
+        case "drop_heads":
+            return plan.drop_heads(**arguments, num_heads=num_heads)
+        case "visits":
+            return Plan.from_json({**plan.to_json(), **arguments})
+    return getattr(plan, name)(**arguments)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def chosen_layers(choice: LayerChoice, num_layers: int) -> list[int]:
     """The layers that an edit names."""
     if not isinstance(choice, dict):
+        if len(set(choice)) != len(choice):
+            raise UserError(f"layers: {choice} names a layer twice; extra_passes says how often it runs")
         return list(choice)
-    if set(choice) == {"last"}:
+    if set(choice) == {"last"} and _whole(choice["last"]):
         if not 1 <= choice["last"] <= num_layers:
             raise UserError(f"layers: last {choice['last']} is not between 1 and {num_layers}")
         return list(range(num_layers - choice["last"], num_layers))

@@ -16,7 +16,7 @@ contributions      where the last token of a looped head looks, pass by pass
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hybridlab.reproduction.experiment import Panel, Plot
@@ -148,26 +148,34 @@ def _layer_entropy(plot: Plot, record: Record) -> Line:
 
 
 def _growth(plot: Plot, record: Record) -> Line:
-    """segments: [layer, from step, to step, passes, heads that run, heads kept]."""
-    shape, end = record["config"]["shape"], record["steps"]
-    segments: list[dict[str, Any]] = []
-    current: dict[int, dict[str, Any]] = {}
+    """segments: layer, from step, to step, passes, heads that run and heads that are kept, as the events tell."""
+    shape, end, fade = record["config"]["shape"], record["steps"], record["config"]["controller"]["fade_steps"]
+    layers: dict[int, list[dict[str, Any]]] = {}
     for event in record["events"]:
-        layer = event.get("layer")
-        if event["kind"] not in ("loop-added", "loop-deepened", "heads-chosen", "fade-ended"):
-            continue
-        before = current.get(layer, {})
-        if before:
-            before["until"] = event["step"]
-        fading = record["config"]["controller"]["fade_steps"] > 0
-        running = before.get("running", shape["heads"] if fading else len(event.get("heads", [])))
-        kept = len(event["heads"]) if "heads" in event else before["kept"]
-        if event["kind"] == "fade-ended":
-            running = kept
-        new = {"layer": layer + 1, "since": event["step"], "until": end, "running": running, "kept": kept}
-        current[layer] = new | {"passes": event.get("passes", before.get("passes", 1))}
-        segments.append(current[layer])
+        if event["kind"] in ("loop-added", "loop-deepened", "heads-chosen"):
+            layers.setdefault(event["layer"], []).append(event)
+    segments = [
+        {"layer": layer + 1, **segment}
+        for layer, events in layers.items()
+        for segment in _segments(events, shape["heads"], fade, end)
+    ]
     return {"segments": segments, "steps": end, "layers": shape["layers"], "heads": shape["heads"]}
+
+
+def _segments(events: list[dict[str, Any]], num_heads: int, fade: int, end: int) -> Iterator[dict[str, Any]]:
+    """One layer's time cut where its passes or the heads that run change: heads leave once no fade runs any more."""
+    choices = [event for event in events if "heads" in event]
+    cuts = sorted({step for event in events for step in (event["step"], event["step"] + fade)} | {end})
+    running = num_heads
+    for since, until in zip(cuts, cuts[1:], strict=False):
+        past = [event for event in choices if event["step"] <= since]
+        if since >= end or not past:
+            continue
+        kept = len(past[-1]["heads"])
+        if past[-1]["step"] + fade <= since:
+            running = kept
+        passes = [event["passes"] for event in events if event["step"] <= since][-1]
+        yield {"since": since, "until": min(until, end), "passes": passes, "running": running, "kept": kept}
 
 
 def _contributions(plot: Plot, record: Record) -> Line | None:

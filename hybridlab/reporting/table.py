@@ -18,7 +18,7 @@ from rich.text import Text
 from hybridlab.files import write_json, write_text
 from hybridlab.reproduction.analytic import compute
 from hybridlab.reproduction.claims import judge
-from hybridlab.reproduction.experiment import Column, Experiment, Row
+from hybridlab.reproduction.experiment import BENCHMARK, Column, Experiment, Row
 from hybridlab.reproduction.records import number_at, records_of
 from hybridlab.reproduction.verdict import Records
 
@@ -48,13 +48,21 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path) -> dict[s
         "title": experiment.title,
         "source": experiment.source,
         "scale": scale,
-        "machine": experiment.machine(scale),
+        "machine": _machine(experiment, scale, records),
         "seeds": experiment.scales[scale].seeds if scale in experiment.scales else [],
         "rows": rows,
         "claims": claims,
         "notes": experiment.notes,
         "runs": {cell: {str(s): r["hash"] for s, r in by_seed.items()} for cell, by_seed in records.items()},
     }
+
+
+def _machine(experiment: Experiment, scale: str, records: Records) -> str | None:
+    """Where runs are made; of a benchmark, where it was measured."""
+    if BENCHMARK in records:
+        found = records[BENCHMARK][0]["machine"]
+        return f"{experiment.machine(scale)}; measured on {found['name']} ({found['device']})"
+    return experiment.machine(scale)
 
 
 def _measure(column: Column, row: Row, records: Records) -> tuple[float | None, float | None, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridlab.config.resolve import GROWING_KINDS
+from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.schema import FullMap, LearnedMap, Shape, Training
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
@@ -24,7 +24,7 @@ _HF = "hf-"
 @dataclass(frozen=True)
 class Ancestor:
     """digest: a run's hash, or `hf-` and a digest of the folder's files. settings: what a child takes over.
-    training: how it was trained, where that is known."""
+    training: how it was trained, where that is known. fading: it ended while loops were fading."""
 
     digest: str
     path: Path
@@ -32,6 +32,7 @@ class Ancestor:
     shape: Shape
     size: str | None = None
     training: Training | None = None
+    fading: bool = False
 
     @property
     def skip_steps(self) -> int | None:
@@ -87,17 +88,13 @@ def _from_run(folder: RunFolder) -> Ancestor:
     settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
     if not isinstance(config.map, FullMap | LearnedMap):
         settings["window"] = config.map.window
-    if config.controller is not None and config.controller.kind in GROWING_KINDS:
-        settings["plan"] = _grown_plan(folder)
-    return Ancestor(folder.info()["hash"], folder.path, settings, config.shape, config.size, config.training)
-
-
-def _grown_plan(folder: RunFolder) -> list[dict[str, Any]]:
-    """The plan that a run has grown to, as an edit: its weights were trained for it."""
-    final = read_object(folder.final / "config.json", "model", ("plan",))
-    if final.get("factors"):
-        raise UserError(f"{folder.path}: this run ended inside a fade; train it a few steps longer to start from it")
-    return [{"op": "visits", "visits": final["plan"]["visits"]}]
+    fading = False
+    if isinstance(config.controller, EntropyGrowthConfig):
+        # Its weights were trained for the plan that they grew to.
+        final = read_object(folder.final / "config.json", "model", ("plan",))
+        settings["plan"] = [{"op": "visits", "visits": final["plan"]["visits"]}]
+        fading = bool(final.get("factors"))
+    return Ancestor(folder.info()["hash"], folder.path, settings, config.shape, config.size, config.training, fading)
 
 
 def _from_hf(path: Path) -> Ancestor:

@@ -79,7 +79,7 @@ def _measure_size(
             say(f"batch {batch}, round {number + 1} of {spec.rounds}")
         for name in names:
             found[name][str(batch)] = {
-                part: _speed([s[i] for s in seconds[name]], [s[i] for s in seconds[names[0]]], batch * tokens)
+                part: speed([s[i] for s in seconds[name]], [s[i] for s in seconds[names[0]]], batch * tokens)
                 for i, (part, tokens) in enumerate((("prefill", spec.prompt), ("decode", spec.new_tokens)))
             }
     return found
@@ -112,14 +112,22 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def _speed(seconds: list[float], first: list[float], tokens: int) -> dict[str, Any]:
-    """Median tokens per second; ratio to the first model, round by round: median, lowest and highest."""
-    ratios = [b / a for a, b in zip(seconds, first, strict=True)]
+def speed(seconds: list[float], first: list[float], tokens: int) -> dict[str, Any]:
+    """Median tokens per second, and the ratio to the first model with its standard error."""
+    ratio, error = paired_ratio(first, seconds)
     return {
         "tokens_per_second": round(tokens / statistics.median(seconds), 2),
-        "ratio": round(statistics.median(ratios), 4),
-        "ratio_low": round(min(ratios), 4),
-        "ratio_high": round(max(ratios), 4),
-        "ratio_stderr": round(statistics.stdev(ratios) / len(ratios) ** 0.5, 4),
-        "n": len(ratios),
+        "ratio": round(ratio, 4),
+        "ratio_stderr": round(error, 4),
+        "n": len(seconds),
+        "seconds": [round(value, 5) for value in seconds],
     }
+
+
+def paired_ratio(numerator: list[float], denominator: list[float]) -> tuple[float, float]:
+    """The median of ratios taken round by round, and its standard error from their median deviation, so that one
+    stalled round moves neither."""
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=True)]
+    middle = statistics.median(ratios)
+    deviation = 1.4826 * statistics.median(abs(ratio - middle) for ratio in ratios)
+    return middle, 1.2533 * deviation / len(ratios) ** 0.5

@@ -32,11 +32,13 @@ def compose(
     parent = None
     if start is not None:
         parent = find_ancestor(start, runs)
+        inherited = {name: value for name, value in parent.settings.items() if name != "plan" or value}
+        _check_plans(arch, start, "plan" in inherited, parent)
         if size is None:
             size = parent.size
-            layers.append(Layer(parent.settings, {(): "what --from names"}))
-        elif parent.settings.get("plan"):
-            layers.append(Layer({"plan": parent.settings["plan"]}, {(): "what --from names"}))
+        else:
+            inherited = {name: value for name, value in inherited.items() if name == "plan"}
+        layers.append(Layer(inherited, {(): "what --from names"}))
         layers.append(Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}))
     if data is not None:
         given = data_layer(data)
@@ -48,10 +50,9 @@ def compose(
         layers.append(_shorter_warmup(size or "tiny", layers, steps))
     if config is not None:
         layers.append(load_file(config))
-    resolved = resolve(arch, size or "tiny", layers=[*layers, options], settings=settings)
     if entropy_of is not None:
-        resolved = _looping_top_entropy(resolved, entropy_of)
-    resolved = _with_hashes(resolved, runs)
+        options = merge(_looping_top_entropy(arch, entropy_of), options)
+    resolved = _with_hashes(resolve(arch, size or "tiny", layers=[*layers, options], settings=settings), runs)
     if parent is None:
         return resolved
     parent.check_shape(resolved.shape)
@@ -59,17 +60,33 @@ def compose(
     return after(parent.training, resolved) if parent.training and untouched else resolved
 
 
-def _looping_top_entropy(config: RunConfig, reference: str) -> RunConfig:
-    """The config with as many layers as its plan loops at the end chosen by another run's entropies instead."""
-    step = load_preset("size", config.size).values.get("growth", {}).get("start_step", 250)
+def _check_plans(arch: str, start: str, inherited: bool, parent: Ancestor) -> None:
+    """Weights go on with the plan that they were trained for; an arch with a plan of its own is another one."""
+    own = load_preset("arch", arch).values
+    if inherited and ("plan" in own or "recurrence" in own):
+        raise UserError(
+            f"--from {start}: its weights were trained for a plan of their own, and --arch {arch} brings another; "
+            "use --arch vanilla to go on with it"
+        )
+    if parent.fading:
+        raise UserError(
+            f"{parent.path}: this run ended inside a fade, with no heads fixed yet; "
+            "start from one whose steps reach past the fade"
+        )
+
+
+def _looping_top_entropy(arch: str, reference: str) -> Layer:
+    """The arch's loops of its last layers, on as many layers that another run's entropies choose. The step is the one
+    at which growth would start."""
     edits = []
-    for edit in config.plan:
-        last = edit["layers"].get("last") if isinstance(edit.get("layers"), dict) else None
-        choice = {"top_entropy_of": reference, "step": step, "n": last}
-        edits.append(edit if last is None else {**edit, "layers": choice})
-    if edits == config.plan:
-        raise UserError(f"--entropy-of has no effect on --arch {config.arch}: it belongs to block-loop, attention-loop")
-    return config.model_copy(update={"plan": edits})
+    for edit in load_preset("arch", arch).values.get("plan", []):
+        choice = edit.get("layers")
+        if isinstance(choice, dict) and "last" in choice:
+            edit = {**edit, "layers": {"top_entropy_of": reference, "n": choice["last"]}}
+        edits.append(edit)
+    if not edits:
+        raise UserError(f"--entropy-of has no effect on --arch {arch}: it belongs to block-loop and attention-loop")
+    return Layer({"plan": edits}, {(): f"--entropy-of {reference}"})
 
 
 def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:

@@ -255,7 +255,7 @@ class Experiment(Strict):
 def benchmark_hash(experiment: Experiment, scale: str) -> str:
     """Names a benchmark at a scale by what is measured."""
     content = experiment.benchmark.model_dump(mode="json", exclude={"machines", "sizes"})
-    content["sizes"] = experiment.benchmark.sizes[scale]
+    content |= {"scale": scale, "sizes": experiment.benchmark.sizes[scale]}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridlab.config.resolve import symbolic_layers
-from hybridlab.config.schema import ExplicitMap, LearnedMap, RunConfig, TopEntropy
+from hybridlab.config.schema import ExplicitMap, LearnedMap, RunConfig, Shape, TopEntropy
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import read_masks
 from hybridlab.training.folders import RunFolder, Runs
@@ -33,15 +33,21 @@ def _with_layers(config: RunConfig, runs: Runs) -> RunConfig:
     for edit in config.plan:
         for choice in symbolic_layers([edit]):
             asked = TopEntropy.model_validate(choice)
-            edit = {**edit, "layers": top_entropy(runs.finished(asked.top_entropy_of), asked)}
+            edit = {**edit, "layers": top_entropy(runs.finished(asked.top_entropy_of), asked, config.shape)}
         edits.append(edit)
     return config.model_copy(update={"plan": edits})
 
 
-def top_entropy(folder: RunFolder, asked: TopEntropy) -> list[int]:
+def top_entropy(folder: RunFolder, asked: TopEntropy, shape: Shape) -> list[int]:
     """The layers with the highest mean head entropy that a run saw at a step, ascending (SGT, section 5.1,
-    "Baseline")."""
+    "Baseline"). The run must be of the shape that is to loop them."""
     place = f"layers: top_entropy_of {asked.top_entropy_of}"
+    theirs = folder.config().shape
+    if (theirs.layers, theirs.heads) != (shape.layers, shape.heads):
+        raise UserError(
+            f"{place}: that run ({folder.path}) has {theirs.layers} layers of {theirs.heads} heads, "
+            f"this one {shape.layers} of {shape.heads}; name a run of the same shape"
+        )
     logged: dict[str, Any] = folder.record()["controllers"].get("entropy-log", {"steps": [], "entropies": []})
     if asked.step not in logged["steps"]:
         known = ", ".join(map(str, logged["steps"][:8])) or "none"

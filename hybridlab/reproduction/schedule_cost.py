@@ -32,6 +32,7 @@ def planned(config: RunConfig) -> Iterator[tuple[Plan, int]]:
     while done < steps:
         if growth.due(done):
             growth.act(done, entropies)
+        growth.settle(done)
         following = growth.plan(base, done)
         if following != plan:
             yield plan, done - since

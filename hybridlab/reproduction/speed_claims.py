@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hybridlab.config.resolve import resolve
+from hybridlab.reproduction.benchmark import paired_ratio
 from hybridlab.reproduction.experiment import BENCHMARK, Experiment
 from hybridlab.reproduction.schedule_cost import final_plan
 from hybridlab.reproduction.verdict import Records, Verdict
@@ -11,23 +14,29 @@ PARTS = ("prefill", "decode")
 
 
 def faster_decoding(experiment: Experiment, records: Records, rows: list[str], over: list[str]) -> Verdict:
-    """Every one of these models is faster than every one of the others, at every size and batch, in both phases."""
+    """Every one of these models is faster than every one of the others, at every size and batch, in both phases, by
+    more than twice the standard error of their ratios, which are taken round by round."""
     if BENCHMARK not in records:
         return Verdict(None, "not run")
     results = records[BENCHMARK][0]["results"]
-    slower, closest, count = [], float("inf"), 0
+    faster, slower, open_, smallest = 0, [], [], float("inf")
     for group, models in results.items():
-        for batch in models[rows[0]]:
-            for part in PARTS:
-                for left in rows:
-                    for right in over:
-                        gain = models[left][batch][part]["ratio"] / models[right][batch][part]["ratio"]
-                        count += 1
-                        closest = min(closest, gain)
-                        if gain <= 1:
-                            slower.append(f"{group}, batch {batch}, {part}: {gain:.3f}")
-    evidence = f"faster in {count - len(slower)} of {count} comparisons, by {closest:.3f} × at least"
-    return Verdict(not slower, evidence + (f" (not: {'; '.join(slower)})" if slower else ""))
+        for batch, part, left, right in itertools.product(models[rows[0]], PARTS, rows, over):
+            ours, theirs = (models[name][batch][part]["seconds"] for name in (left, right))
+            gain, error = paired_ratio(theirs, ours)
+            text = f"{left} / {right}, {group}, batch {batch}, {part}: {gain:.3f} ± {error:.3f}"
+            smallest = min(smallest, gain)
+            if abs(gain - 1) <= 2 * error:
+                open_.append(text)
+            elif gain < 1:
+                slower.append(text)
+            else:
+                faster += 1
+    count = faster + len(slower) + len(open_)
+    evidence = f"faster in {faster} of {count} comparisons, smallest ratio {smallest:.3f}"
+    evidence += f"; slower: {'; '.join(slower)}" if slower else ""
+    evidence += f"; not resolved: {'; '.join(open_)}" if open_ else ""
+    return Verdict(False if slower else None if open_ else True, evidence)
 
 
 def printed_ratios_follow(experiment: Experiment, records: Records, rounding: float = 0.05) -> Verdict:

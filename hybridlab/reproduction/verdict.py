@@ -54,6 +54,8 @@ def paired_difference(
     windows = [np.subtract(*(_windows(found[s], result) for found in (first, second))) for s in seeds]
     over_seeds = len(seeds) >= 3
     samples = np.array([w.mean() for w in windows]) if over_seeds else np.concatenate(windows)
+    if len(samples) < 2:
+        return Verdict(None, f"{label}: {len(samples)} windows are too few")
     mean, error = float(samples.mean()), float(samples.std(ddof=1) / math.sqrt(len(samples)))
     n = f"{len(seeds)} seeds" if over_seeds else f"{len(samples)} windows, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
     holds = None if abs(mean) <= 2 * error else mean < 0

@@ -4,7 +4,8 @@
 
 The controller measures the entropy of every head at the last token of every sequence, keeps its moving average, lets
 the growth operator (structure/growth.py) act once in a window, and hands the fading heads' factors to the forward pass
-as tensors. The plan changes when a loop is added or deepened, and once more when a fade has reached 0.
+as tensors. The plan changes when a loop is added or deepened, and once more when a fade has reached 0. The one attention
+row that an entropy takes is not in the FLOPs that a record states.
 """
 
 from __future__ import annotations
@@ -52,12 +53,22 @@ class EntropyAverage:
         return (self.average / (1 - self.decay**self.updates)).tolist()
 
     def state(self) -> dict[str, Any]:
-        average = None if self.average is None else self.average.tolist()
+        average = None if self.average is None else _plain(self.average.tolist())
         return {"average": average, "updates": self.updates}
 
     def load_state(self, state: dict[str, Any], device: torch.device) -> None:
-        self.average = None if state["average"] is None else torch.tensor(state["average"], device=device)
+        rows = state["average"]
+        self.average = None if rows is None else torch.tensor(_numbers(rows), device=device)
         self.updates, self.pending = state["updates"], None
+
+
+def _plain(rows: list[list[float]]) -> list[list[float | None]]:
+    """Heads that do not run have no entropy: null in a file."""
+    return [[None if value != value else value for value in row] for row in rows]
+
+
+def _numbers(rows: list[list[float | None]]) -> list[list[float]]:
+    return [[float("nan") if value is None else value for value in row] for row in rows]
 
 
 class EntropyGrowth(Hook):
@@ -78,7 +89,12 @@ class EntropyGrowth(Hook):
         self.growth = Growth(self.config, self.num_heads, candidates)
         if self.config.layers is None and len(self.growth.candidates) < self.config.target_layers:
             count = len(self.growth.candidates)
-            raise UserError(f"controller.max_layers {self.config.target_layers}: the plan leaves only {count} to grow")
+            raise UserError(
+                f"controller.max_layers {self.config.target_layers}: the plan leaves only {count} layers to grow; "
+                f"set controller.max_layers={count}"
+                if count
+                else "controller: the plan leaves no layer to grow"
+            )
         self.plan = self.base
 
     def forward_inputs(self, step: int) -> dict[str, Any]:
@@ -96,10 +112,13 @@ class EntropyGrowth(Hook):
         if self.growth.frozen is None:
             self.average.update()
         fading = {found.layer for found in self.growth.fading(step)}
-        events = self.growth.act(done, self.average.rows()) if self.growth.due(done) else []
+        # What is decided acts from the next step on: after the last step there is none.
+        acting = self.growth.due(done) and done < run.config.training.steps
+        events = self.growth.act(done, self.average.rows()) if acting else []
         still = self.growth.fading(done)
         for layer in sorted(fading - {found.layer for found in still}):
             events.append({"kind": "fade-ended", "layer": layer, "heads": list(self.growth.kept_heads()[layer])})
+        self.growth.settle(done)
         for event in events:
             self.plan = self.growth.plan(self.base, done)
             run.change_structure(plan=self.plan, **event)
@@ -129,10 +148,10 @@ class EntropyGrowth(Hook):
     # ---- the method ----
 
     def factors(self, step: int) -> dict[Place, Tensor]:
-        """Place → (H,): the factors of all loops of the layers that fade, in the step after `step`."""
-        fading = {found.layer: found for found in self.growth.fading(step)}
+        """Place → (h,): the factors of all loops of the layers that fade, in the step after `step`."""
+        fading = {found.layer: self._layer_factors(found, step) for found in self.growth.fading(step)}
         return {
-            place: torch.tensor(self._layer_factors(fading[visit.layer], step), device=self.device)
+            place: torch.tensor([fading[visit.layer][head] for head in visit.heads], device=self.device)
             for place, visit in self.plan.places()
             if visit.layer in fading and visit.part == "attention" and visit.heads is not None
         }

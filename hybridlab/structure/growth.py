@@ -23,12 +23,14 @@ Event = dict[str, Any]
 
 @dataclass
 class LoopedLayer:
-    """A layer with loops. dropped: head → the step after which it began to fade. since: the step that chose it."""
+    """A layer with loops. since: the step that chose it. dropped: head → the step after which it began to fade.
+    removed: heads that have faded and left the plan; they do not come back."""
 
     layer: int
     since: int
     passes: int = 1
     dropped: dict[int, int] = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
 
     def kept(self, num_heads: int) -> tuple[int, ...]:
         return tuple(head for head in range(num_heads) if head not in self.dropped)
@@ -145,8 +147,8 @@ class Growth:
         event = {"kind": kind, "layer": looped.layer, "passes": looped.passes}
         if entropies is not None:
             event["heads"] = list(looped.kept(self.num_heads))
-            event["entropies"] = [round(float(value), 6) for value in entropies[looped.layer]]
-            event["layer_entropies"] = [round(_mean(row), 6) for row in entropies]
+            event["entropies"] = [_written(value) for value in entropies[looped.layer]]
+            event["layer_entropies"] = [_written(_mean(row)) for row in entropies]
         return event
 
     # ---- what it comes to ----
@@ -157,13 +159,22 @@ class Growth:
         return [found for found in self.looped if any(step < start + fade for start in found.dropped.values())]
 
     def plan(self, base: Plan, step: int) -> Plan:
-        """The plan of the step after `step`: all heads of a layer while one of them fades, then those it keeps."""
-        whole = {found.layer for found in self.fading(step)}
+        """The plan of the step after `step`: a layer's heads stay until all fades of the layer have ended, then those
+        that it does not keep leave together."""
+        still = {found.layer for found in self.fading(step)}
         plan = base
         for found in self.looped:
-            heads = range(self.num_heads) if found.layer in whole else found.kept(self.num_heads)
+            gone = found.removed if found.layer in still else found.dropped
+            heads = [head for head in range(self.num_heads) if head not in gone]
             plan = plan.loop_heads(found.layer, heads, found.passes)
         return plan
+
+    def settle(self, step: int) -> None:
+        """After the actions of a step: what has faded now stays out, whatever fades later."""
+        still = {found.layer for found in self.fading(step)}
+        for found in self.looped:
+            if found.layer not in still:
+                found.removed = sorted(found.dropped)
 
     def kept_heads(self) -> dict[int, tuple[int, ...]]:
         return {found.layer: found.kept(self.num_heads) for found in self.looped}
@@ -185,6 +196,11 @@ def growable_layers(plan: Plan) -> list[int]:
     for visit in plan.visits:
         visits.setdefault(visit.layer, []).append(visit.part if visit.heads is None else "heads")
     return [layer for layer, parts in visits.items() if parts == ["block"]]
+
+
+def _written(value: float) -> float | None:
+    """As it can stand in a record: a head that does not run has no entropy."""
+    return None if value != value else round(float(value), 6)
 
 
 def _mean(values: Sequence[float]) -> float:

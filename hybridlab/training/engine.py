@@ -54,7 +54,8 @@ class Spent:
 
 @dataclass
 class Run:
-    """A run in progress: what hooks see and change. step: how many optimizer steps are done."""
+    """A run in progress: what hooks see and change. step: how many optimizer steps are done. last: numbers
+    of the last one."""
 
     config: RunConfig
     folder: RunFolder
@@ -66,6 +67,7 @@ class Run:
     step: int = 0
     spent: Spent = field(default_factory=Spent)
     events: list[dict[str, Any]] = field(default_factory=list)
+    last: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.batches = Batches(self.corpus, self.config.data, self.config.training, self.config.shape.vocab)
@@ -88,8 +90,10 @@ class Run:
     ) -> None:
         """Run another plan or map from here on, on the same weights; the change is an event of the record.
 
-        details: what else the event says, as JSON.
+        details: what else the event says, as JSON. A run whose loss is not finite changes nothing any more.
         """
+        if self.last:
+            self._require_finite(self.last)
         model = self.model.with_plan(plan, attention_map, factors)
         changed = {"plan": (self.model.plan, model.plan), "map": (self.model.attention_map, model.attention_map)}
         event = {"step": self.step, "kind": kind, **details}
@@ -142,6 +146,7 @@ class Run:
         self.spent.flops += self._step_flops()
         self.step += 1
         numbers = {"loss": loss, "gradient_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
+        self.last = numbers
         for hook in self.hooks:
             numbers |= hook.after_step(self, step)
         return numbers

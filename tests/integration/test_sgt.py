@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab.accounting.flops import ledger
+from hybridlab.analysis.convergence import _lemma, rank_correlation
+from hybridlab.analysis.entropy import row_entropy
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import RunFailed, UserError
@@ -20,7 +22,9 @@ from hybridlab.models.export import load_checkpoint
 from hybridlab.models.generate import generate
 from hybridlab.plan.from_config import map_of
 from hybridlab.plan.plan import Plan
+from hybridlab.reporting.plots import KINDS
 from hybridlab.reproduction.compose import compose
+from hybridlab.reproduction.evaluate import analyze_run, evaluate_run
 from hybridlab.reproduction.run import execute
 from hybridlab.reproduction.schedule_cost import final_plan, planned
 from hybridlab.training.engine import Run
@@ -256,6 +260,12 @@ def test_a_run_that_ends_inside_a_fade_keeps_its_factors(small, tmp_path, runs_d
     runs = Runs(tmp_path)
     with pytest.raises(UserError, match="ended inside a fade"):
         compose("vanilla", None, None, str(tmp_path / "a"), runs, None, Layer(), [])
+    again = evaluate_run(str(tmp_path / "a"), Runs(runs_dir), None, [], lambda _: None)
+    assert again["validation"] == record["results"]["validation"]
+    found = analyze_run(str(tmp_path / "a"), Runs(runs_dir), "convergence", None, {}, lambda _: None)
+    assert found["layers"] == 5
+    moved = load_checkpoint(tmp_path / "a").to("meta")
+    assert all(factor.device.type == "meta" for factor in moved.factors.values())
 
 
 def test_a_child_of_a_grown_run_goes_on_with_its_loops(small, tmp_path, runs_dir):
@@ -322,7 +332,7 @@ def test_growth_that_does_not_fit_is_refused(small, controller, message):
 
 def test_growth_on_a_plan_that_leaves_no_room_is_refused(small, tmp_path, runs_dir):
     config = small("sgt", **FIVE, controller={**TIMES, "max_layers": 3}, plan=[{"op": "skip", "layers": [1, 2]}])
-    with pytest.raises(UserError, match="leaves only 2 to grow"):
+    with pytest.raises(UserError, match="leaves only 2 layers to grow"):
         train(config, tmp_path / "a", runs_dir)
     config = small("sgt", **FIVE, controller={**TIMES, "layers": [2]}, plan=[{"op": "loop_blocks", "layers": [2]}])
     with pytest.raises(UserError, match="does not run as one whole block"):
@@ -362,6 +372,103 @@ def test_final_plans_of_the_paper_sizes_have_three_looped_layers(small):
 
     plan = final_plan(resolve("sgt", "olmo-573m"))
     assert [len(v.heads) for v in plan.visits if v.heads] == [2, 2, 2]
+
+
+# ---- what a reviewer found ----
+
+
+def test_an_arch_with_a_plan_of_its_own_keeps_it_when_it_starts_from_a_run(small, tmp_path, runs_dir):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "data").symlink_to(runs_dir / "data")
+    train(small("vanilla", **FIVE), runs / "plain", runs)
+    train(grown(small), runs / "grown", runs)
+
+    def made(arch, start, settings=(), **more):
+        return compose(arch, None, None, str(runs / start), Runs(runs), None, Layer(), list(settings), **more)
+
+    assert made("block-loop", "plain").plan == [{"op": "loop_blocks", "layers": {"last": 3}}]
+    assert made("attention-loop", "plain").plan and not made("vanilla", "plain").plan
+    assert made("sgt", "plain", ["growth.start_step=4"]).controller.start_step == 4
+    chosen = made("block-loop", "plain", entropy_of=str(runs / "plain"))
+    assert chosen.plan[0]["layers"]["n"] == 3 and chosen.plan[0]["layers"]["step"] == 40
+    with pytest.raises(UserError, match="brings another; use --arch vanilla"):
+        made("block-loop", "grown")
+    assert made("vanilla", "grown").plan[0]["op"] == "visits"
+    parts = ("block-loop", "tiny", None, None, Runs(runs), None, Layer(), ["growth.start_step=3"])
+    assert compose(*parts, entropy_of=str(runs / "plain")).plan[0]["layers"]["step"] == 3
+    choice = {"top_entropy_of": run_hash(small("vanilla", **FIVE)), "step": 1, "n": 2}
+    other = small("block-loop", shape={"layers": 4}, plan=[{"op": "loop_blocks", "layers": choice}])
+    with pytest.raises(UserError, match="has 5 layers of 4 heads, this one 4 of 4"):
+        train(other, runs / "other", runs)
+
+
+@pytest.mark.parametrize("edit", [{"op": "skip", "layers": [4]}, {"op": "drop_heads", "layer": 2, "heads": [1]}])
+def test_heads_and_layers_that_do_not_run_are_no_number(small, tmp_path, runs_dir, monkeypatch, edit):
+    config = small("sgt", **FIVE, controller={**TIMES, "max_layers": 2}, plan=[edit])
+    whole = train(config, tmp_path / "whole", runs_dir)
+    assert None in whole["events"][0]["layer_entropies"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "cut", runs_dir)
+    train(config, tmp_path / "cut", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_nothing_grows_after_the_last_step(small, tmp_path, runs_dir):
+    times = {"start_step": 6, "interval": 6, "fade_steps": 3}
+    config = small("sgt", **FIVE, controller={**times, "max_layers": 2})
+    record = train(config, tmp_path / "a", runs_dir)
+    assert [kind for _, kind, _ in events(record)] == ["loop-added", "fade-ended"]
+    assert [len(v.heads) for v in final_plan(config).visits if v.heads] == [2]
+
+
+def test_heads_that_have_left_do_not_come_back(small, tmp_path, runs_dir):
+    controller = {"start_step": 2, "interval": 6, "fade_steps": 3, "layers": [2], "shortlist": 3, "heads": 1}
+    config = small("sgt", **FIVE, controller=controller, training={"steps": 16})
+    record = train(config, tmp_path / "a", runs_dir)
+    ran = [(n, [len(v.heads) for v in plan.visits if v.heads]) for plan, n in planned(config)]
+    assert ran == [(2, []), (3, [4]), (6, [3]), (5, [1])]
+    segments = KINDS["growth"](None, record)["segments"]
+    assert [(s["since"], s["until"], s["running"], s["kept"]) for s in segments] == [
+        (2, 5, 4, 3), (5, 8, 3, 3), (8, 11, 3, 1), (11, 16, 1, 1),
+    ]  # fmt: skip
+
+
+def test_probes_on_odd_plans_are_skipped_or_right(small, tmp_path, runs_dir):
+    probes = {"probes": ["entropy", "convergence", "contributions"]}
+
+    def found(name, **parts):
+        evaluation = {**probes, "validation_windows": 4}
+        return train(small(**parts, evaluation=evaluation), tmp_path / name, runs_dir)["results"]["probes"]
+
+    nothing = found("nothing", plan=[{"op": "truncate", "layers": 0}], observe={"entropy_every": 4})
+    assert all("no attention" in result["skipped"] for result in nothing.values())
+    edits = [{"op": "drop_heads", "layer": 1, "heads": [0]}, {"op": "loop_heads", "layer": 1, "heads": [1, 3]}]
+    assert found("odd", plan=edits)["contributions"]["examples"][0]["head"] in (1, 3)
+    single = found("single", shape={"heads": 1, "kv_heads": 1})
+    assert "a layer of this model has 1" in single["convergence"]["skipped"]
+
+
+def test_a_diverged_run_fails_before_it_grows(small, tmp_path, runs_dir):
+    settings = ["training.optimizer.lr=1e30", "training.clip=1e30", "training.schedule.warmup_steps=0"]
+    config = small(
+        "sgt", **FIVE, controller=TIMES, settings=settings, runtime={"log_every": 50, "checkpoint_every": 50}
+    )
+    with pytest.raises(RunFailed, match="lower the learning rate"):
+        train(config, tmp_path / "a", runs_dir)
+
+
+def test_the_lemma_is_tested_at_the_known_place():
+    """A second row with a diagonal of 0.9 has an entropy of 0.325 nats: the bound is 0.85, and the lemma fails."""
+    weights, keys = torch.tensor([[1.0, 0.0], [0.1, 0.9]]), torch.tensor([1, 2])
+    nats = row_entropy(weights, keys) * torch.tensor([1.0, 2.0]).log()
+    bound = (-nats / keys).exp()[None, None]
+    assert float(bound[0, 0, 1]) == pytest.approx(0.85, abs=5e-4)
+    found = _lemma({0: {"diagonal": weights.diagonal()[None, None], "bound": bound, "keys": keys.float()[None, None]}})
+    assert found["violations"] == 1 and found["violations_by_row"] == {"2": 1} and found["worst"]["row"] == 2
+    assert rank_correlation([1, 2, 3], [5, 5, 5]) is None and rank_correlation([1, 2, 3, 4], [9, 7, 7, 1]) < -0.9
 
 
 def test_a_failed_run_is_no_parent(small, tmp_path, runs_dir):

@@ -83,13 +83,9 @@ def test_json_round_trip(visits):
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_loops_of_blocks_and_their_removal():
+def test_loops_of_blocks():
     plan = Plan.plain(3).loop_blocks([0, 2], 2)
     assert str(plan) == "L1 → L1 → L1 → L2 → L3 → L3 → L3"
-    looped = Plan.plain(3).loop_heads(1, (0, 2), 2)
-    assert looped.without_loops(1) == Plan.plain(3).loop_heads(1, (0,), 1).without_loops(1)
-    assert [str(v) for v in looped.without_loops(1).visits] == ["L1", "L2 attention", "L2 mlp", "L3"]
-    assert looped.without_loops(0) == looped
 
 
 def test_edits_name_layers_by_their_place_too():
@@ -102,14 +98,22 @@ def test_edits_name_layers_by_their_place_too():
     assert plan({"op": "visits", "visits": grown.to_json()["visits"]}) == grown
     for wrong, message in [
         ({"op": "loop_blocks", "layers": {"last": 5}}, "last 5 is not between 1 and 4"),
-        ({"op": "loop_blocks", "layers": {"last": "x"}}, "wrong type"),
+        ({"op": "loop_blocks", "layers": {"last": "x"}}, "neither a list"),
         (
             {"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "step": 1, "n": 1}},
             "known when it has been trained",
         ),
         ({"op": "loop_blocks"}, "'layers' is missing"),
-        ({"op": "visits", "visits": [{"layer": 0}]}, "missing"),
+        ({"op": "visits", "visits": [{"layer": 0}]}, "lacks one"),
         ({"op": "visits", "visits": 3}, "wrong type"),
+        ({"op": "visits", "visits": [{"layer": 1.5, "part": "block", "heads": None}]}, "whole numbers from 0"),
+        ({"op": [1]}, "is unknown"),
+        ({"op": "loop_heads", "layer": 1, "heads": [0.5]}, "a list of whole numbers"),
+        ({"op": "loop_heads", "layer": True, "heads": [0]}, "a whole number"),
+        ({"op": "loop_heads", "layer": 1, "heads": [0], "extra_passes": 2 * 10**9}, "between 0 and 1000"),
+        ({"op": "loop_attention", "layers": [1, 1]}, "names a layer twice"),
+        ({"op": "truncate", "layers": 1.5}, "a whole number"),
+        ({"op": "swap", "first": 0, "second": 1.0}, "a whole number"),
         ({"op": "loop_blocks", "layers": [1], "extra_passes": -1}, "between 0 and 1000"),
     ]:
         with pytest.raises(UserError, match=message):
