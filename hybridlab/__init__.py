@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "AttentionMap": "hybridlab.plan.attention_map",
+    "Loop": "hybridlab.plan.loop",
     "Plan": "hybridlab.plan.plan",
     "Visit": "hybridlab.plan.plan",
     "build_model": "hybridlab.models.build",

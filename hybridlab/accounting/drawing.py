@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 from hybridlab.config.schema import Shape
 from hybridlab.plan.attention_map import AttentionKind, AttentionMap, Full, Window
-from hybridlab.plan.plan import Plan
+from hybridlab.plan.plan import Place, Plan
 
 LETTERS = {"full": "F", "window": "w", "mixed": "m", "absent": "·"}
 COLOURS = {"full": "#D55E00", "window": "#56B4E9", "mixed": "#CC79A7", "absent": "#F0F0F0"}
@@ -29,12 +29,20 @@ class DrawnVisit:
 
 def rows(shape: Shape, plan: Plan, attention_map: AttentionMap) -> list[DrawnVisit]:
     drawn = []
-    for _, visit in plan.places():
+    for place, visit in plan.places():
         running = set() if visit.part == "mlp" else {h // shape.group for h in visit.heads or range(shape.heads)}
         kinds = attention_map.layers[visit.layer]
         heads = tuple(_name(kind) if i in running else "absent" for i, kind in enumerate(kinds))
-        drawn.append(DrawnVisit(str(visit), heads, visit.part != "attention"))
+        drawn.append(DrawnVisit(_where(plan, place) + str(visit), heads, visit.part != "attention"))
     return drawn
+
+
+def _where(plan: Plan, place: Place) -> str:
+    """Which iteration of a loop, and at which resolution."""
+    if len(place) == 1:
+        return ""
+    g = plan.visits[place[0]].chunks[place[1]]
+    return f"loop {place[1] + 1} at {'1' if g == 1 else f'1/{g}'}: "
 
 
 def _name(kind: AttentionKind) -> str:

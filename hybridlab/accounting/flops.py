@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.accounting.parameters import mlp_matrices
+from hybridlab.accounting.parameters import mlp_matrices, router_sizes
 from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import AttentionKind, AttentionMap, Full, Window, band_block
+from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan, Visit
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ TRAINING_FACTOR = 3
 @dataclass(frozen=True)
 class Convention:
     """How a paper counts. `full_keys` and `window_keys`: keys charged to each query, from the length (and window).
-    `embedding`: training FLOPs per token that it charges for the lookup of the embeddings, in units of V·d."""
+    `embedding`: training FLOPs per token that it charges for the lookup of the embeddings, in units of V·d.
+    `per_pair`: FLOPs that it charges for each pair of positions of an attention besides. `recurrence`: whether it counts
+    the scorers, allocators and routers of loops."""
 
     name: str
     source: str
     full_keys: Callable[[int], float]
     window_keys: Callable[[int, int], float]
     embedding: float = 0
+    per_pair: float = 0
+    recurrence: bool = False
 
 
 def _exact_window_pairs(length: int, window: int) -> float:
@@ -54,11 +59,13 @@ def _banded_keys(length: int, window: int) -> float:
 CONVENTIONS = {
     c.name: c
     for c in (
-        Convention("executed", "what eager and sdpa multiply: the whole square", lambda s: s, lambda s, w: s),
-        Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys),
+        Convention("executed", "what eager and sdpa multiply: all pairs", lambda s: s, lambda s, w: s, recurrence=True),
+        Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys, recurrence=True),
         Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: min(w, s) / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("sgt", "SGT: square, and 4·V·d a token in training for embeddings", lambda s: s, min, embedding=4),
+        Convention("spiral", "SpiralFormer, table 1: the full square at each resolution", lambda s: s, min),
+        Convention("spiral-print", "with the print's 105 FLOPs a pair more, unexplained", lambda s: s, min, per_pair=105),
         Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
 }
@@ -89,9 +96,12 @@ def ledger(shape: Shape, plan: Plan, attention_map: AttentionMap, seq_len: int, 
     """FLOPs of one sequence of `seq_len` tokens, walked over the plan's places."""
     rules = convention_named(convention)
     breakdown: dict[str, float] = defaultdict(float)
-    for _, visit in plan.places():
-        for component, amount in _visit_cost(shape, visit, attention_map, seq_len, rules).items():
+    for place, visit in plan.places():
+        tokens = plan.tokens_at(place, seq_len)
+        for component, amount in _visit_cost(shape, visit, attention_map, tokens, rules).items():
             breakdown[component] += amount
+    for loop in plan.loops.values() if rules.recurrence else ():
+        breakdown["recurrence"] += recurrence_cost(loop, shape.width, seq_len)
     breakdown["head"] += 2 * shape.vocab * shape.width * seq_len
     forward = sum(breakdown.values())
     embedding = rules.embedding * shape.vocab * shape.width * seq_len
@@ -109,9 +119,21 @@ def _visit_cost(
         cost["projections"] = 2 * shape.width * rows * seq_len
         kinds = attention_map.layers[visit.layer]
         keys = sum(_keys(kinds[h // shape.group], seq_len, rules) for h in heads)
-        cost["attention"] = 4 * shape.head_width * keys * seq_len
+        cost["attention"] = 4 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2
     if visit.part != "attention":
         cost["mlp"] = 2 * mlp_matrices(shape) * seq_len
+    return cost
+
+
+def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
+    """Forward FLOPs of a loop's scorers (every slot of the chunks), allocators (every chunk) and routers (every token)."""
+    cost = 0.0
+    for t, g in enumerate(loop.chunks):
+        if g > 1:
+            chunks = loop.num_chunks(t, seq_len)
+            cost += 2 * width * chunks * g * ((loop.downscale == "aggregate") + (loop.upscale == "allocate"))
+    for router in router_sizes(loop):
+        cost += 2 * width * router * seq_len
     return cost
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybridlab.config.schema import Shape
+from hybridlab.plan.loop import Loop
+from hybridlab.plan.plan import Plan
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """All counts are numbers of scalars. `block_matrices` is P of CONVENTIONS: blocks without norms and biases."""
+    """All counts are numbers of scalars. `block_matrices`: blocks without norms and biases. `recurrence`: scorers,
+    allocators and routers of loops."""
 
     embedding: int
     head: int
     block_matrices: int
     norms_and_biases: int
+    recurrence: int = 0
 
     @property
     def total(self) -> int:
-        return self.embedding + self.head + self.block_matrices + self.norms_and_biases
+        return self.embedding + self.head + self.block_matrices + self.norms_and_biases + self.recurrence
 
 
 def attention_matrices(shape: Shape) -> int:
@@ -31,7 +35,32 @@ def mlp_matrices(shape: Shape) -> int:
     return (3 if shape.traits.gated else 2) * shape.width * shape.ffn_width
 
 
-def count_parameters(shape: Shape) -> ParameterCount:
+SCRATCH_SLOTS = 2
+"""MeSH's slots beyond one for each state: T + 1 states, T + 3 slots."""
+
+
+def router_sizes(loop: Loop) -> list[int]:
+    """Outputs of MeSH's routers: a write and a read over T + 3 slots, before the loop and in each iteration."""
+    slots, pairs = loop.iterations + 1 + SCRATCH_SLOTS, loop.iterations + 1
+    return [slots] * (2 * pairs) if loop.topology == "mesh" else []
+
+
+def recurrence_parameters(loop: Loop, width: int, printed: bool = False) -> int:
+    """Scorers (1 output), allocators (g outputs, with bias) and routers (with bias).
+
+    printed: as SpiralFormer's table 1 counts them, with a bias of the scorers, which a softmax takes away again, and
+    with both at full resolution, where there is nothing to weigh. A model has neither.
+    """
+    outputs = sum(router_sizes(loop)) * (width + 1)
+    for g in loop.chunks:
+        if g > 1 or printed:
+            outputs += (width + printed) * (loop.downscale == "aggregate")
+            outputs += g * (width + 1) * (loop.upscale == "allocate")
+    return outputs
+
+
+def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
+    """Of a shape, and of the loops of a plan where one is given."""
     traits = shape.traits
     table = shape.vocab * shape.width
     norm = shape.width * (2 if traits.norm == "layernorm" else 1)
@@ -44,4 +73,5 @@ def count_parameters(shape: Shape) -> ParameterCount:
         head=0 if shape.tied_embeddings else table,
         block_matrices=shape.layers * (attention_matrices(shape) + mlp_matrices(shape)),
         norms_and_biases=shape.layers * (2 * norm + qk_norms + biases) + norm,
+        recurrence=sum(recurrence_parameters(loop, shape.width) for loop in (plan.loops.values() if plan else ())),
     )

@@ -16,7 +16,7 @@ from hybridlab.plan.from_config import map_of, plan_of
 def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
     """Plan, map, parameters, FLOPs of one sequence by convention, KV-cache bytes after it."""
     shape, plan, attention_map = config.shape, plan_of(config), map_of(config.map, config.shape)
-    count = count_parameters(shape)
+    count = count_parameters(shape, plan)
     costs = {name: ledger(shape, plan, attention_map, seq_len, name) for name in CONVENTIONS}
     return {
         "arch": config.arch,

@@ -94,7 +94,8 @@ class _Outputs(Taps):
 
 def _up_to_attention(plan: Plan, layer: int) -> tuple[tuple[Visit, ...], int]:
     """The visits up to the layer's first attention (of a parallel block: its whole), and the place of that one."""
-    place = next(i for i, visit in enumerate(plan.visits) if visit.layer == layer and visit.part != "mlp")
+    own = (i for i, item in enumerate(plan.visits) if isinstance(item, Visit) and item.layer == layer)
+    place = next(i for i in own if plan.visits[i].part != "mlp")
     last = plan.visits[place]
     if last.part == "block" and not plan.parallel:
         last = Visit(layer, "attention", last.heads)
@@ -102,10 +103,10 @@ def _up_to_attention(plan: Plan, layer: int) -> tuple[tuple[Visit, ...], int]:
 
 
 def _attending_layers(plan: Plan) -> list[int]:
-    """Layers whose first attention runs all of its heads."""
+    """Layers outside loops over chunks whose first attention runs all of its heads."""
     first: dict[int, Visit] = {}
     for visit in plan.visits:
-        if visit.part != "mlp":
+        if isinstance(visit, Visit) and visit.part != "mlp":
             first.setdefault(visit.layer, visit)
     return sorted(layer for layer, visit in first.items() if visit.heads is None)
 

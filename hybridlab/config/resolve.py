@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hybridlab.config.loading import Layer, check, load_preset, merge, parse_setting, preset_names
+from hybridlab.config.recurrence import place_recurrence
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 
@@ -26,14 +27,15 @@ def resolve(
 
     A size brings its own window w (512 in ConSA's models, 8 in tiny); `window: w` at the top overrides it, and the
     map takes it where it has none of its own. In the same way a size brings the times of a growth (`growth:`), which a
-    controller that grows takes where it has none.
+    controller that grows takes where it has none. An arch that recurs says how it divides the size's layers
+    (`recurrence:`), which gives the shape its layers and the plan its loop (config/recurrence.py).
     """
     named = Layer({"arch": arch, "size": size})
     stack = [load_preset("size", size), load_preset("arch", arch), named]
     if data is not None:
         stack.append(data_layer(data))
     stack += [*layers, *(_setting(text) for text in settings)]
-    return check(RunConfig, _place_growth(_place_window(merge(*stack))))
+    return check(RunConfig, _place_growth(place_recurrence(_place_window(merge(*stack)))))
 
 
 def _setting(text: str) -> Layer:

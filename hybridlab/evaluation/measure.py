@@ -118,7 +118,7 @@ def task_accuracy(
     right, distances = right[measured], np.concatenate([row.distances for row in rows])[measured]
     results = {"chance": CHANCE[task], "window": window, "all": proportion(right)}
     if window is not None:
-        reach = num_attention_visits(model) * (window - 1)
+        reach = window_reach(model, window)
         inside, outside = distances < window, distances > reach
         results["reach"] = reach
         results["inside"] = proportion(right[inside])
@@ -147,8 +147,16 @@ def task_window(model: Decoder, config: RunConfig) -> int | None:
     return widths.pop() if len(widths) == 1 else None
 
 
-def num_attention_visits(model: Decoder) -> int:
-    return sum(visit.part != "mlp" for _, visit in model.plan.places())
+def window_reach(model: Decoder, window: int) -> int:
+    """How far back windows of all attention visits together hand something on, loops over chunks included: a latent's
+    window covers g tokens an entry, its chunk begins g − 1 tokens before its end, and its update moves on by the shift."""
+    plan, reach = model.plan, 0
+    for place, visit in plan.places():
+        g = 1 if len(place) == 1 else plan.visits[place[0]].chunks[place[1]]
+        reach += g * (window - 1) * (visit.part != "mlp")
+    for loop in plan.loops.values():
+        reach += sum(g - 1 + loop.shift_of(t) for t, g in enumerate(loop.chunks))
+    return reach
 
 
 def _exp(loss: float) -> float | None:

@@ -84,7 +84,8 @@ class Pass:
     """What all visits of one forward pass share.
 
     positions (S,) or (B, S). valid (B, S), segments (B, S): see `Visible`. gates: layer → z (K,) of its mixed heads.
-    factors: place → (h,), what the output of each query head of that visit is multiplied by before W_O.
+    factors: place → (h,), what the output of each query head of that visit is multiplied by before W_O. stride: how
+    many positions one entry of a cache stands for.
     """
 
     positions: Tensor
@@ -94,6 +95,7 @@ class Pass:
     gates: dict[int, Tensor] | None = None
     factors: dict[Place, Tensor] = field(default_factory=dict)
     need: str = "none"
+    stride: int = 1
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ class Attention(nn.Module):
         k, v = (self._project(linear, x, heads.kv, self.shape.kv_heads) for linear in (self.k, self.v))
         if self.q_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        cos, sin = self._tables(seq.positions if slot is None else slot.positions(x.shape[1], x.device))
+        places = seq.positions if slot is None else slot.positions(x.shape[1], x.device) * seq.stride
+        cos, sin = self._tables(places)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if slot is not None and not slot.empty:
             attended = Attended(slot.attend(q, k, v, heads.serving))

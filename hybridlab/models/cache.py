@@ -1,4 +1,5 @@
 """The KV cache: one slot for each place of the plan, never for a module, since a plan may visit a layer many times.
+In a loop over chunks every iteration has slots of its own, with one entry for each chunk.
 
 A slot keeps the keys and values of its KV heads by kind: a full head every position, a window head the last w in a ring
 (position p lies at p mod w). It counts the tokens of every row by itself; rotary positions and masks follow from that
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.errors import UserError
+from hybridlab.models.recurrence_cache import LoopState
 from hybridlab.plan.attention_map import AttentionKind, Full, Mixed
 from hybridlab.plan.plan import Place
 
@@ -35,9 +37,10 @@ class KVCache:
         for place, visit in model.plan.places():
             if visit.part != "mlp":
                 kv_heads = sorted({h // group for h in visit.heads or range(model.shape.heads)})
-                self.slots[place] = Slot(
-                    [model.attention_map.layers[visit.layer][i] for i in kv_heads], batch, capacity
-                )
+                kinds = [model.attention_map.layers[visit.layer][i] for i in kv_heads]
+                room = None if capacity is None else model.plan.tokens_at(place, capacity)
+                self.slots[place] = Slot(kinds, batch, room)
+        self.loops = {index: LoopState(loop.iterations) for index, loop in model.plan.loops.items()}
 
     def advance(self, lengths: Sequence[int]) -> None:
         """Count the tokens of a forward pass that has stored them."""
@@ -50,8 +53,13 @@ class KVCache:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors that the cache holds, read off the tensors."""
+        """Bytes of all keys and values, read off the tensors."""
         return sum(t.numel() * t.element_size() for slot in self.slots.values() for t in slot.tensors())
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of what loops remember besides: incomplete chunks and last latents."""
+        return sum(t.numel() * t.element_size() for loop in self.loops.values() for t in loop.tensors())
 
 
 def next_positions(counts: Sequence[int], length: int, device: torch.device) -> Tensor:

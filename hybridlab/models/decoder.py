@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,10 @@ from hybridlab.models.attention import NEEDS, Attended
 from hybridlab.models.blocks import Block, Pass, make_norm
 from hybridlab.models.cache import KVCache, next_positions
 from hybridlab.models.kernels import choose
+from hybridlab.models.recurrence import Recurrence
+from hybridlab.models.recurrence_cache import run_cached
 from hybridlab.plan.attention_map import AttentionMap, Full, Window
+from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Place, Plan, Visit, check_heads
 
 if TYPE_CHECKING:
@@ -63,6 +67,9 @@ class Decoder(nn.Module):
         self.head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocab, bias=False)
         self.recompute = False
         """Keep no activations of the branches for the backward pass: compute them again there."""
+        self.recurrences = nn.ModuleList(Recurrence(loop, shape.width) for loop in plan.loops.values())
+        """Own parameters of the plan's loops, in their order."""
+        self._signatures = [loop.signature() for loop in plan.loops.values()]
         self._set_structure(plan, attention_map, {})
 
     def _set_structure(self, plan: Plan, attention_map: AttentionMap, factors: dict[Place, Tensor]) -> None:
@@ -72,6 +79,8 @@ class Decoder(nn.Module):
             kind = "parallel" if self.shape.traits.parallel else "serial"
             raise UserError(f"plan: the blocks of this shape are {kind}; make it with Plan.plain(layers, parallel=…)")
         check_heads(plan, self.shape.heads)
+        if plan.loops and [loop.signature() for loop in plan.loops.values()] != self._signatures:
+            raise UserError("plan: its loops need other scorers, allocators or routers than this model has")
         attention_map.check_shape(self.shape.layers, self.shape.kv_heads)
         for place, factor in factors.items():
             heads = len(plan[place].heads or range(self.shape.heads))
@@ -121,20 +130,27 @@ class Decoder(nn.Module):
         return, `none`, `last_row` or `full`. cache: what earlier calls have stored; the tokens of this call follow it,
         row by row, and are stored too.
         """
+        lengths: list[int] = []
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
         valid = None if attention_mask is None else _right_padded(attention_mask, may_be_empty=cache is not None)
         if cache is not None:
             lengths = self._check_cache(cache, input_ids, valid, segment_ids, position_ids, need)
             position_ids = next_positions(cache.counts, input_ids.shape[1], input_ids.device)
-        elif position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
+        else:
+            self._check_loops(segment_ids, position_ids)
+            if position_ids is None:
+                position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
         factors = self.factors if factors is None else factors
         shared = Pass(position_ids, self.kernel, valid, segment_ids, gates, factors, need)
         asked: dict[Place, Attended] = {}
-        x = self._embed(input_ids, position_ids)
-        for place, visit in self.plan.places():
-            x = self._visit(place, visit, x, shared, asked, taps, cache)
+        x = embedded = self._embed(input_ids, position_ids)
+        for index, item in enumerate(self.plan.visits):
+            if isinstance(item, Visit):
+                x = self._visit((index,), item, x, shared, asked, taps, cache)
+            else:
+                run = partial(self._body, index, item, shared=shared, asked=asked, taps=taps, cache=cache)
+                x = self._recur(index, item, embedded, x, run, cache, lengths)
         if cache is not None:
             cache.advance(lengths)
         weights = {place: attended.weights for place, attended in asked.items()}
@@ -166,11 +182,25 @@ class Decoder(nn.Module):
             raise UserError(
                 "cache: it counts positions by itself and keeps no weights; leave out segment_ids, position_ids and need"
             )
+        if any(loop.literal for loop in self.plan.loops.values()):
+            raise UserError(
+                "cache: with the paper's literal ⌊L / g⌋ chunks an output depends on the total length; "
+                "decode with literal: false, or without a cache"
+            )
         if len(input_ids) != cache.batch or cache.slots.keys() != {p for p, v in self.plan.places() if v.part != "mlp"}:
             raise UserError("cache: it was made for another batch size or another plan")
         lengths = [input_ids.shape[1]] * cache.batch if valid is None else valid.sum(1).tolist()
         cache.check_room(lengths)
         return lengths
+
+    def _check_loops(self, segments: Tensor | None, positions: Tensor | None) -> None:
+        """Chunks count from the start of a row: what would count otherwise is refused."""
+        chunked = any(g > 1 for loop in self.plan.loops.values() for g in loop.chunks)
+        if chunked and (segments is not None or positions is not None):
+            raise UserError(
+                "this plan has loops over chunks, which count from the start of a row: "
+                "pack no documents into a row, and leave out segment_ids and position_ids"
+            )
 
     def kernels_used(self, length: int, device: torch.device, low_precision: bool) -> dict[str, str]:
         """The kernel that each kind of head of the map runs at a length: {"full": "sdpa", "window(8)": "banded"}."""
@@ -185,6 +215,31 @@ class Decoder(nn.Module):
         """The final norm and the output head on a residual stream x (B, S, W)."""
         head = self.embedding.weight if self.head is None else self.head.weight
         return nn.functional.linear(self.final_norm(x), head)
+
+    def _recur(
+        self, index: int, loop: Loop, embedded: Tensor, x: Tensor, run: Callable[..., Tensor], cache: KVCache | None,
+        lengths: list[int],
+    ) -> Tensor:  # fmt: skip
+        """A loop on the state x (B, S, W)."""
+        recurrence = self.recurrences[list(self.plan.loops).index(index)]
+        if cache is None:
+            return recurrence.run(loop, embedded, x, run)
+        return run_cached(recurrence, loop, cache.loops[index], embedded, x, cache.counts, lengths, run)
+
+    def _body(
+        self, index: int, loop: Loop, t: int, z: Tensor, real: Tensor | None = None, *, shared: Pass,
+        asked: dict[Place, Attended], taps: Taps | None, cache: KVCache | None,
+    ) -> Tensor:  # fmt: skip
+        """The body of iteration t on latents z (B, n, W); in decoding, real (B, n) says which of them there are."""
+        g = loop.chunks[t]
+        if g > 1:
+            # Latents stand in for chunks: positions of their own, and no padding, since none of it is complete.
+            stride = g if loop.positions == "token" else 1
+            positions = torch.arange(z.shape[1], device=z.device) * stride
+            shared = replace(shared, positions=positions, stride=stride, valid=real, segments=None)
+        for inner, visit in enumerate(loop.body(t)):
+            z = self._visit((index, t, inner), visit, z, shared, asked, taps, cache)
+        return z
 
     def _visit(
         self, place: Place, visit: Visit, x: Tensor, shared: Pass, asked: dict[Place, Attended], taps: Taps | None,
@@ -236,7 +291,8 @@ def draw_weights(model: Decoder, seed: int) -> None:
     init, shape = model.shape.init, model.shape
     generator = torch.Generator().manual_seed(seed)
     linear_std = init.std / (math.sqrt(shape.width) if init.scheme == "inverse-sqrt-width" else 1.0)
-    output_std = linear_std / (math.sqrt(2 * shape.layers) if init.scale_outputs_by_depth else 1.0)
+    depth = sum(visit.part != "attention" for _, visit in model.plan.places())
+    output_std = linear_std / (math.sqrt(2 * depth) if init.scale_outputs_by_depth else 1.0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:

@@ -1,73 +1,40 @@
-"""The execution plan: which parameters run, in which order, on which heads.
+"""The execution plan: which parameters run, in which order, how often, on which heads, at which resolution.
 
-A plan is a sequence of visits. A visit names a parameter layer, the part of its block that runs and, for attention,
-the query heads that take part; the same layer may be visited any number of times. Everything that has to agree about
-an architecture (forward pass, cost ledger, cache, drawing) walks `Plan.places()` and nothing else.
+A plan is a sequence of visits and of loops over visits. A visit names a parameter layer, the part of its block that
+runs and, for attention, the query heads that take part; the same layer may be visited any number of times. Everything
+that has to agree about an architecture (forward pass, cost ledger, cache, drawing) walks `Plan.places()`.
 
     python -c "from hybridlab import Plan; print(Plan.plain(4).loop_heads(layer=2, heads=(0, 3)))"
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from hybridlab.errors import UserError
+from hybridlab.plan.loop import Loop, visit_from_json
+from hybridlab.plan.visit import Place, Visit, is_whole
 
-PARTS = ("block", "attention", "mlp")
-Place = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Visit:
-    """One execution of a layer's parameters.
-
-    layer: parameter layer, 0-based.
-    part: `block` (attention, then MLP), `attention` or `mlp`, each with its residual.
-    heads: query heads that take part in the attention, ascending; None means all of them.
-    """
-
-    layer: int
-    part: str = "block"
-    heads: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.part not in PARTS:
-            raise UserError(
-                f"visit of layer {self.layer}: part {self.part!r} is unknown; use one of {', '.join(PARTS)}"
-            )
-        if not _whole(self.layer) or self.layer < 0:
-            raise UserError(f"visit of layer {self.layer}: layers are whole numbers from 0 on")
-        if self.heads is None:
-            return
-        if self.part == "mlp":
-            raise UserError(f"visit of layer {self.layer}: an MLP has no heads; leave `heads` out")
-        heads = tuple(sorted(set(self.heads)))
-        if not heads or not all(_whole(head) for head in heads) or heads[0] < 0 or len(heads) != len(self.heads):
-            raise UserError(f"visit of layer {self.layer}: heads {self.heads} must be different numbers from 0 on")
-        object.__setattr__(self, "heads", heads)
-
-    def __str__(self) -> str:
-        heads = "" if self.heads is None else " heads " + ",".join(str(h + 1) for h in self.heads)
-        part = "" if self.part == "block" else f" {self.part}"
-        return f"L{self.layer + 1}{part}{heads}"
+Item = Visit | Loop
+"""What a plan is a sequence of."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A sequence of visits over `num_layers` parameter layers.
+    """A sequence of visits, and of loops over visits, over `num_layers` parameter layers.
 
     parallel: attention and MLP of a whole block read one input (GPT-NeoX), so that a block cannot be run as its
     attention and then its MLP; an MLP alone is the block without its attention. Edits return a new plan. They name layer ids and act on all visits of those layers; `plan[place]` is one visit.
     """
 
-    visits: tuple[Visit, ...]
+    visits: tuple[Item, ...]
     num_layers: int
     parallel: bool = False
 
     def __post_init__(self) -> None:
-        for visit in self.visits:
+        for visit in self.each_visit():
             self._check_layer(visit.layer)
             if self.parallel and visit.part == "attention" and visit.heads is None:
                 raise UserError(f"plan: {visit} splits a parallel block, whose MLP reads the input of its attention")
@@ -78,12 +45,40 @@ class Plan:
         return cls(tuple(Visit(layer) for layer in range(num_layers)), num_layers, parallel)
 
     def places(self) -> Iterator[tuple[Place, Visit]]:
-        """Each visit with its place. Caches, statistics and costs are keyed by place, never by layer."""
-        for index, visit in enumerate(self.visits):
-            yield (index,), visit
+        """Each execution of a visit with its place, loops unrolled. Caches, statistics and costs are keyed by place,
+        never by layer."""
+        for index, item in enumerate(self.visits):
+            if isinstance(item, Visit):
+                yield (index,), item
+                continue
+            for t in range(item.iterations):
+                for inner, visit in enumerate(item.body(t)):
+                    yield (index, t, inner), visit
 
-    def __getitem__(self, place: Place | int) -> Visit:
-        return self.visits[place if isinstance(place, int) else place[0]]
+    def each_visit(self) -> Iterator[Visit]:
+        """Each visit once, those in the bodies of loops too."""
+        for item in self.visits:
+            if isinstance(item, Visit):
+                yield item
+            else:
+                yield from (visit for body in item.bodies for visit in body)
+
+    @property
+    def loops(self) -> dict[int, Loop]:
+        """The loops by their index in the plan."""
+        return {index: item for index, item in enumerate(self.visits) if isinstance(item, Loop)}
+
+    def tokens_at(self, place: Place, length: int) -> int:
+        """Positions that the visit at a place computes for a sequence of `length` tokens."""
+        item = self.visits[place[0]]
+        return length if isinstance(item, Visit) else item.num_chunks(place[1], length)
+
+    def __getitem__(self, place: Place | int) -> Item:
+        """The visit at a place; a number gives the visit or loop of that index."""
+        if isinstance(place, int):
+            return self.visits[place]
+        item = self.visits[place[0]]
+        return item.body(place[1])[place[2]] if isinstance(item, Loop) else item
 
     def loop_heads(self, layer: int, heads: Iterable[int], extra_passes: int = 1) -> Plan:
         """Run the chosen heads of a layer `extra_passes` more times on the state after its attention, before its MLP.
@@ -104,6 +99,22 @@ class Plan:
         """Run these layers' whole blocks `extra_passes` more times, each right after its visit (SGT's Block Loop)."""
         _check_passes("loop_blocks", extra_passes)
         return self._rewrite(set(layers), lambda v: (v,) * (1 + extra_passes if v.part == "block" else 1))
+
+    def recur(self, first: int, size: int, chunks: Iterable[int], shared: bool = True, **settings: Any) -> Plan:
+        """Put the layers [first, first + size) into a loop of len(chunks) iterations at these resolutions.
+
+        shared: one body for all iterations; otherwise each has the next `size` layers (MeSH's baseline without
+        sharing). settings: those of `Loop`. Source: SpiralFormer, section 2.
+        """
+        chunks = tuple(chunks)
+        wanted = tuple(Visit(first + i) for i in range(size if shared else size * len(chunks)))
+        start = next((i for i, item in enumerate(self.visits) if item == wanted[0]), 0) if wanted else 0
+        if not wanted or self.visits[start : start + len(wanted)] != wanted:
+            last = first + len(wanted) - 1
+            raise UserError(f"recur: the plan does not run the layers {first} to {last} one after the other, whole")
+        bodies = tuple(wanted[i : i + size] for i in range(0, len(wanted), size))
+        loop = Loop(bodies, chunks, **settings)
+        return replace(self, visits=(*self.visits[:start], loop, *self.visits[start + len(wanted) :]))
 
     def skip(self, *layers: int) -> Plan:
         """Leave these layers out."""
@@ -126,7 +137,7 @@ class Plan:
         """Keep only the visits of the first `num_layers` layers."""
         if not 0 <= num_layers <= self.num_layers:
             raise UserError(f"truncate: keep between 0 and {self.num_layers} layers, not {num_layers}")
-        return replace(self, visits=tuple(v for v in self.visits if v.layer < num_layers))
+        return self._rewrite(set(range(num_layers, self.num_layers)), lambda _: ())
 
     def drop_heads(self, layer: int, heads: Iterable[int], num_heads: int) -> Plan:
         """Run the layer's attention without these query heads (of `num_heads`)."""
@@ -148,11 +159,21 @@ class Plan:
         if not 0 <= layer < self.num_layers:
             raise UserError(f"plan: layer {layer} does not exist; there are layers 0 to {self.num_layers - 1}")
 
-    def _rewrite(self, layers: set[int], change: Any) -> Plan:
+    def _rewrite(self, layers: set[int], change: Callable[[Visit], tuple[Visit, ...]]) -> Plan:
+        """Every visit of these layers changed, in the bodies of loops too."""
         for layer in layers:
             self._check_layer(layer)
-        visits = [new for v in self.visits for new in (change(v) if v.layer in layers else (v,))]
-        return replace(self, visits=tuple(visits))
+
+        def rewritten(visits: tuple[Item, ...]) -> tuple[Item, ...]:
+            new: list[Item] = []
+            for item in visits:
+                if isinstance(item, Loop):
+                    new.append(replace(item, bodies=tuple(rewritten(body) for body in item.bodies)))
+                else:
+                    new += change(item) if item.layer in layers else (item,)
+            return tuple(new)
+
+        return replace(self, visits=rewritten(self.visits))
 
     def _relabel(self, mapping: dict[int, int]) -> Plan:
         return self._rewrite(set(mapping), lambda v: (replace(v, layer=mapping[v.layer]),))
@@ -161,14 +182,12 @@ class Plan:
         return {
             "num_layers": self.num_layers,
             "parallel": self.parallel,
-            "visits": [asdict(v) for v in self.visits],
+            "visits": [v.to_json() if isinstance(v, Loop) else asdict(v) for v in self.visits],
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        visits = (
-            Visit(v["layer"], v["part"], None if v["heads"] is None else tuple(v["heads"])) for v in data["visits"]
-        )
+        visits = (Loop.from_json(v) if "bodies" in v else visit_from_json(v) for v in data["visits"])
         return cls(tuple(visits), data["num_layers"], data.get("parallel", False))
 
     def __str__(self) -> str:
@@ -193,6 +212,7 @@ _EDITS: dict[str, dict[str, str]] = {
     "loop_heads": {"layer": _NUMBER, "heads": _NUMBERS, "extra_passes": _NUMBER},
     "loop_attention": {"layers": _LAYERS, "extra_passes": _NUMBER},
     "loop_blocks": {"layers": _LAYERS, "extra_passes": _NUMBER},
+    "recur": {"first": _NUMBER, "size": _NUMBER, "chunks": _NUMBERS},
     "skip": {"layers": _LAYERS},
     "swap": {"first": _NUMBER, "second": _NUMBER, "size": _NUMBER},
     "reverse": {"start": _NUMBER, "size": _NUMBER},
@@ -201,7 +221,9 @@ _EDITS: dict[str, dict[str, str]] = {
     "visits": {"visits": _VISITS},
 }
 """Edits as data, with what each of their arguments must be."""
-_OPTIONAL = {"extra_passes": 1, "size": 1}
+_ONCE = (("loop_heads", "extra_passes"), ("loop_attention", "extra_passes"), ("loop_blocks", "extra_passes"), ("swap", "size"))
+"""Arguments that are 1 where they are left out."""
+_LOOP_SETTINGS = sorted({field.name for field in fields(Loop)} - {"bodies", "chunks"} | {"shared"})
 
 
 def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]], parallel: bool = False) -> Plan:
@@ -223,15 +245,17 @@ def edited_plan(num_layers: int, num_heads: int, edits: Iterable[dict[str, Any]]
 
 def _checked_arguments(place: str, wanted: dict[str, str], edit: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an edit, each of the right kind, with defaults for those that may be left out."""
-    if unknown := [name for name in edit if name not in wanted and name != "op"]:
-        raise UserError(f"{place}: {unknown[0]} is not an argument of it; it takes {', '.join(wanted)}")
-    found = {}
+    free = _LOOP_SETTINGS if edit["op"] == "recur" else {}
+    if unknown := [name for name in edit if name not in (*wanted, *free, "op")]:
+        raise UserError(f"{place}: {unknown[0]} is not an argument of it; it takes {', '.join((*wanted, *free))}")
+    # The loop checks its own settings.
+    found = {name: edit[name] for name in free if name in edit}
     for name, kind in wanted.items():
-        value = edit.get(name, _OPTIONAL.get(name))
+        value = edit.get(name, 1 if (edit["op"], name) in _ONCE else None)
         if value is None:
             raise UserError(f"{place}: {name!r} is missing")
-        whole = isinstance(value, list) and all(_whole(item) for item in value)
-        right = {_NUMBER: _whole(value), _NUMBERS: whole, _LAYERS: whole or isinstance(value, dict)}
+        whole = isinstance(value, list) and all(is_whole(item) for item in value)
+        right = {_NUMBER: is_whole(value), _NUMBERS: whole, _LAYERS: whole or isinstance(value, dict)}
         if not right.get(kind, isinstance(value, list)):
             raise UserError(f"{place}: {name} {value!r} has the wrong type; it must be {kind}")
         found[name] = value
@@ -258,17 +282,13 @@ def _applied(plan: Plan, name: str, arguments: dict[str, Any], num_heads: int) -
     return getattr(plan, name)(**arguments)
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def chosen_layers(choice: LayerChoice, num_layers: int) -> list[int]:
     """The layers that an edit names."""
     if not isinstance(choice, dict):
         if len(set(choice)) != len(choice):
             raise UserError(f"layers: {choice} names a layer twice; extra_passes says how often it runs")
         return list(choice)
-    if set(choice) == {"last"} and _whole(choice["last"]):
+    if set(choice) == {"last"} and is_whole(choice["last"]):
         if not 1 <= choice["last"] <= num_layers:
             raise UserError(f"layers: last {choice['last']} is not between 1 and {num_layers}")
         return list(range(num_layers - choice["last"], num_layers))

@@ -105,7 +105,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
 def _record(run: Run) -> dict[str, Any]:
     """Everything that a table may ask for and that a reader needs to trust it."""
     config, model = run.config, run.model
-    parameters = count_parameters(config.shape)
+    parameters = count_parameters(config.shape, model.plan)
     return {
         "status": "finished",
         "hash": run_hash(config),

@@ -193,7 +193,7 @@ class Growth:
 def growable_layers(plan: Plan) -> list[int]:
     """Layers that may be given head loops: run as whole blocks, and without loops so far."""
     visits: dict[int, list[str]] = {}
-    for visit in plan.visits:
+    for visit in plan.each_visit():
         visits.setdefault(visit.layer, []).append(visit.part if visit.heads is None else "heads")
     return [layer for layer, parts in visits.items() if parts == ["block"]]
 

@@ -29,10 +29,11 @@ class Group:
 
 
 def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
-    """The model's parameters: matrices of the blocks and the head decay; norms and embeddings only with `decay_all`."""
+    """The model's parameters: matrices of the blocks and the head decay; norms, embeddings and the routers of loops
+    only with `decay_all`."""
     decayed, rest = {}, {}
     for name, parameter in model.named_parameters():
-        matrix = parameter.dim() > 1 and "embedding" not in name
+        matrix = parameter.dim() > 1 and "embedding" not in name and not name.startswith("recurrences")
         (decayed if matrix or settings.decay_all else rest)[name] = parameter
     shared = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
     groups = [Group("matrices", decayed, weight_decay=settings.weight_decay, **shared), Group("rest", rest, **shared)]

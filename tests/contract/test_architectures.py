@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hybridlab.config.loading import preset_names
+from hybridlab.config.loading import load_preset, preset_names
 from hybridlab.evaluation.causality import require_causal, worst_leak
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import Taps
@@ -18,7 +18,9 @@ KERNELS = ["eager", "sdpa", "banded"]
 
 def build(arch, kernel="eager", **shape):
     """A small model; mixed heads are given masks, as they have after learning."""
-    model = build_model(arch, kernel=kernel, shape={**SMALL_SHAPE, "layers": 4, **shape}, window=5)
+    # Architectures that recur divide the layers: of six, four at least are left.
+    layers = 6 if "recurrence" in load_preset("arch", arch).values else 4
+    model = build_model(arch, kernel=kernel, shape={**SMALL_SHAPE, "layers": layers, **shape}, window=5)
     if any(isinstance(kind, Mixed) for row in model.attention_map.layers for kind in row):
         return model.with_plan(attention_map=AttentionMap.from_masks([[0, 1], [1, 1], [0, 0], [1, 0]], 5))
     return model

@@ -21,7 +21,7 @@ from hybridlab.data.tasks import make_row
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal
-from hybridlab.evaluation.measure import measure, num_attention_visits
+from hybridlab.evaluation.measure import measure, window_reach
 from hybridlab.models import kernels
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import Decoder
@@ -186,7 +186,7 @@ def test_the_probe_tests_the_kernel_that_is_measured(monkeypatch):
     assert require_causal(model, 64, ["sdpa"]) < 1e-5
     with pytest.raises(RunFailed, match="kernel eager"):
         require_causal(model, 64, ["eager", "sdpa"])
-    assert model.kernel == "auto" and num_attention_visits(model) == 8
+    assert model.kernel == "auto" and window_reach(model, 9) == 64
 
 
 def test_a_runs_own_text_is_not_measured_whole(trained, tmp_path):

@@ -1,0 +1,52 @@
+"""One execution of a layer's parameters: the smallest piece of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hybridlab.errors import UserError
+
+PARTS = ("block", "attention", "mlp")
+Place = tuple[int, ...]
+"""Where in a plan something runs: (index,), or (index of the loop, iteration, index in its body)."""
+
+
+def is_whole(value: Any) -> bool:
+    """A whole number, and not a truth value that passes for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One execution of a layer's parameters.
+
+    layer: parameter layer, 0-based.
+    part: `block` (attention, then MLP), `attention` or `mlp`, each with its residual.
+    heads: query heads that take part in the attention, ascending; None means all of them.
+    """
+
+    layer: int
+    part: str = "block"
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.part not in PARTS:
+            raise UserError(
+                f"visit of layer {self.layer}: part {self.part!r} is unknown; use one of {', '.join(PARTS)}"
+            )
+        if not is_whole(self.layer) or self.layer < 0:
+            raise UserError(f"visit of layer {self.layer}: layers are whole numbers from 0 on")
+        if self.heads is None:
+            return
+        if self.part == "mlp":
+            raise UserError(f"visit of layer {self.layer}: an MLP has no heads; leave `heads` out")
+        heads = tuple(sorted(set(self.heads)))
+        if not heads or not all(is_whole(head) for head in heads) or heads[0] < 0 or len(heads) != len(self.heads):
+            raise UserError(f"visit of layer {self.layer}: heads {self.heads} must be different numbers from 0 on")
+        object.__setattr__(self, "heads", heads)
+
+    def __str__(self) -> str:
+        heads = "" if self.heads is None else " heads " + ",".join(str(h + 1) for h in self.heads)
+        part = "" if self.part == "block" else f" {self.part}"
+        return f"L{self.layer + 1}{part}{heads}"

@@ -1,0 +1,412 @@
+"""Loops over resolutions: nobody hears of a later token, nothing depends on the length, decoding is the whole pass."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybridlab.accounting.cache import kv_bytes
+from hybridlab.accounting.flops import ledger
+from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
+from hybridlab.config.schema import Shape
+from hybridlab.errors import UserError
+from hybridlab.models.cache import KVCache
+from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.recurrence import Recurrence
+from hybridlab.plan.attention_map import AttentionMap, Full
+from hybridlab.plan.loop import Loop
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.visit import Visit
+
+LAYERS, VOCAB, WIDTH = 5, 61, 24
+
+
+def shape(family="llama", **changes):
+    base = {"layers": LAYERS, "width": WIDTH, "heads": 4, "kv_heads": 2, "head_width": 8, "ffn_width": 40, "vocab": VOCAB}
+    extra = {"neox": {"rotary_fraction": 0.5}, "gpt2": {"max_positions": 80}}.get(family, {})
+    return Shape(family=family, init={"std": 0.3, "embedding_std": 1.0}, **{**base, **extra, **changes})
+
+
+def build(plan, masks=None, window=4, seed=0, family="llama"):
+    made = shape(family)
+    attention_map = AttentionMap.from_masks(masks or [[1, 1]] * LAYERS, window)
+    plan = dataclasses.replace(plan, parallel=made.traits.parallel)
+    model = Decoder(made, plan, attention_map, kernel="eager")
+    draw_weights(model, seed)
+    # Routers that say something: fresh ones are nearly uniform.
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in model.recurrences.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model.double()
+
+
+def looped(chunks, first=1, size=2, **settings):
+    return Plan.plain(LAYERS).recur(first, size, chunks, **settings)
+
+
+def ids(length, rows=1, seed=0):
+    return torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def influence(model, length, seed=0):
+    """(L, L): how much output i moves with the embedding of token p, from gradients."""
+    x = model.embedding(ids(length, seed=seed)).detach().requires_grad_()
+    handle = model.embedding.register_forward_hook(lambda *_: x)
+    out = model(ids(length, seed=seed)).logits[0]
+    handle.remove()
+    probe = torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    rows = [torch.autograd.grad(row @ probe, x, retain_graph=True, allow_unused=True)[0] for row in out]
+    return torch.stack([torch.zeros(length) if row is None else row[0].abs().sum(-1) for row in rows])
+
+
+TOPOLOGIES = ["direct", "anchor", "mesh"]
+SCALES = [("aggregate", "allocate"), ("mean", "uniform")]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("g", [1, 2, 3, 5, 8])
+def test_no_gradient_from_the_future_at_any_length_offset_and_shift(g, topology):
+    for offset in range(g):
+        for shift in (g - 1, g, g + 2):
+            plan = looped((g, 2), topology=topology, offset=(offset, "half"), shift=(shift, "overlap"))
+            model = build(plan, seed=offset)
+            for length in (1, 2, g, g + 1, 2 * g + 3):
+                reach = influence(model, length)
+                assert (reach.triu(1) == 0).all()
+                assert (reach.diagonal() > 0).all() or topology == "direct"
+
+
+@pytest.mark.parametrize("g", [2, 3, 5, 8])
+@pytest.mark.parametrize("offset", ["zero", "half"])
+def test_a_shift_of_g_minus_2_leaks_where_the_theory_says(g, offset):
+    """Positive control: the receiver of a chunk's own future is its place ρ = g − 2. The plan refuses such a shift."""
+    with pytest.raises(UserError, match="see their own future"):
+        looped((g,), shift=g - 2)
+    loop = Loop(((Visit(1), Visit(2)),), (g,), topology="anchor", offset=offset)
+    object.__setattr__(loop, "shift", g - 2)
+    plan = Plan((Visit(0), loop, Visit(3), Visit(4)), LAYERS)
+    reach = influence(build(plan), 3 * g + 1)
+    future = reach.triu(1).sum(1)
+    leaking = {(i + loop.offset_of(0)) % g for i in torch.nonzero(future > 1e-9).flatten().tolist()}
+    assert leaking == {g - 2} and reach.triu(1).max() > 1e-5
+
+
+@pytest.mark.parametrize("downscale,upscale", SCALES)
+@pytest.mark.parametrize("chunks", [(8, 4, 2, 1), (3, 5, 1), (1, 1), (4,)], ids=str)
+def test_no_output_depends_on_the_total_length(chunks, downscale, upscale):
+    model = build(looped(chunks, topology="mesh", downscale=downscale, upscale=upscale))
+    tokens = ids(4 * max(chunks) + 1, rows=2)
+    with torch.no_grad():
+        whole = model(tokens).logits
+        for length in range(1, tokens.shape[1]):
+            torch.testing.assert_close(model(tokens[:, :length]).logits, whole[:, :length], atol=1e-12, rtol=1e-11)
+
+
+def test_the_literal_number_of_chunks_does_depend_on_it_and_has_no_cache():
+    """Positive control: the paper's ⌊L / g⌋ drops a whole chunk where (L mod g) + ω ≥ g."""
+    model = build(looped((8,), topology="anchor", literal=True))
+    tokens = ids(33)
+    with torch.no_grad():
+        whole = model(tokens).logits
+        changed = [n for n in range(1, 33) if (model(tokens[:, :n]).logits - whole[:, :n]).abs().max() > 1e-9]
+        assert changed and all(n % 8 + 4 >= 8 for n in changed)
+        assert torch.equal(build(looped((8,), topology="anchor"))(tokens[:, :32]).logits, model(tokens[:, :32]).logits)
+        with pytest.raises(UserError, match="depends on the total length"):
+            model(tokens, cache=KVCache(model, 1))
+
+
+def test_shorter_than_the_first_chunk_the_update_is_zero():
+    model = build(looped((8,), topology="anchor"))
+    plain = model.with_plan(Plan((*Plan.plain(LAYERS).visits[:1], *Plan.plain(LAYERS).visits[3:]), LAYERS))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids(3)).logits, plain(ids(3)).logits, atol=1e-14, rtol=0)
+        assert (model(ids(4)).logits - plain(ids(4)).logits).abs().max() == 0  # its update comes 7 tokens later
+        assert (model(ids(8)).logits - plain(ids(8)).logits)[:, 7:].abs().max() > 1e-6
+
+
+# ---- reductions ----
+
+
+def test_reductions_to_what_is_known():
+    tokens, plain = ids(23, rows=2), Plan.plain(LAYERS)
+
+    def same(one, two):
+        with torch.no_grad():
+            torch.testing.assert_close(one(tokens).logits, two(tokens).logits, atol=1e-12, rtol=1e-11)
+
+    twice = Plan((Visit(0), Visit(1), Visit(2), Visit(1), Visit(2), Visit(3), Visit(4)), LAYERS)
+    for wanted, chunks in ((plain, (1,)), (twice, (1, 1))):
+        loop = build(looped(chunks))
+        same(loop, loop.with_plan(wanted))
+    unshared = build(Plan.plain(LAYERS).recur(1, 2, (1, 1), shared=False))
+    same(unshared, unshared.with_plan(plain))
+
+
+@pytest.mark.parametrize("topology", ["anchor", "mesh"])
+def test_full_resolution_is_the_looped_model_of_the_same_topology(topology):
+    """Chunks of 1 with any words for offset, shift and scaling: no module, no shift, the plain loop."""
+    one = build(looped((1, 1), topology=topology))
+    other = build(looped((1, 1), topology=topology, offset="zero", shift="parallel", downscale="mean", upscale="uniform"))
+    assert not one.recurrences[0].scorers and not one.recurrences[0].allocators
+    with torch.no_grad():
+        assert torch.equal(one(ids(19)).logits, other(ids(19)).logits)
+
+
+def test_anchor_is_its_equation():
+    model, tokens = build(looped((1, 1), topology="anchor")), ids(12)
+    with torch.no_grad():
+        body = model.with_plan(Plan((Visit(1), Visit(2)), LAYERS))
+        h0 = _state(model, tokens, Plan((Visit(0),), LAYERS))
+        h = h0
+        for _ in range(2):
+            h = _run(body, h) + h0
+        wanted = model.logits(_run(body.with_plan(Plan((Visit(3), Visit(4)), LAYERS)), h))
+        torch.testing.assert_close(model(tokens).logits, wanted, atol=1e-12, rtol=1e-11)
+
+
+def test_mesh_is_its_equations_with_all_slots_written_out():
+    chunks = (4, 1)
+    plan = looped(chunks, topology="mesh")
+    model, tokens = build(plan), ids(13)
+    (loop,) = plan.loops.values()
+    own = model.recurrences[0]
+    with torch.no_grad():
+        x = model.embedding(tokens) * model.shape.embedding_scale
+        v = _state(model, tokens, Plan((Visit(0),), LAYERS))
+        slots = loop.iterations + 3
+        memory = [x, *[torch.zeros_like(x)] * (slots - 1)]
+
+        def cycle(pair, routed_by, value):
+            write, read = (r[pair](routed_by).softmax(-1) for r in (own.writers, own.readers))
+            for b in range(slots):
+                memory[b] = memory[b] + value * write[..., b : b + 1]
+            return sum(memory[b] * read[..., b : b + 1] for b in range(slots))
+
+        h = cycle(0, x, v)
+        for t in range(2):
+            body = model.with_plan(Plan(loop.body(t), LAYERS))
+            h = cycle(t + 1, h, own.iterate(loop, t, h, lambda t, z, body=body: _run(body, z)))
+        wanted = model.logits(_run(model.with_plan(Plan((Visit(3), Visit(4)), LAYERS)), h))
+        torch.testing.assert_close(model(tokens).logits, wanted, atol=1e-12, rtol=1e-11)
+
+
+def _state(model, tokens, plan):
+    """The residual stream after a plan, before the final norm."""
+    taps = _States()
+    model.with_plan(plan)(tokens, taps=taps)
+    return taps.last
+
+
+class _States:
+    last = None
+
+    def run_visit(self, place, x, visit):
+        return None
+
+    def on_visit(self, place, x, delta):
+        self.last = x + delta
+
+
+def _run(model, x):
+    """A plan of whole blocks on a state."""
+    from hybridlab.models.blocks import Pass
+
+    seq = Pass(torch.arange(x.shape[1]), "eager")
+    for index, visit in enumerate(model.plan.visits):
+        x = model._visit((index,), visit, x, seq, {}, None, None)
+    return x
+
+
+def test_shares_add_up_and_a_constant_sequence_comes_back_scaled():
+    loop = Loop(((Visit(0),),), (4,), downscale="mean", upscale="uniform", offset="zero")
+    own = Recurrence(loop, WIDTH)
+    h = torch.ones(1, 12, WIDTH)
+    u = own.iterate(loop, 0, h, lambda t, z: z)
+    torch.testing.assert_close(u[:, 3:], torch.full_like(u[:, 3:], 0.5))  # λ / g = 2 / 4
+    assert (u[:, :3] == 0).all()
+    learned = Loop(((Visit(0),),), (4,))
+    spread = Recurrence(learned, WIDTH).spread(learned, 0, torch.randn(2, 5, WIDTH))
+    shares = (spread / torch.randn(1)).sum(2)
+    assert spread.shape == (2, 5, 4, WIDTH) and shares.isfinite().all()
+    latents = torch.randn(2, 5, WIDTH)
+    spread = Recurrence(learned, WIDTH).spread(learned, 0, latents)
+    torch.testing.assert_close(spread.sum(2), 2 * latents, atol=1e-5, rtol=1e-4)  # Σ β = 1, gain √4
+
+
+# ---- decoding ----
+
+
+def cached(model, tokens, mask, cuts, capacity=None):
+    cache = KVCache(model, len(tokens), capacity)
+    parts = []
+    for start, end in zip([0, *cuts], [*cuts, tokens.shape[1]], strict=True):
+        parts.append(model(tokens[:, start:end], attention_mask=mask[:, start:end], cache=cache).logits)
+    return torch.cat(parts, 1), cache
+
+
+@st.composite
+def plans(draw):
+    chunks = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    offset = tuple(draw(st.sampled_from(["half", "zero", draw(st.integers(0, g - 1))])) for g in chunks)
+    shift = tuple(draw(st.sampled_from(["overlap", "parallel", g - 1 + draw(st.integers(0, 12))])) for g in chunks)
+    shared = len(chunks) > 2 or draw(st.booleans())
+    size = draw(st.integers(1, 2)) if shared else 1
+    plan = Plan.plain(LAYERS).recur(
+        1,
+        size,
+        chunks,
+        shared=shared,
+        topology=draw(st.sampled_from(TOPOLOGIES)),
+        offset=offset,
+        shift=shift,
+        downscale=draw(st.sampled_from(["aggregate", "mean"])),
+        upscale=draw(st.sampled_from(["allocate", "uniform"])),
+        positions=draw(st.sampled_from(["chunk", "token"])),
+    )
+    for _ in range(draw(st.integers(0, 2))):
+        heads = sorted(draw(st.sets(st.integers(0, 3), min_size=1)))
+        plan = plan.loop_heads(draw(st.integers(0, LAYERS - 1)), heads, draw(st.integers(1, 2)))
+    return plan
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_decoding_equals_the_whole_pass(data):
+    """Any schedule, offset, shift, topology, head loops and windows inside, unequal lengths, any split."""
+    draw = data.draw
+    masks = draw(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=2), min_size=LAYERS, max_size=LAYERS))
+    model = build(draw(plans()), masks, draw(st.integers(1, 6)), seed=draw(st.integers(0, 3)))
+    lengths = draw(st.lists(st.integers(1, 26), min_size=1, max_size=4))
+    longest = max(lengths)
+    cuts = sorted(draw(st.sets(st.integers(1, longest - 1), max_size=8))) if longest > 1 else []
+    tokens = ids(longest, rows=len(lengths))
+    mask = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]
+    with torch.no_grad():
+        wanted = model(tokens, attention_mask=mask).logits
+        found, _ = cached(model, tokens, mask, cuts, draw(st.sampled_from([None, longest, longest + 5])))
+        for row, length in enumerate(lengths):
+            alone = model(tokens[row : row + 1, :length]).logits[0]
+            torch.testing.assert_close(wanted[row, :length], alone, atol=1e-10, rtol=1e-9)
+    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "neox", "gpt2"])
+def test_every_family_generates_the_same_without_the_cache(family):
+    model = build(looped((4, 2, 1), topology="mesh"), family=family)
+    tokens = ids(17, rows=3)
+    arguments = {"max_new_tokens": 15, "lengths": [17, 3, 9]}
+    plain = model.generate(tokens, use_cache=False, **arguments)
+    assert model.generate(tokens, **arguments).rows() == plain.rows()
+
+
+def test_a_latent_that_is_taken_one_chunk_too_late_would_fail():
+    """Positive control: algorithm 2 as printed reads the newest latent, which is wrong for s ≥ g."""
+    model = build(looped((4,), topology="anchor", shift=7))
+    tokens, mask = ids(21), torch.ones(1, 21, dtype=torch.bool)
+    with torch.no_grad():
+        wanted = model(tokens).logits
+        cache = KVCache(model, 1)
+        model(tokens[:, :-1], cache=cache)
+        state = cache.loops[1].by_iteration[0]
+        state.latents = state.latents.roll(1, dims=1)
+        assert (model(tokens[:, -1:], cache=cache).logits - wanted[:, -1:]).abs().max() > 1e-4
+
+
+def test_bodies_run_only_where_a_chunk_is_complete_and_the_cache_is_as_small():
+    plan = looped((8, 4, 2, 1), topology="mesh")
+    model, length = build(plan), 37
+    (loop,) = plan.loops.values()
+    tokens, mask = ids(length), torch.ones(1, length, dtype=torch.bool)
+    with torch.no_grad():
+        _, cache = cached(model, tokens, mask, tuple(range(1, length)), capacity=length)
+    expected = [sum(loop.triggers(t, i) for i in range(length)) for t in range(4)]
+    assert cache.loops[1].triggered == expected == [loop.num_chunks(t, length) for t in range(4)]
+    planned = kv_bytes(model.shape, plan, model.attention_map, length, "fp32")
+    assert cache.bytes == 2 * planned
+    same_depth = kv_bytes(model.shape, looped((1, 1, 1, 1)), model.attention_map, length, "fp32")
+    assert planned < 0.7 * same_depth
+    assert cache.state_bytes > 0
+
+
+@pytest.mark.parametrize("offset,counts", [("half", [2, 2, 2, 2, 2, 2, 2, 1]), ("zero", [1, 2, 1, 3, 1, 2, 1, 4])])
+def test_half_chunk_offsets_even_the_work_out(offset, counts):
+    (loop,) = looped((8, 4, 2, 1), offset=offset).loops.values()
+    found = [sum(loop.triggers(t, i) for t in range(4)) for i in range(8)]
+    assert sorted(found) == sorted(counts) and sum(found) == 15
+
+
+# ---- what is refused ----
+
+
+def test_what_a_loop_cannot_be():
+    for settings_, message in [
+        ({"chunks": (0.5,)}, "whole numbers of 1 or more"),
+        ({"chunks": ()}, "whole numbers"),
+        ({"chunks": (3,), "shift": 1}, "see their own future"),
+        ({"chunks": (3,), "shift": -1}, "overlap, parallel or a whole number"),
+        ({"chunks": (3,), "offset": 3}, "not below the chunk size 3"),
+        ({"chunks": (3,), "offset": "quarter"}, "half, zero or a whole number"),
+        ({"chunks": (3, 2), "offset": (1,)}, "1 values of offset for 2 iterations"),
+        ({"chunks": (2,), "topology": "ring"}, "topology 'ring' is unknown"),
+        ({"chunks": (2,), "positions": "none"}, "positions"),
+        ({"chunks": (2,), "first": 4, "size": 3}, "does not run the layers 4 to 6"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            looped(**settings_)
+    inner = Loop(((Visit(1),),), (2,))
+    with pytest.raises(UserError, match="do not stand inside loops"):
+        Loop(((inner,),), (2,))
+    with pytest.raises(UserError, match="2 bodies for 3 iterations"):
+        Loop(((Visit(1),), (Visit(2),)), (1, 1, 1))
+
+
+def test_packed_rows_and_other_positions_are_refused():
+    model = build(looped((4, 1)))
+    for arguments in ({"segment_ids": torch.zeros(1, 8, dtype=torch.long)}, {"position_ids": torch.arange(8)}):
+        with pytest.raises(UserError, match="count from the start of a row"):
+            model(ids(8), **arguments)
+    full = build(looped((1, 1), topology="anchor"))
+    segments = torch.tensor([[0] * 5 + [1] * 7])
+    positions = torch.cat((torch.arange(5), torch.arange(7)))[None]
+    with torch.no_grad():
+        packed = full(ids(12), segment_ids=segments, position_ids=positions).logits[:, 5:]
+        torch.testing.assert_close(packed, full(ids(12)[:, 5:]).logits, atol=1e-12, rtol=1e-11)
+
+
+def test_another_loop_needs_other_parameters():
+    model = build(looped((4, 2), topology="mesh"))
+    with pytest.raises(UserError, match="other scorers, allocators or routers"):
+        model.with_plan(looped((4, 3), topology="mesh"))
+    assert model.with_plan(looped((4, 2), topology="mesh", shift="parallel")).plan != model.plan
+    assert model.with_plan(Plan.plain(LAYERS)).plan.loops == {}
+
+
+# ---- counts ----
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("downscale,upscale", SCALES)
+def test_parameters_are_the_modules(topology, downscale, upscale):
+    plan = looped((8, 3, 1), topology=topology, downscale=downscale, upscale=upscale)
+    model = build(plan)
+    assert count_parameters(model.shape, plan).total == sum(p.numel() for p in model.parameters())
+
+
+def test_mesh_routers_of_the_paper():
+    loop = Loop(((Visit(4),),), (1, 1), topology="mesh")
+    assert recurrence_parameters(loop, 2048) == 61_470
+
+
+def test_the_ledger_counts_what_is_executed():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    plan = looped((8, 4, 1), topology="mesh").loop_heads(2, (0, 3))
+    model = build(plan)
+    for length in (7, 16, 33):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(ids(length))
+        wanted = ledger(model.shape, plan, AttentionMap.uniform(LAYERS, 2, Full()), length, "executed").forward
+        assert counter.get_total_flops() == wanted
