@@ -8,12 +8,12 @@ import typer
 
 from hybridlab.cli import options as o
 
-_TAKES = {"entropy": ("rows",), "convergence": ("rows", "heads", "passes"), "contributions": ("rows",)}
+_TAKES = {"entropy": ("rows",), "convergence": ("rows", "heads", "passes"), "contributions": ("rows",), "loops": ("rows",), "reach": ()}
 
 
 def analyze(
     run: Annotated[str, typer.Argument(help="Run folder, or the start of its hash.")],
-    probe: Annotated[str, typer.Option("--probe", help="entropy, convergence or contributions.")],
+    probe: Annotated[str, typer.Option("--probe", help="entropy, convergence, contributions, loops or reach.")],
     data: Annotated[
         str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
     ] = None,
@@ -23,7 +23,8 @@ def analyze(
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Attention entropy by head; convergence of head loops and SGT's Lemma 1; where a looped head looks."""
+    """Attention entropy by head; convergence of head loops and SGT's Lemma 1; where a looped head looks; how attention
+    changes over the iterations of a loop; which tokens reach which outputs."""
     from hybridlab.errors import UserError
     from hybridlab.reproduction.evaluate import analyze_run
     from hybridlab.training.folders import Runs
@@ -39,7 +40,7 @@ def analyze(
     if as_json:
         o.print_json(found)
         return
-    {"entropy": _print_entropy, "convergence": _print_convergence, "contributions": _print_contributions}[probe](found)
+    _PRINTED[probe](found)
 
 
 def _table(title: str, columns: list[str], lines: list[list[Any]]) -> None:
@@ -109,3 +110,28 @@ def _print_contributions(found: dict[str, Any]) -> None:
         lines = [[repr(text), *values] for text, *values in zip(example["tokens"], *example["loops"], strict=True)]
         o.console().print(f"A·‖V‖ from the last token: layer {example['layer'] + 1}, head {example['head'] + 1}")
         _table("", columns, lines)
+
+
+def _print_loops(found: dict[str, Any]) -> None:
+    lines = []
+    for t, g in enumerate(found["chunks"]):
+        means = [found[name][part][t] for name in ("entropy", "local_mass") for part in ("means", "dynamic_means")]
+        lines.append([t + 1, "1" if g == 1 else f"1/{g}", *means])
+    columns = ["loop", "resolution", "entropy", "dynamic heads", "local mass", "dynamic heads"]
+    _table(f"attention by iteration, {found['sequences']} sequences of {found['length']} tokens", columns, lines)
+
+
+def _print_reach(found: dict[str, Any]) -> None:
+    for t, (g, rows) in enumerate(zip(found["chunks"], found["maps"], strict=True)):
+        o.console().print(f"after loop {t + 1} (chunks of {g}): rows are outputs, columns inputs that reach them")
+        for row in rows:
+            o.console().print("".join("█" if value else "·" for value in row), highlight=False)
+
+
+_PRINTED = {
+    "entropy": _print_entropy,
+    "convergence": _print_convergence,
+    "contributions": _print_contributions,
+    "loops": _print_loops,
+    "reach": _print_reach,
+}

@@ -27,7 +27,7 @@ from hybridlab.config.types import (
 )
 
 _WITH_PATHS = ("text", "jsonl", "shards", "file")
-Probe = Literal["entropy", "convergence", "contributions"]
+Probe = Literal["entropy", "convergence", "contributions", "loops", "reach"]
 
 
 class Init(Strict):

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class Taps:
-    """What an analysis may see and change while a plan runs. Subclass and override."""
+    """What an analysis may see and change while a plan runs. Subclass and override. Inside a loop over chunks, x holds
+    latents (B, n, W)."""
 
     def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
         """After a visit: its input x (B, S, W) and what it added to the residual stream."""
@@ -41,6 +42,9 @@ class Taps:
     def run_visit(self, place: Place, x: Tensor, run: Visit) -> Tensor | None:
         """Instead of a visit: its output (B, S, W), or None to let it run."""
         return None
+
+    def on_iteration(self, place: Place, h: Tensor) -> None:
+        """After an iteration of a loop, at (index of the loop, iteration): the next state (B, S, W)."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Decoder(nn.Module):
                 x = self._visit((index,), item, x, shared, asked, taps, cache)
             else:
                 run = partial(self._body, index, item, shared=shared, asked=asked, taps=taps, cache=cache)
-                x = self._recur(index, item, embedded, x, run, cache, lengths)
+                x = self._recur(index, item, embedded, x, run, taps, cache, lengths)
         if cache is not None:
             cache.advance(lengths)
         weights = {place: attended.weights for place, attended in asked.items()}
@@ -217,13 +221,14 @@ class Decoder(nn.Module):
         return nn.functional.linear(self.final_norm(x), head)
 
     def _recur(
-        self, index: int, loop: Loop, embedded: Tensor, x: Tensor, run: Callable[..., Tensor], cache: KVCache | None,
-        lengths: list[int],
+        self, index: int, loop: Loop, embedded: Tensor, x: Tensor, run: Callable[..., Tensor], taps: Taps | None,
+        cache: KVCache | None, lengths: list[int],
     ) -> Tensor:  # fmt: skip
         """A loop on the state x (B, S, W)."""
         recurrence = self.recurrences[list(self.plan.loops).index(index)]
         if cache is None:
-            return recurrence.run(loop, embedded, x, run)
+            seen = (lambda t, h: taps.on_iteration((index, t), h)) if taps else None
+            return recurrence.run(loop, embedded, x, run, seen)
         return run_cached(recurrence, loop, cache.loops[index], embedded, x, cache.counts, lengths, run)
 
     def _body(

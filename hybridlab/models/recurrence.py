@@ -42,11 +42,21 @@ class Recurrence(nn.Module):
         self.writers = nn.ModuleList(nn.Linear(width, slots) for slots in pairs)
         self.readers = nn.ModuleList(nn.Linear(width, slots) for slots in pairs)
 
-    def run(self, loop: Loop, embedded: Tensor, entering: Tensor, body: Body) -> Tensor:
-        """All iterations on whole sequences (B, L, W). embedded: the token embeddings; entering: the state before."""
+    def run(
+        self,
+        loop: Loop,
+        embedded: Tensor,
+        entering: Tensor,
+        body: Body,
+        seen: Callable[[int, Tensor], None] | None = None,
+    ) -> Tensor:
+        """All iterations on whole sequences (B, L, W). embedded: the token embeddings; entering: the state before;
+        seen: told the state after each iteration."""
         state = Topology(self, loop, embedded, entering)
         for t in range(loop.iterations):
             state.update(t, self.iterate(loop, t, state.h, body))
+            if seen:
+                seen(t, state.h)
         return state.h
 
     def iterate(self, loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
