@@ -65,7 +65,9 @@ CONVENTIONS = {
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("sgt", "SGT: square, and 4·V·d a token in training for embeddings", lambda s: s, min, embedding=4),
         Convention("spiral", "SpiralFormer, table 1: the full square at each resolution", lambda s: s, min),
-        Convention("spiral-print", "with the print's 105 FLOPs a pair more, unexplained", lambda s: s, min, per_pair=105),
+        Convention(
+            "spiral-print", "with the print's 105 FLOPs a pair more, unexplained", lambda s: s, min, per_pair=105
+        ),
         Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
 }

@@ -99,9 +99,10 @@ def _described(values: Tensor) -> dict[str, Any]:
 def reach(model: Decoder, length: int, seed: int = 0) -> dict[str, Any] | None:
     """Which input positions can change the state of each position after every iteration, from gradients.
 
-    One random sequence of `length` tokens; a position counts where its gradient is not exactly 0. None without a loop.
+    One random sequence of `length` tokens; a position counts where its gradient is not exactly 0. None where the plan
+    does not have exactly one loop.
     """
-    if not model.plan.loops:
+    if len(model.plan.loops) != 1:
         return None
     (loop,) = model.plan.loops.values()
     # The loop alone, right after the embeddings: what other layers mix is theirs.

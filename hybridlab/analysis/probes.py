@@ -89,7 +89,7 @@ def _loops(model: Decoder, corpus: Corpus, seq_len: int, rows: int = 64) -> dict
 
 
 def _reach(model: Decoder, corpus: Corpus, seq_len: int) -> dict[str, Any]:
-    return reach(model, _SHOWN) or {"skipped": "the plan has no loop over iterations"}
+    return reach(model, _SHOWN) or {"skipped": "the plan does not have exactly one loop over iterations"}
 
 
 _PROBES: dict[str, Callable[..., dict[str, Any]]] = {

@@ -8,7 +8,13 @@ import typer
 
 from hybridlab.cli import options as o
 
-_TAKES = {"entropy": ("rows",), "convergence": ("rows", "heads", "passes"), "contributions": ("rows",), "loops": ("rows",), "reach": ()}
+_TAKES = {
+    "entropy": ("rows",),
+    "convergence": ("rows", "heads", "passes"),
+    "contributions": ("rows",),
+    "loops": ("rows",),
+    "reach": (),
+}
 
 
 def analyze(

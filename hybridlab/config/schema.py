@@ -148,6 +148,12 @@ class LearnedMap(Strict):
 MapConfig = Annotated[FullMap | WindowMap | RuleMap | MixedMap | ExplicitMap | LearnedMap, Field(discriminator="kind")]
 
 
+class Budget(Strict):
+    """Training FLOPs instead of a number of steps: the ledger chooses the steps (convention executed)."""
+
+    flops: PositiveFloat
+
+
 class Observe(Strict):
     """What is written down while a model trains, beside its loss."""
 
@@ -292,6 +298,7 @@ class RunConfig(Strict):
     """Edits of the plain plan, in order: `{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}`."""
     controller: ControllerConfig | None = None
     observe: Observe | None = None
+    budget: Budget | None = None
     data: Data = Data()
     training: Training
     evaluation: Evaluation = Evaluation()

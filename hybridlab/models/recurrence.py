@@ -70,7 +70,9 @@ class Recurrence(nn.Module):
         grid, there = chunked(h, n, g, offset)
         spread = self.spread(loop, t, body(t, self.gather(loop, t, grid, there))).flatten(1, 2)
         # The grid starts `offset` slots before the first token; u[i] lies at i + offset.
-        return shifted(F.pad(spread[:, offset:], (0, 0, 0, max(0, length - n * g + offset)))[:, :length], loop.shift_of(t))
+        return shifted(
+            F.pad(spread[:, offset:], (0, 0, 0, max(0, length - n * g + offset)))[:, :length], loop.shift_of(t)
+        )
 
     def gather(self, loop: Loop, t: int, grid: Tensor, there: Tensor) -> Tensor:
         """Downscale: (B, n, g, W) → (B, n, W). there (B or 1, n, g): False on slots that no token fills (Eq. 16–18)."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hybridlab.files import write_json, write_text
-from hybridlab.reporting import entropy_figures
+from hybridlab.reporting import entropy_figures, loop_figures
 from hybridlab.reporting.plots import panel_data
 from hybridlab.reporting.style import COLOURS, STYLES, label_axes
 from hybridlab.reproduction.claims import judge
@@ -94,12 +94,13 @@ def _many_lines(numbers: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """One line per number of the kinds that show several lines, or bars, in one picture."""
     pictures = [(None, numbers["lines"])] if "lines" in numbers else []
     if isinstance(numbers.get("layers"), list):
-        pictures += [(part["title"], part["lines"]) for part in numbers["layers"]]
+        pictures += [(part["title"], part["lines"]) for part in numbers["layers"] if "lines" in part]
     for title, lines in pictures:
         for name, values in lines.items():
             for x, y in zip(numbers["x"], values, strict=True):
                 yield {"picture": title, "line": name, "x": x, "y": y}
     yield from numbers.get("segments", [])
+    yield from numbers.get("points", [])
     for loop, values in enumerate(numbers.get("loops", [])):
         for place, (token, value) in enumerate(zip(numbers["tokens"], values, strict=True)):
             yield {"loop": loop, "place": place, "token": token, "y": value}
@@ -154,6 +155,7 @@ def _apart(panel: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for part in parts if isinstance(parts, list) else [None]:
             data = series["data"] if part is None else {**series["data"], **part}
             title = series["label"] if part is None else ", ".join(filter(None, (series["label"], part["title"])))
+            title = ", ".join(filter(None, (panel["title"], title)))
             yield {**panel, "title": title, "series": [{**series, "data": data}]}
 
 
@@ -275,7 +277,10 @@ def _mask_of_one_layer(ax: Axes, numbers: dict[str, Any]) -> None:
     label_axes(ax, f"layer {mixed + 1}: key positions", "query positions")
 
 
-_ONE_EACH = ("head masks", "head entropies", "entropy variance", "layer entropy", "growth", "contributions")
+_ONE_EACH = (
+    "head masks", "head entropies", "entropy variance", "layer entropy", "growth", "contributions", "distributions",
+    "head ranges", "reach",
+)  # fmt: skip
 _DRAWN = {
     "history": _lines,
     "scores": _lines,
@@ -284,4 +289,5 @@ _DRAWN = {
     "head masks": _head_masks,
     "stages": _stages,
     **entropy_figures.DRAWN,
+    **loop_figures.DRAWN,
 }

@@ -11,6 +11,10 @@ entropy variance   its variance inside each layer over training
 layer entropy      its mean in each layer, one line per reading early in training
 growth             which layers loop when, on how many heads, from the run's events
 contributions      where the last token of a looped head looks, pass by pass
+points             one number of each run against another
+distributions      a statistic of the heads of a loop's body by iteration: ridgelines and boxes
+head ranges        how far a statistic of each head moves over the iterations
+reach              which inputs reach which outputs after each iteration
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hybridlab.reproduction.experiment import Panel, Plot
+from hybridlab.reproduction.experiment import Panel, Plot, Series
+from hybridlab.reproduction.records import number_at
 
 SHARE_SMOOTHING = 3
 """Layers in the moving average of the window share; the paper does not state its width."""
@@ -29,13 +34,30 @@ Line = dict[str, Any]
 
 
 def panel_data(plot: Plot, panel: Panel, records: dict[str, Record]) -> dict[str, Any]:
-    """One panel: its series with their numbers; a series whose run is missing has none."""
+    """One panel: its series with their numbers; a series whose runs are missing has none."""
+    own = {name: getattr(panel, name) for name in ("metric", "x", "x_label") if getattr(panel, name) is not None}
+    plot = plot.model_copy(update=own)
     series = []
     for entry in panel.series:
-        record = records.get(entry.cell)
-        numbers = None if record is None else KINDS[plot.kind](plot, record)
-        series.append({"label": entry.label, "cell": entry.cell, "run": record and record["hash"], "data": numbers})
-    return {"title": panel.title, "targets": panel.targets, "series": series}
+        found = [records.get(name) for name in entry.named]
+        if plot.kind == "points":
+            numbers = _points(plot, entry, found)
+        else:
+            numbers = None if found[0] is None else KINDS[plot.kind](plot, found[0])
+        run = [record and record["hash"] for record in found]
+        series.append({"label": entry.label, "cell": entry.named, "run": run, "data": numbers})
+    return {"title": panel.title, "targets": panel.targets, "x_label": plot.x_label, "series": series}
+
+
+def _points(plot: Plot, entry: Series, records: list[Record | None]) -> Line | None:
+    """Of the runs that there are: x from the series, or from a record; y from a record."""
+    points = []
+    for place, (name, record) in enumerate(zip(entry.named, records, strict=True)):
+        if record is not None:
+            x = entry.x[place] if entry.x else number_at(record, plot.x)[0]
+            y, error, _ = number_at(record, plot.metric)
+            points.append({"run": name, "x": x, "y": y, "stderr": error})
+    return {"points": sorted(points, key=lambda point: point["x"])} if points else None
 
 
 def moving_average(values: list[float], width: int) -> list[float]:
@@ -185,6 +207,63 @@ def _contributions(plot: Plot, record: Record) -> Line | None:
     return {key: found["examples"][plot.example][key] for key in ("tokens", "loops", "layer", "head")}
 
 
+def _loops(record: Record) -> Line | None:
+    found = record["results"]["probes"]["loops"]
+    return None if "skipped" in found else found
+
+
+def _resolution(chunk: int) -> str:
+    return "1" if chunk == 1 else f"1/{chunk}"
+
+
+def _distributions(plot: Plot, record: Record) -> Line | None:
+    """points: every head's value in every iteration."""
+    found = _loops(record)
+    if found is None:
+        return None
+    statistic, points = found[plot.metric], []
+    for t, table in enumerate(statistic["values"]):
+        for row, values in enumerate(table):
+            for head, value in enumerate(values):
+                if plot.heads == "all" or statistic["dynamic"][row][head]:
+                    place = {"layer": found["layers"][row] + 1, "head": head + 1}
+                    points.append({"loop": t + 1, "resolution": _resolution(found["chunks"][t]), **place, "y": value})
+    return {"points": points, "layers": [{"title": "ridgelines", "style": "ridge"}, {"title": "boxes", "style": "box"}]}
+
+
+def _head_ranges(plot: Plot, record: Record) -> Line | None:
+    """points: each head's range over the iterations, stretched to 0 … 1 over all heads."""
+    found = _loops(record)
+    if found is None:
+        return None
+    statistic = found[plot.metric]
+    flat = [value for row in statistic["range"] for value in row]
+    low, width = min(flat), max(flat) - min(flat)
+    points = []
+    for row, values in enumerate(statistic["range"]):
+        for head, value in enumerate(values):
+            place = {"layer": found["layers"][row] + 1, "head": head + 1, "dynamic": statistic["dynamic"][row][head]}
+            points.append({**place, "range": value, "y": (value - low) / width if width > 1e-12 else 0.0})
+    return {"points": points}
+
+
+def _reach(plot: Plot, record: Record) -> Line | None:
+    found = record["results"]["probes"]["reach"]
+    if "skipped" in found:
+        return None
+    parts = []
+    for t, (chunk, rows) in enumerate(zip(found["chunks"], found["maps"], strict=True)):
+        parts.append({"title": f"after loop {t + 1}, at {_resolution(chunk)}", "map": rows})
+    points = [
+        {"loop": t + 1, "output": i, "input": p}
+        for t, part in enumerate(parts)
+        for i, row in enumerate(part["map"])
+        for p, value in enumerate(row)
+        if value
+    ]
+    return {"points": points, "layers": parts}
+
+
 KINDS: dict[str, Callable[[Plot, Record], Line | None]] = {
     "history": _history,
     "layer masks": _masks,
@@ -197,4 +276,7 @@ KINDS: dict[str, Callable[[Plot, Record], Line | None]] = {
     "layer entropy": _layer_entropy,
     "growth": _growth,
     "contributions": _contributions,
+    "distributions": _distributions,
+    "head ranges": _head_ranges,
+    "reach": _reach,
 }

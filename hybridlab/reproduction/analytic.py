@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridlab.accounting.flops import flops
-from hybridlab.accounting.parameters import count_parameters
+from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
+from hybridlab.plan.from_config import plan_of
 from hybridlab.reproduction.schedule_cost import training_flops
 
 
@@ -37,6 +38,33 @@ def overhead_percent(size: str, arch: str, convention: str, config: dict[str, An
     """By how many percent a whole run costs more than the vanilla run of its size."""
     extra = training_flops_of_run(size, arch, convention, config) / training_flops_of_run(size, "vanilla", convention)
     return 100 * (extra - 1)
+
+
+def printed_parameters(size: str, arch: str, config: dict[str, Any] | None = None, embedding: bool = True) -> float:
+    """Parameters as SpiralFormer's table 1 prints them (CONVENTIONS): blocks with norms and biases, scorers and allocators
+    at full resolution too; with embedding, both tables and two d × d matrices that the text does not mention."""
+    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    shape, plan = resolved.shape, plan_of(resolved)
+    count = count_parameters(shape)
+    loops = sum(recurrence_parameters(loop, shape.width, printed=True) for loop in plan.loops.values())
+    inner = count.block_matrices + count.norms_and_biases + loops
+    return inner + (count.embedding + count.head + 2 * shape.width**2 if embedding else 0)
+
+
+def model_parameters(size: str, arch: str, config: dict[str, Any] | None = None) -> float:
+    """Parameters that the model has here."""
+    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    return count_parameters(resolved.shape, plan_of(resolved)).total
+
+
+def prefill_flops(size: str, arch: str, convention: str, seq_len: int, config: dict[str, Any] | None = None) -> float:
+    """Forward FLOPs of one sequence."""
+    return flops(arch, seq_len, convention, size=size, **(config or {})).forward
+
+
+def prefill_ratio(size: str, arch: str, convention: str, seq_len: int, config: dict[str, Any] | None = None) -> float:
+    """Those of an architecture over those of the vanilla stack of its size."""
+    return prefill_flops(size, arch, convention, seq_len, config) / prefill_flops(size, "vanilla", convention, seq_len)
 
 
 def block_parameters(size: str) -> float:
@@ -79,6 +107,10 @@ FUNCTIONS: dict[str, Callable[..., float | str]] = {
         reduction_percent,
         total_parameters,
         block_parameters,
+        printed_parameters,
+        model_parameters,
+        prefill_flops,
+        prefill_ratio,
         shape_field,
         code_path,
     )

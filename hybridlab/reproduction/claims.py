@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.reproduction import allocation_claims, growth_claims, speed_claims
+from hybridlab.reproduction import allocation_claims, growth_claims, loop_claims, speed_claims
 from hybridlab.reproduction.analytic import compute
-from hybridlab.reproduction.experiment import Claim, Experiment
+from hybridlab.reproduction.experiment import Claim, Experiment, load_experiment
 from hybridlab.reproduction.records import number_at
 from hybridlab.reproduction.verdict import Records, Verdict, all_of, paired_difference
 
@@ -84,6 +84,25 @@ def printed_percent(
     return Verdict(round(found, digits) == percent, f"printed: {left:g} / {right:g} − 1 = {found:.3f} %, {stated}")
 
 
+def printed_equal(
+    experiment: Experiment, records: Records, row: str, column: str, other: str, other_row: str, other_column: str
+) -> Verdict:
+    """A printed cell equals the printed cell of another table."""
+    here, there = experiment.row(row).paper[column], load_experiment(other).row(other_row).paper[other_column]
+    return Verdict(here == there, f"printed: {here:g} here, {there:g} in {other}")
+
+
+def printed_range(
+    experiment: Experiment, records: Records, rows: list[str], over: list[str], column: str, low: float, high: float
+) -> Verdict:
+    """The reduction of each row against its counterpart, in percent of the printed cells, lies in a stated range."""
+    pairs = [(experiment.row(a), experiment.row(b)) for a, b in zip(rows, over, strict=True)]
+    values = {a.short: 100 * (1 - a.paper[column] / b.paper[column]) for a, b in pairs}
+    outside = [f"{name}: {value:.2f}" for name, value in values.items() if not low <= value <= high]
+    span = f"printed: {min(values.values()):.2f} to {max(values.values()):.2f} %, stated {low:g} to {high:g}"
+    return Verdict(not outside, span + _listed(outside))
+
+
 def computed_between(
     experiment: Experiment, records: Records, rows: list[str], column: str, low: float, high: float
 ) -> Verdict:
@@ -139,6 +158,18 @@ def measured_better(
             Verdict(True if p.holds is None and "not run" not in p.evidence else p.holds, p.evidence) for p in parts
         ]
     return all_of(parts)
+
+
+def measured_cheaper(experiment: Experiment, records: Records, rows: list[str], over: list[str]) -> Verdict:
+    """Every one of `rows` has spent fewer training FLOPs than every one of `over`."""
+    spent: dict[str, float | None] = {}
+    for name in (*rows, *over):
+        runs = records.get(experiment.row(name).cell or "", {})
+        spent[name] = next(iter(runs.values()))["flops"] if runs else None
+    if None in spent.values():
+        return Verdict(None, "not run: " + ", ".join(name for name, value in spent.items() if value is None))
+    ratios = {f"{a} / {b}": spent[a] / spent[b] for a in rows for b in over}
+    return Verdict(all(r < 1 for r in ratios.values()), "; ".join(f"{name} = {r:.4f}" for name, r in ratios.items()))
 
 
 def cells_better(experiment: Experiment, records: Records, pairs: list[list[str]], cells: list[str]) -> Verdict:
@@ -198,17 +229,20 @@ TESTS: dict[str, Callable[..., Verdict]] = {
         printed_below,
         printed_points,
         printed_percent,
+        printed_equal,
+        printed_range,
         printed_averages,
         computed_between,
         computed_reduction,
         measured_better,
+        measured_cheaper,
         cells_better,
         measured_bounds,
         overshoots_and_settles,
         target_met,
     )
 } | allocation_claims.TESTS
-TESTS |= growth_claims.TESTS | speed_claims.TESTS
+TESTS |= growth_claims.TESTS | speed_claims.TESTS | loop_claims.TESTS
 
 
 def _value(record: dict[str, Any], metric: str) -> float | None:

@@ -9,6 +9,7 @@ from hybridlab.config.resolve import data_layer, resolve, symbolic_layers
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.errors import UserError
 from hybridlab.reproduction.ancestors import Ancestor, find_ancestor
+from hybridlab.reproduction.budget import within_budget
 from hybridlab.reproduction.experiment import after
 from hybridlab.training.folders import Runs
 
@@ -51,8 +52,8 @@ def compose(
     if config is not None:
         layers.append(load_file(config))
     if entropy_of is not None:
-        options = merge(_looping_top_entropy(arch, entropy_of), options)
     resolved = _with_hashes(resolve(arch, size or "tiny", layers=[*layers, options], settings=settings), runs)
+    resolved = within_budget(resolved)
     if parent is None:
         return resolved
     parent.check_shape(resolved.shape)

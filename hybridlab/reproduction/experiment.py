@@ -21,6 +21,7 @@ from hybridlab.config.schema import RunConfig, Training
 from hybridlab.config.types import Strict
 from hybridlab.data.batches import steps_seen
 from hybridlab.errors import UserError
+from hybridlab.reproduction.budget import within_budget
 
 Scale = Literal["smoke", "small", "paper"]
 SCALES = ("smoke", "small", "paper")
@@ -116,10 +117,17 @@ class Claim(Strict):
 
 
 class Series(Strict):
-    """One line, row or heat map of a figure: what a cell's run gave."""
+    """One line, row or heat map of a figure: what a cell's run gave, or the runs of several cells, a point each.
+    x: the points' places, where no metric gives them."""
 
-    cell: str
+    cell: str = ""
+    cells: list[str] = []
     label: str
+    x: list[float] = []
+
+    @property
+    def named(self) -> list[str]:
+        return self.cells or [self.cell]
 
 
 class Panel(Strict):
@@ -127,19 +135,24 @@ class Panel(Strict):
     series: list[Series]
     targets: list[float] = []
     """Dotted lines at the values aimed at."""
+    metric: str | None = None
+    x: str | None = None
+    x_label: str | None = None
+    """Where a panel shows other numbers than the figure's."""
 
 
 class Plot(Strict):
-    """A figure. kind: see reporting/plots.py. metric: a column of a record's history, for kind history."""
+    """A figure. kind: see reporting/plots.py. metric: a column of a record's history (history), a dotted path into a
+    record (points), or a statistic of a probe."""
 
     kind: Literal[
         "history", "layer masks", "head masks", "window share", "scores", "stages", "head entropies",
-        "entropy variance", "layer entropy", "growth", "contributions",
+        "entropy variance", "layer entropy", "growth", "contributions", "points", "distributions", "head ranges", "reach",
     ]  # fmt: skip
     panels: list[Panel]
     metric: str | None = None
     x: str = "step"
-    """The column of the history that runs along x."""
+    """What runs along x: a column of the history, or a dotted path."""
     exponential: bool = False
     """Show e to the power of the metric: perplexity for a loss."""
     x_label: str = ""
@@ -150,6 +163,8 @@ class Plot(Strict):
     """Only the layer at this share of the depth, 0 the first and 1 the last."""
     count: Annotated[int, Field(ge=1)] | None = None
     """At most so many lines: layers evenly spaced, or the heads that move most."""
+    heads: Literal["dynamic", "all"] = "dynamic"
+    """Which heads a distribution is over."""
     example: Annotated[int, Field(ge=0)] = 0
     """Which of the examples that a run keeps."""
 
@@ -220,11 +235,11 @@ class Experiment(Strict):
     def _named_cells(self) -> list[str]:
         """The cells that rows, panels and claims speak of."""
         named = [row.cell for row in self.rows if row.cell and row.cell != BENCHMARK]
-        named += [series.cell for panel in (self.plot.panels if self.plot else []) for series in panel.series]
+        series = [series for panel in (self.plot.panels if self.plot else []) for series in panel.series]
+        named += [name for entry in series for name in entry.named]
         for claim in self.claims:
-            named += claim.test.get("cells", []) + [
-                claim.test[key] for key in ("cell", "over_cell") if key in claim.test
-            ]
+            named += [name for key in ("cells", "over_cells", "other_cells") for name in claim.test.get(key, [])]
+            named += [claim.test[key] for key in ("cell", "over_cell") if key in claim.test]
         return list(dict.fromkeys(named))
 
     def needed_cells(self, scale: str | None = None) -> list[str]:
@@ -320,7 +335,7 @@ def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, Run
         own = _with_texts(cell.config, {_CELL + other: digest for other, digest in hashes.items()})
         parts = [data_layer(spec.data).values, spec.config, spec.phases[cell.phase], inherited, own]
         parts += [spec.overrides.get(name, {}), {"training": {"seed": seed}}]
-        configs[name] = resolve(cell.arch, size, layers=[Layer(part, place) for part in parts])
+        configs[name] = within_budget(resolve(cell.arch, size, layers=[Layer(part, place) for part in parts]))
         if cell.start is not None:
             configs[name] = after(configs[cell.start].training, configs[name])
         return configs[name]

@@ -24,7 +24,15 @@ LAYERS, VOCAB, WIDTH = 5, 61, 24
 
 
 def shape(family="llama", **changes):
-    base = {"layers": LAYERS, "width": WIDTH, "heads": 4, "kv_heads": 2, "head_width": 8, "ffn_width": 40, "vocab": VOCAB}
+    base = {
+        "layers": LAYERS,
+        "width": WIDTH,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_width": 8,
+        "ffn_width": 40,
+        "vocab": VOCAB,
+    }
     extra = {"neox": {"rotary_fraction": 0.5}, "gpt2": {"max_positions": 80}}.get(family, {})
     return Shape(family=family, init={"std": 0.3, "embedding_std": 1.0}, **{**base, **extra, **changes})
 
@@ -149,7 +157,9 @@ def test_reductions_to_what_is_known():
 def test_full_resolution_is_the_looped_model_of_the_same_topology(topology):
     """Chunks of 1 with any words for offset, shift and scaling: no module, no shift, the plain loop."""
     one = build(looped((1, 1), topology=topology))
-    other = build(looped((1, 1), topology=topology, offset="zero", shift="parallel", downscale="mean", upscale="uniform"))
+    other = build(
+        looped((1, 1), topology=topology, offset="zero", shift="parallel", downscale="mean", upscale="uniform")
+    )
     assert not one.recurrences[0].scorers and not one.recurrences[0].allocators
     with torch.no_grad():
         assert torch.equal(one(ids(19)).logits, other(ids(19)).logits)
@@ -305,7 +315,7 @@ def test_every_family_generates_the_same_without_the_cache(family):
 def test_a_latent_that_is_taken_one_chunk_too_late_would_fail():
     """Positive control: algorithm 2 as printed reads the newest latent, which is wrong for s ≥ g."""
     model = build(looped((4,), topology="anchor", shift=7))
-    tokens, mask = ids(21), torch.ones(1, 21, dtype=torch.bool)
+    tokens = ids(21)
     with torch.no_grad():
         wanted = model(tokens).logits
         cache = KVCache(model, 1)
