@@ -48,10 +48,11 @@ def router_sizes(loop: Loop) -> list[int]:
 def recurrence_parameters(loop: Loop, width: int, printed: bool = False) -> int:
     """Scorers (1 output), allocators (g outputs, with bias) and routers (with bias).
 
-    printed: as SpiralFormer's table 1 counts them, with a bias of the scorers, which a softmax takes away again, and
-    with both at full resolution, where there is nothing to weigh. A model has neither.
+    printed: as SpiralFormer's table 1 counts them where there are chunks at all, with a bias of the scorers, which a
+    softmax takes away again, and with both at full resolution, where there is nothing to weigh. A model has neither.
     """
     outputs = sum(router_sizes(loop)) * (width + 1)
+    printed = printed and any(g > 1 for g in loop.chunks)
     for g in loop.chunks:
         if g > 1 or printed:
             outputs += (width + printed) * (loop.downscale == "aggregate")

@@ -40,7 +40,7 @@ def place_recurrence(layer: Layer) -> Layer:
     edits = values.get("plan", [])
     if settings is None or any(isinstance(edit, dict) and _recurs(edit) for edit in edits):
         return Layer(values, layer.origins)
-    place = layer.origin(("recurrence",))
+    place = _place(layer, settings)
     try:
         pre, loop, post, rest = _division(dict(settings), values["shape"]["layers"])
     except UserError as error:
@@ -54,6 +54,13 @@ def place_recurrence(layer: Layer) -> Layer:
     values["plan"] = [{"op": "recur", "first": pre, "size": loop, **rest}, *edits]
     origins = {("plan",): place, ("shape", "layers"): place, **layer.origins}
     return Layer(values, origins)
+
+
+def _place(layer: Layer, settings: Any) -> str:
+    """Where the recurrence was written; where several places had a part in it, the last one asked for."""
+    names = list(settings) if isinstance(settings, dict) else []
+    places = [layer.origin(("recurrence", name)) for name in names] + [layer.origin(("recurrence",))]
+    return next((place for place in places if place.startswith("--")), places[-1])
 
 
 def _recurs(edit: dict[str, Any]) -> bool:

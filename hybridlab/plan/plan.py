@@ -221,7 +221,12 @@ _EDITS: dict[str, dict[str, str]] = {
     "visits": {"visits": _VISITS},
 }
 """Edits as data, with what each of their arguments must be."""
-_ONCE = (("loop_heads", "extra_passes"), ("loop_attention", "extra_passes"), ("loop_blocks", "extra_passes"), ("swap", "size"))
+_ONCE = (
+    ("loop_heads", "extra_passes"),
+    ("loop_attention", "extra_passes"),
+    ("loop_blocks", "extra_passes"),
+    ("swap", "size"),
+)
 """Arguments that are 1 where they are left out."""
 _LOOP_SETTINGS = sorted({field.name for field in fields(Loop)} - {"bodies", "chunks"} | {"shared"})
 

@@ -34,7 +34,7 @@ def compose(
     if start is not None:
         parent = find_ancestor(start, runs)
         inherited = {name: value for name, value in parent.settings.items() if name != "plan" or value}
-        _check_plans(arch, start, "plan" in inherited, parent)
+        _check_plans(arch, start, inherited.get("plan", []), parent)
         if size is None:
             size = parent.size
         else:
@@ -52,6 +52,7 @@ def compose(
     if config is not None:
         layers.append(load_file(config))
     if entropy_of is not None:
+        options = merge(_looping_top_entropy(arch, entropy_of), options)
     resolved = _with_hashes(resolve(arch, size or "tiny", layers=[*layers, options], settings=settings), runs)
     resolved = within_budget(resolved)
     if parent is None:
@@ -61,10 +62,11 @@ def compose(
     return after(parent.training, resolved) if parent.training and untouched else resolved
 
 
-def _check_plans(arch: str, start: str, inherited: bool, parent: Ancestor) -> None:
-    """Weights go on with the plan that they were trained for; an arch with a plan of its own is another one."""
+def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Ancestor) -> None:
+    """Weights go on with the plan that they were trained for; an arch with another one of its own is refused."""
     own = load_preset("arch", arch).values
-    if inherited and ("plan" in own or "recurrence" in own):
+    brings = "plan" in own or "recurrence" in own
+    if inherited and brings and (parent.size is None or resolve(arch, parent.size).plan != inherited):
         raise UserError(
             f"--from {start}: its weights were trained for a plan of their own, and --arch {arch} brings another; "
             "use --arch vanilla to go on with it"

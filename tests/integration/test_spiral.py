@@ -1,0 +1,201 @@
+"""Recurrence as a run: presets, budgets, continuing, probes, and what the paper prints."""
+
+import json
+
+import pytest
+import torch
+
+from hybridlab.analysis.loops import key_marginal_entropy, local_attention_mass, loop_statistics, reach
+from hybridlab.config.loading import Layer
+from hybridlab.config.recurrence import allocate
+from hybridlab.config.resolve import resolve
+from hybridlab.errors import UserError
+from hybridlab.models.build import build_model
+from hybridlab.models.export import load_checkpoint
+from hybridlab.plan.from_config import plan_of
+from hybridlab.reproduction.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
+from hybridlab.reproduction.budget import within_budget
+from hybridlab.reproduction.compose import compose
+from hybridlab.reproduction.run import execute
+from hybridlab.training.folders import RunFolder, Runs
+from tests.integration.test_engine import Stop, assert_same_run, stop_after, train
+
+
+@pytest.mark.parametrize(
+    ("layers", "base", "large"),
+    [(12, (2, 4, 2), (4, 4, 4)), (24, (4, 8, 4), (8, 8, 8)), (16, (3, 5, 3), (5, 6, 5)), (6, (1, 2, 1), (2, 2, 2))],
+)
+def test_the_papers_allocations(layers, base, large):
+    assert allocate("base", layers) == base and allocate("large", layers) == large
+
+
+PRINTED = {  # table 1: non-embedding and total parameters (M), prefill FLOPs (10^12)
+    ("pythia-160m", "vanilla", ""): (85.1, 163.5, 1.65),
+    ("pythia-160m", "looped", "anchor"): (56.7, 135.2, 1.65),
+    ("pythia-160m", "spiral-b", ""): (56.8, 135.2, 1.48),
+    ("pythia-160m", "spiral-l", ""): (85.1, 163.6, 1.49),
+    ("pythia-410m", "spiral-b", ""): (201.6, 306.8, 4.11),
+    ("pythia-410m", "spiral-l", ""): (302.4, 407.5, 4.16),
+    ("pythia-1b", "looped", "anchor"): (553.9, 768.4, 9.67),
+    ("pythia-1b", "looped", ""): (554.0, 768.4, 9.67),
+    ("pythia-1b", "spiral-l", ""): (805.9, 1020.4, 8.96),
+    ("pythia-1.4b", "mesh", ""): (1208.7, 1423.1, 14.08),
+    ("pythia-1.4b", "spiral-b", ""): (805.9, 1020.4, 12.92),
+    ("pythia-1.4b", "spiral-l", ""): (1208.8, 1423.2, 13.13),
+}
+
+
+@pytest.mark.parametrize(("size", "arch", "topology"), PRINTED)
+def test_table_1_to_the_printed_digit(size, arch, topology):
+    config = {"recurrence": {"topology": topology}} if topology else {}
+    inner, total, flops = PRINTED[size, arch, topology]
+    assert round(printed_parameters(size, arch, config, embedding=False) / 1e6, 1) == inner
+    assert round(printed_parameters(size, arch, config) / 1e6, 1) == total
+    assert round(prefill_flops(size, arch, "spiral-print", 4096, config) / 1e12, 2) == flops
+    assert model_parameters(size, arch, config) < printed_parameters(size, arch, config)
+
+
+@pytest.mark.parametrize(("size", "arch", "printed"), [
+    ("pythia-160m", "spiral-b", 0.897), ("pythia-160m", "spiral-l", 0.903), ("pythia-410m", "spiral-b", 0.895),
+    ("pythia-410m", "spiral-l", 0.906), ("pythia-1b", "spiral-b", 0.926), ("pythia-1.4b", "spiral-b", 0.918),
+])  # fmt: skip
+def test_ratios_of_the_print_within_its_rounding(size, arch, printed):
+    assert prefill_ratio(size, arch, "spiral", 4096) == pytest.approx(printed, abs=0.004)
+
+
+def spiral(small, arch="spiral-b", **parts):
+    return small(arch, shape={"layers": 6}, recurrence={"chunks": [4, 2, 1]}, **parts)
+
+
+def test_a_run_learns_resumes_and_decodes(small, tmp_path, runs_dir, monkeypatch):
+    config = spiral(small, evaluation={"probes": ["loops", "reach"], "validation_windows": 8})
+    record = train(config, tmp_path / "whole", runs_dir)
+    assert record["history"]["loss"][-1] < record["history"]["loss"][0]
+    assert record["results"]["causality"]["largest_change"] < 1e-5
+    assert record["parameters"]["total"] == sum(p.numel() for p in load_checkpoint(tmp_path / "whole").parameters())
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "cut", runs_dir)
+    train(config, tmp_path / "cut", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    model = load_checkpoint(tmp_path / "whole")
+    prompt = torch.randint(200, (2, 9))
+    assert model.generate(prompt, 11).rows() == model.generate(prompt, 11, use_cache=False).rows()
+    found = record["results"]["probes"]["loops"]
+    assert found["chunks"] == [4, 2, 1] and len(found["entropy"]["means"]) == 3
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_head_loop_grows_inside_a_resolution_loop(small, tmp_path, runs_dir):
+    """A mixture that no paper has."""
+    times = {"start_step": 3, "interval": 3, "fade_steps": 3}
+    controller = {"kind": "entropy-growth", "layers": [2, 1], "heads": 1, **times}
+    record = train(spiral(small, controller=controller), tmp_path / "a", runs_dir)
+    assert len(record["controllers"]["entropy-growth"]["looped"]) == 2
+    assert "heads" in record["structure"]["plan"] and "1/4" in record["structure"]["plan"]
+    model = load_checkpoint(tmp_path / "a")
+    prompt = torch.randint(200, (2, 9))
+    assert model.generate(prompt, 11).rows() == model.generate(prompt, 11, use_cache=False).rows()
+
+
+def test_a_child_goes_on_with_the_loop(small, tmp_path, runs_dir):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "data").symlink_to(runs_dir / "data")
+    parent = train(small("looped", shape={"layers": 8}), runs / "parent", runs)
+
+    def made(arch):
+        return compose(arch, None, None, str(runs / "parent"), Runs(runs), None, Layer(), ["training.steps=2"])
+
+    child = execute(made("vanilla"), RunFolder(runs / "child"), Runs(runs), quiet=True)
+    assert child["structure"]["plan"] == parent["structure"]["plan"]
+    assert made("looped").plan == made("vanilla").plan
+    with pytest.raises(UserError, match="brings another"):
+        made("spiral-b")
+
+
+def test_a_budget_buys_steps_and_is_spent(small, tmp_path, runs_dir):
+    budget = {"flops": 1.0e9}
+    spent = []
+    for arch in ("vanilla", "spiral-b"):
+        parts = {"shape": {"layers": 6}, "budget": budget, "training": {"schedule": {"warmup_steps": 1}}}
+        config = within_budget(small(arch, **parts))
+        record = train(config, tmp_path / arch, runs_dir)
+        spent.append(record["flops"])
+        assert record["steps"] == config.training.steps
+    assert spent == pytest.approx([1e9, 1e9], rel=0.05)
+    with pytest.raises(UserError, match="buys 0 steps"):
+        within_budget(small("vanilla", budget={"flops": 10.0}))
+
+
+@pytest.mark.parametrize(
+    ("recurrence", "message"),
+    [
+        ({"allocation": "huge"}, "allocation 'huge' is unknown"),
+        ({"allocation": "base", "chunks": "8,4"}, "chunks is missing"),
+        ({"pre": 1}, "all of pre, loop and post"),
+        ({"pre": 1, "loop": 0, "post": 1}, "loop at least 1"),
+        ({"colour": "red"}, "colour is not an argument"),
+        ({"chunks": [4, 0]}, "whole numbers of 1 or more"),
+        ({"chunks": [4], "shift": 2}, "see their own future"),
+    ],
+)
+def test_mistakes_in_a_recurrence(recurrence, message):
+    with pytest.raises(UserError, match=message):
+        plan_of(resolve("spiral-b", "tiny", layers=[Layer({"recurrence": recurrence})]))
+
+
+def test_any_division_and_any_schedule():
+    settings = ["recurrence={pre: 2, loop: 3, post: 1, chunks: [5, 3, 1], offset: [4, zero, half], shift: parallel}"]
+    config = resolve("looped", "tiny", settings=settings)
+    assert config.shape.layers == 6 and str(plan_of(config)).startswith("L1 → L2 → [L3, L4, L5] × {1/5, 1/3, 1} mesh")
+    with pytest.raises(UserError, match="--set recurrence.allocation=odd"):
+        resolve("looped", "tiny", settings=["recurrence.allocation=odd"])
+
+
+# ---- statistics ----
+
+
+def test_the_statistics_at_their_ends():
+    n = 40
+    first = torch.zeros(1, 1, n, n)
+    first[..., 0] = 1
+    assert float(key_marginal_entropy(first)) == pytest.approx(0, abs=1e-6)
+    even = torch.full((1, 1, n, n), 1 / n)
+    assert float(key_marginal_entropy(even)) == pytest.approx(1, abs=1e-6)
+    own = torch.eye(n)[None, None]
+    before = torch.eye(n).roll(-1, dims=1)[None, None]
+    before[..., n - 1, :] = 0
+    before = torch.zeros(1, 1, n, n)
+    before[..., torch.arange(1, n), torch.arange(n - 1)] = 1
+    assert float(local_attention_mass(own, 1)) == 0, "the query's own key is left out"
+    assert float(local_attention_mass(before, 8)) == pytest.approx((n - 1) / n)
+    far = torch.zeros(1, 1, n, n)
+    far[..., 20, 15] = 1
+    assert float(local_attention_mass(far, 8)) == 0 and float(local_attention_mass(far, 4)) > 0  # windows of 4 and 8
+    assert float(key_marginal_entropy(torch.ones(1, 1, 1, 1))) == 0
+
+
+def test_dynamic_heads_are_two_fifths_and_a_plain_model_has_no_loops():
+    model = build_model("spiral-b", size="tiny")
+    found = loop_statistics(model, [torch.randint(900, (2, 64))])
+    for name in ("entropy", "local_mass"):
+        boxes = [v for row in found[name]["dynamic"] for v in row]
+        assert sum(boxes) == round(0.4 * len(boxes)) and len(boxes) == 24
+    assert loop_statistics(build_model("vanilla"), []) is None and reach(build_model("vanilla"), 8) is None
+
+
+def test_reach_follows_from_chunks_and_shifts():
+    """One chunk size, mean and broadcast, no other layer: output i hears of whole chunks that ended by i, and itself."""
+    settings = ["recurrence={pre: 1, loop: 1, post: 1, chunks: [4], topology: anchor, offset: zero}"]
+    from hybridlab.models.decoder import Decoder, draw_weights
+    from hybridlab.plan.from_config import map_of
+
+    config = resolve("looped", "tiny", settings=settings)
+    model = Decoder(config.shape, plan_of(config), map_of(config.map, config.shape))
+    draw_weights(model, 0)
+    (found,) = reach(model, 12)["maps"]
+    for i, row in enumerate(found):
+        heard = 4 * ((i + 1) // 4)
+        assert row == [int(p < heard or p == i) for p in range(12)]
