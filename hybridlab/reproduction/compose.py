@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hybridlab.config.loading import Layer, load_file, load_preset, merge
 from hybridlab.config.resolve import data_layer, resolve, symbolic_layers
