@@ -73,7 +73,7 @@ def _measure(column: Column, row: Row, records: Records) -> tuple[float | None, 
     runs = records.get(row.cell or "", {})
     if column.metric is None or not runs:
         return None, None, 0
-    path = column.metric.format_map(row.given)
+    path = column.metric.format_map({"short": row.short, **row.given})
     found = [number_at(record, path) for record in runs.values()]
     found = [entry for entry in found if entry[0] is not None]
     values = [value * column.factor for value, _, _ in found]

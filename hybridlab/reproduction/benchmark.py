@@ -1,4 +1,5 @@
-"""Decoding speed of several architectures, side by side: real cached generation, interleaved, as ratios with spread.
+"""Speed of several architectures, side by side: generation with the cache, forward passes, training steps; interleaved,
+as ratios with spread.
 
 Weights are drawn, not trained: speed does not depend on them. Every round runs every architecture once, in an order that
 turns from round to round, so that a machine which slows down slows all of them; ratios are taken round by round.
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
@@ -64,23 +66,27 @@ def run_benchmark(
 def _measure_size(
     spec: Benchmark, size: str, device: torch.device, say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
-    """model → batch → prefill and decode speed."""
+    """model → batch → what was measured: speed and ratio to the first model."""
     models = {name: _model(choice, size, device) for name, choice in spec.models.items()}
-    names = list(models)
+    names, measure = list(models), _MEASURES[spec.kind]
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     for batch in spec.batches:
-        seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        seconds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for model in models.values():
-            _generate(model, batch, spec.prompt, min(4, spec.new_tokens))
+            measure(model, batch, spec.prompt, min(4, spec.new_tokens))
         for number in range(spec.rounds):
             turned = names[number % len(names) :] + names[: number % len(names)]
             for name in turned:
-                seconds[name].append(_generate(models[name], batch, spec.prompt, spec.new_tokens))
+                seconds[name].append(measure(models[name], batch, spec.prompt, spec.new_tokens))
             say(f"batch {batch}, round {number + 1} of {spec.rounds}")
+        tokens = {"prefill": spec.prompt, "step": spec.prompt, "decode": spec.new_tokens}
         for name in names:
+            parts = [part for part in seconds[name][0] if all(part in round_ for round_ in seconds[names[0]])]
             found[name][str(batch)] = {
-                part: speed([s[i] for s in seconds[name]], [s[i] for s in seconds[names[0]]], batch * tokens)
-                for i, (part, tokens) in enumerate((("prefill", spec.prompt), ("decode", spec.new_tokens)))
+                part: speed(
+                    [s[part] for s in seconds[name]], [s[part] for s in seconds[names[0]]], batch * tokens.get(part, 1)
+                )
+                for part in parts
             }
     return found
 
@@ -92,18 +98,55 @@ def _model(choice: dict[str, Any], size: str, device: torch.device) -> Decoder:
     return model.to(device, torch.bfloat16).eval()
 
 
-def _generate(model: Decoder, batch: int, prompt: int, new_tokens: int) -> tuple[float, float]:
+def _decoding(model: Decoder, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:
     """Seconds for the prompt, and for the greedy tokens after it."""
     device = next(model.parameters()).device
-    tokens = torch.randint(model.shape.vocab, (batch, prompt), generator=torch.Generator().manual_seed(0)).to(device)
     cache = KVCache(model, batch, prompt + new_tokens)
     with torch.inference_mode():
         started = _now(device)
-        picked = model(tokens, cache=cache).logits[:, -1:].argmax(-1)
+        picked = model(_tokens(model, batch, prompt), cache=cache).logits[:, -1:].argmax(-1)
         filled = _now(device)
         for _ in range(new_tokens):
             picked = model(picked, cache=cache).logits[:, -1:].argmax(-1)
-        return filled - started, _now(device) - filled
+        return {"prefill": filled - started, "decode": _now(device) - filled}
+
+
+def _recursion(model: Decoder, batch: int, length: int, new_tokens: int) -> dict[str, float]:
+    """Seconds for a forward pass, for one with its backward pass, and for a token: the mean of all, and the median of
+    those at which no iteration over chunks runs its body. With updates that come a chunk later (`shift: parallel`),
+    such bodies can run in the background, so that the second is the critical path of every token (appendix E)."""
+    device, tokens = next(model.parameters()).device, _tokens(model, batch, length)
+    with torch.inference_mode():
+        started = _now(device)
+        model(tokens)
+        prefill = _now(device) - started
+    started = _now(device)
+    logits = model(tokens).logits
+    F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
+    step = _now(device) - started
+    model.zero_grad(set_to_none=True)
+    latencies, quiet = [], []
+    cache = KVCache(model, batch, length + new_tokens)
+    with torch.inference_mode():
+        picked = model(tokens, cache=cache).logits[:, -1:].argmax(-1)
+        for position in range(length, length + new_tokens):
+            started = _now(device)
+            picked = model(picked, cache=cache).logits[:, -1:].argmax(-1)
+            latencies.append(_now(device) - started)
+            loops = [(loop, t, g) for loop in model.plan.loops.values() for t, g in enumerate(loop.chunks)]
+            if not any(g > 1 and loop.triggers(t, position) for loop, t, g in loops):
+                quiet.append(latencies[-1])
+    found = {"prefill": prefill, "step": step, "token": statistics.fmean(latencies)}
+    return found | {"token_without_chunks": statistics.median(quiet or latencies)}
+
+
+_MEASURES = {"decoding": _decoding, "recursion": _recursion}
+
+
+def _tokens(model: Decoder, batch: int, length: int) -> torch.Tensor:
+    """The same ones for every model of a size."""
+    tokens = torch.randint(model.shape.vocab, (batch, length), generator=torch.Generator().manual_seed(0))
+    return tokens.to(next(model.parameters()).device)
 
 
 def _now(device: torch.device) -> float:

@@ -39,7 +39,7 @@ class Column(Strict):
     digits: int = 2
     metric: str | None = None
     """Dotted path into a record, to a number or to {mean-like value, stderr, n}. `{name}` in it stands for what the
-    row gives under this name."""
+    row gives under this name, `{short}` for its short name."""
     compute: dict[str, Any] | None = None
     """An analytic function with its arguments; see reproduction/analytic.py."""
     factor: float = 1.0
@@ -170,11 +170,14 @@ class Plot(Strict):
 
 
 class Benchmark(Strict):
-    """Decoding speed of several architectures, interleaved in one process; see reproduction/benchmark.py.
+    """Speed of several architectures, interleaved in one process; see reproduction/benchmark.py.
 
-    models: name → {arch, config}; the first is what ratios are taken to. sizes: group → size preset, by scale.
+    kind: `decoding` (prefill, and tokens one by one) or `recursion` (a forward pass and a training step on the prompt's
+    length, and a token's latency by whether it completes a chunk). models: name → {arch, config}; the first is what
+    ratios are taken to. sizes: group → size preset, by scale.
     """
 
+    kind: Literal["decoding", "recursion"] = "decoding"
     models: dict[str, dict[str, Any]]
     sizes: dict[Scale, dict[str, str]]
     batches: list[int]

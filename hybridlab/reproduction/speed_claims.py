@@ -8,7 +8,7 @@ from hybridlab.config.resolve import resolve
 from hybridlab.reproduction.benchmark import paired_ratio
 from hybridlab.reproduction.experiment import BENCHMARK, Experiment
 from hybridlab.reproduction.schedule_cost import final_plan
-from hybridlab.reproduction.verdict import Records, Verdict
+from hybridlab.reproduction.verdict import Records, Verdict, all_of
 
 PARTS = ("prefill", "decode")
 
@@ -37,6 +37,37 @@ def faster_decoding(experiment: Experiment, records: Records, rows: list[str], o
     evidence += f"; slower: {'; '.join(slower)}" if slower else ""
     evidence += f"; not resolved: {'; '.join(open_)}" if open_ else ""
     return Verdict(False if slower else None if open_ else True, evidence)
+
+
+def faster(experiment: Experiment, records: Records, rows: list[str], over: list[str], part: str) -> Verdict:
+    """Less time for one part, at every size and batch, by more than twice the standard error of paired ratios."""
+    if BENCHMARK not in records:
+        return Verdict(None, "not run")
+    parts = []
+    for models in records[BENCHMARK][0]["results"].values():
+        for batch, left, right in itertools.product(models[rows[0]], rows, over):
+            ours, theirs = (models[name][batch][part]["seconds"] for name in (left, right))
+            parts.append(_shorter(f"{left} / {right}, {part}", ours, theirs))
+    return all_of(parts)
+
+
+def shorter_path(experiment: Experiment, records: Records, model: str) -> Verdict:
+    """A token at which no body over chunks runs takes less time than the mean token."""
+    if BENCHMARK not in records:
+        return Verdict(None, "not run")
+    parts = []
+    for models in records[BENCHMARK][0]["results"].values():
+        for measured in models[model].values():
+            quiet, mean = (measured[part]["seconds"] for part in ("token_without_chunks", "token"))
+            parts.append(_shorter(f"{model}: token without chunks / mean token", quiet, mean))
+    return all_of(parts)
+
+
+def _shorter(label: str, ours: list[float], theirs: list[float]) -> Verdict:
+    ratio, error = paired_ratio(ours, theirs)
+    holds = None if abs(ratio - 1) <= 2 * error else ratio < 1
+    unresolved = "" if holds is not None else ", not resolved"
+    return Verdict(holds, f"{label}: {ratio:.3f} ± {error:.3f} of the time (n = {len(ours)} rounds{unresolved})")
 
 
 def printed_ratios_follow(experiment: Experiment, records: Records, rounding: float = 0.05) -> Verdict:
@@ -78,4 +109,4 @@ def _work_ratio(experiment: Experiment, given: dict) -> float:
     return config.shape.layers / extra
 
 
-TESTS = {f.__name__: f for f in (faster_decoding, printed_ratios_follow)}
+TESTS = {f.__name__: f for f in (faster_decoding, faster, shorter_path, printed_ratios_follow)}

@@ -99,7 +99,8 @@ def made_up_benchmark(spec, scale):
     def batches(number):
         seconds = [1.0 + number, 1.01 + number, 1.02 + number]
         found = {"tokens_per_second": 100.0, "ratio": 0.9, "ratio_stderr": 0.01, "n": 3, "seconds": seconds}
-        return {str(batch): {"prefill": found, "decode": found} for batch in spec.batches}
+        parts = ("prefill", "decode", "step", "token", "token_without_chunks")
+        return {str(batch): dict.fromkeys(parts, found) for batch in spec.batches}
 
     return {
         "status": "finished", "controllers": {}, "structure": {}, "config": {}, "history": {},
