@@ -60,9 +60,19 @@ def plan(
     for name, share in summary["flops"]["executed"]["breakdown"].items():
         table.add_row(f"  of them {name} (executed)", f"{share:.4g}")
     table.add_row("KV cache, bf16 (bytes)", f"{summary['kv_bytes']:,}")
+    if summary["loops"]:
+        full = summary["kv_bytes_at_full_resolution"]
+        table.add_row("  the same loops at full resolution", f"{full:,}")
+        table.add_row("  of that", f"{summary['kv_bytes'] / full:.3f}")
     run = summary["run"]
     table.add_row(f"whole run of {run['steps']:,} steps, tokens", f"{run['tokens']:,}")
     table.add_row("whole run, training FLOPs (executed)", f"{run['training_flops']:.4g}")
     if run["overhead_percent"]:
         table.add_row("  more than with its plan at the start", f"{run['overhead_percent']:.2f} %")
     out.print(table)
+    for number, loop in enumerate(summary["loops"], 1):
+        counts = " ".join(str(count) for count in loop["triggers"])
+        text = (
+            f"loop {number}: chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}; iterations "
+        )
+        out.print(f"{text}that run at each position, from 0 on: {counts} …", highlight=False)

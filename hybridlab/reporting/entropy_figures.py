@@ -22,8 +22,9 @@ def _many_lines(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
         ax.plot(numbers["x"], values, **_style(i, len(lines), plot, name), label=name)
     for step in numbers.get("marks", []):
         ax.axvline(step, color="0.6", linewidth=0.7, linestyle=(0, (1, 2)))
-    label_axes(ax, plot.x_label, plot.y_label)
-    if len(lines) <= _MOST_NAMED:
+    variance = panel["title"].startswith("variance")
+    label_axes(ax, plot.x_label, "variance of entropy" if variance else plot.y_label)
+    if len(lines) <= _MOST_NAMED and not (panel["shared_legend"] and not variance):
         ax.legend(fontsize=5.5 if len(lines) > 4 else 6.5, frameon=False, ncols=2 if len(lines) > 4 else 1)
 
 
@@ -68,7 +69,7 @@ def _growth(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
     for passes in sorted({s["passes"] for s in numbers["segments"] if s["running"] == s["kept"]}):
         name = f"kept heads, {passes} extra pass{'es' * (passes > 1)}"
         handles.append(Patch(facecolor=COLOURS[passes - 1], label=name))
-    ax.legend(handles=handles, fontsize=6, frameon=False, loc="upper left")
+    ax.legend(handles=handles, fontsize=6, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
 
 def _contributions(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
@@ -80,9 +81,10 @@ def _contributions(ax: Axes, panel: dict[str, Any], plot: Plot) -> None:
     rows = [[value / max(row) for value in row] for row in numbers["loops"]]
     image = ax.imshow(rows, cmap="Greys", aspect="auto", vmin=0, vmax=1)
     for loop in range(1, len(rows)):
-        change = [b - a for a, b in zip(rows[loop - 1], rows[loop], strict=True)]
+        change = [b - a for a, b in zip(numbers["loops"][loop - 1], numbers["loops"][loop], strict=True)]
         gain, loss = (pick(range(len(change)), key=change.__getitem__) for pick in (max, min))
-        for place, colour in ((gain, COLOURS[1]), (loss, COLOURS[0])):
+        framed = [(gain, COLOURS[1])] * (change[gain] > 0) + [(loss, COLOURS[0])] * (change[loss] < 0)
+        for place, colour in framed:
             frame = {"fill": False, "edgecolor": colour, "linewidth": 1.4}
             ax.add_patch(Rectangle((place - 0.46, loop - 0.46), 0.92, 0.92, **frame))
             before, after = numbers["loops"][loop - 1][place], numbers["loops"][loop][place]

@@ -135,12 +135,17 @@ def draw(data: dict[str, Any], plot: Plot) -> Figure:
     width, height = _size(plot, panels)
     figure = Figure(figsize=(width * columns + 0.4, height * lines), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False).flatten()
+    shared_legend = plot.kind == "head entropies" and len(panels) > columns
     for ax, panel in zip(axes, panels, strict=False):
-        _DRAWN[plot.kind](ax, panel, plot)
+        _DRAWN[plot.kind](ax, {**panel, "shared_legend": shared_legend}, plot)
         ax.set_title(panel["title"], fontsize=9)
         ax.tick_params(labelsize=7)
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
+    if shared_legend:
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), fontsize=7, frameon=False, ncols=8, loc="outside lower center"
+        )
     if plot.kind in ("layer masks", "head masks", "stages"):
         _name_kinds(figure)
     return figure
