@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from hybridlab.analysis.probes import run_probe
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer
@@ -71,5 +69,4 @@ def analyze_run(
 ) -> dict[str, Any]:
     """What a probe finds in a run's final model, on the validation part of its own or other text."""
     found = open_run(reference, runs, data, [], say)
-    with torch.no_grad():
-        return run_probe(probe, found.model, found.corpus, found.config.training.seq_len, **options)
+    return run_probe(probe, found.model, found.corpus, found.config.training.seq_len, **options)

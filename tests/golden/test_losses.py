@@ -23,6 +23,9 @@ CASES = {
     "sgt": {"controller": {"start_step": 2, "interval": 2, "fade_steps": 2, "max_layers": 2}},
     "block-loop": {"plan": [{"op": "loop_blocks", "layers": [1, 2]}]},
     "attention-loop": {},
+    "looped": {"shape": {"layers": 6}},
+    "spiral-b": {"shape": {"layers": 6}},
+    "mesh": {"shape": {"layers": 6}},
     "consa": {"controller": {"mask_lr": 0.5, "multiplier_lr": 0.5}},
 }
 

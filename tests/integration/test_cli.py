@@ -169,6 +169,23 @@ def test_sgt_its_baselines_and_its_probes(place):
     assert "heads" in planned["run"]["grows_to"] and 0 < planned["run"]["overhead_percent"] < 1
 
 
+def test_loops_over_resolutions(place):
+    shared = ["--data", "text:words.txt", "--config", "small.yaml"]
+    made = document(hybridlab("pretrain", "--arch", "spiral-b", *shared, "--run-dir", "spiral", "--json", cwd=place))
+    assert "× {1/8, 1/4, 1/2, 1} mesh" in made["structure"]["plan"]
+    loops = document(hybridlab("analyze", "spiral", "--probe", "loops", "--rows", "4", "--json", cwd=place))
+    assert loops["chunks"] == [8, 4, 2, 1] and loops["sequences"] == 4
+    for probe in ("loops", "reach"):
+        shown = hybridlab("analyze", "spiral", "--probe", probe, cwd=place)
+        assert shown.returncode == 0 and all(len(line) <= 80 for line in shown.stdout.splitlines()), shown.stderr
+    planned = hybridlab("plan", "--arch", "spiral-l", "--size", "pythia-410m", cwd=place)
+    assert "iterations that run at each position" in planned.stdout.replace("\n", " ")
+    assert hybridlab("eval", "spiral", cwd=place).returncode == 0
+    assert hybridlab("generate", "spiral", "the cat", "--max-new-tokens", "9", cwd=place).returncode == 0
+    budget = document(hybridlab("pretrain", *shared, "--set", "budget.flops=3e8", "--json", cwd=place))
+    assert budget["flops"] == pytest.approx(3e8, rel=0.2)
+
+
 def test_generate(place):
     done = document(hybridlab("generate", "base", "the cat", "--max-new-tokens", "9", "--json", cwd=place))
     assert done["text"].startswith("the cat") and done["new_tokens"] == 9
@@ -223,7 +240,14 @@ def test_tables_fit_eighty_columns(place):
 
 
 WRONG = [
-    (["analyze", "base", "--probe", "x"], "known: entropy, convergence, contributions"),
+    (["analyze", "base", "--probe", "x"], "known: entropy, convergence, contributions, loops, reach"),
+    (["analyze", "base", "--probe", "loops"], "the plan has no loop over iterations"),
+    (["pretrain", "--arch", "spiral-b", "--set", "recurrence.shift=2"], "see their own future"),
+    (["pretrain", "--arch", "spiral-b", "--set", "recurrence.chunkz=[2]"], "chunkz is not an argument"),
+    (["pretrain", "--arch", "spiral-b", "--set", "recurrence.allocation=odd"], "allocation 'odd' is unknown"),
+    (["pretrain", "--set", "recurrence=5"], "recurrence"),
+    (["pretrain", "--set", "budget.flops=1"], "buys 0 steps"),
+    (["pretrain", "--set", "budget.flopz=1"], "budget.flops is missing"),
     (["analyze", "base", "--probe", "entropy", "--passes", "3"], "--passes has no effect on --probe entropy"),
     (["analyze", "base", "--probe", "contributions"], "the plan has no head loops"),
     (["analyze", "base", "--probe", "convergence", "--heads", "9"], "two sets of 9 heads: a layer of this model has 4"),

@@ -1,6 +1,7 @@
 from xml.etree import ElementTree
 
 from hybridlab.accounting.drawing import as_svg, as_text, rows
+from hybridlab.accounting.summary import summarize
 from hybridlab.config.resolve import resolve
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
@@ -23,3 +24,13 @@ def test_text_and_picture_show_the_same():
     assert "w·F·" in text and "w window" in text
     root = ElementTree.fromstring(svg)
     assert [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")][0] == "a < b & c"
+
+
+def test_a_loop_is_drawn_iteration_by_iteration_and_says_what_it_saves():
+    config = resolve("looped", "tiny", settings=["recurrence={pre: 1, loop: 1, post: 1, chunks: [4, 1]}"])
+    summary = summarize(config, 128)
+    assert [row["label"] for row in summary["drawing"]] == ["L1", "loop 1 at 1/4: L2", "loop 2 at 1: L2", "L3"]
+    (loop,) = summary["loops"]
+    assert loop == {"chunks": [4, 1], "offsets": [2, 0], "shifts": [3, 0], "triggers": [1, 2, 1, 1]}
+    entries = (128 + 32 + 128 + 128, 4 * 128)
+    assert summary["kv_bytes"] / summary["kv_bytes_at_full_resolution"] == entries[0] / entries[1]
