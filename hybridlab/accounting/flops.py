@@ -100,6 +100,8 @@ def ledger(shape: Shape, plan: Plan, attention_map: AttentionMap, seq_len: int, 
     breakdown: dict[str, float] = defaultdict(float)
     for place, visit in plan.places():
         tokens = plan.tokens_at(place, seq_len)
+        if not tokens:
+            continue
         for component, amount in _visit_cost(shape, visit, attention_map, tokens, rules).items():
             breakdown[component] += amount
     for loop in plan.loops.values() if rules.recurrence else ():

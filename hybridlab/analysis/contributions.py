@@ -16,10 +16,11 @@ from hybridlab.plan.plan import Place, Plan
 
 
 def head_loops(plan: Plan) -> dict[int, list[Place]]:
-    """Layers with head loops → the places of their attention, the first pass first."""
+    """Layers with head loops → the places of their attention, the first pass first. Not inside loops over iterations,
+    whose passes see other states each time."""
     places: dict[int, list[Place]] = {}
     for place, visit in plan.places():
-        if visit.part != "mlp":
+        if visit.part != "mlp" and len(place) == 1:
             places.setdefault(visit.layer, []).append(place)
     return {layer: found for layer, found in places.items() if any(plan[place].heads for place in found[1:])}
 

@@ -9,6 +9,7 @@ Dynamic heads: the 40 % whose value moves most over the iterations, chosen for e
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.models.decoder import Decoder, Taps
+from hybridlab.errors import UserError
+from hybridlab.models.decoder import Decoder, Taps, draw_weights
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 
@@ -42,11 +44,14 @@ def local_attention_mass(weights: Tensor, chunk: int) -> Tensor:
 
 
 def loop_statistics(model: Decoder, batches: Iterable[Tensor]) -> dict[str, Any] | None:
-    """Both metrics of every head of the loop's body in every iteration, averaged over all sequences of `batches`, each
-    (B, S). None where the plan has no loop."""
+    """Both metrics of every head of the body of the plan's first loop in every iteration, averaged over all sequences of
+    `batches`, each (B, S). None where the plan has no loop."""
     if not model.plan.loops:
         return None
     index, loop = next(iter(model.plan.loops.items()))
+    rows = len(_whole_attention(loop, 0))
+    if not rows or any(len(_whole_attention(loop, t)) != rows for t in range(loop.iterations)):
+        raise UserError("the loop's iterations do not all have the same layers with all of their heads")
     sums: dict[tuple[int, int], Tensor] = {}
     count = 0
     with torch.no_grad():
@@ -56,11 +61,10 @@ def loop_statistics(model: Decoder, batches: Iterable[Tensor]) -> dict[str, Any]
                 for row, (inner, _) in enumerate(_whole_attention(loop, t)):
                     weights = attention.get((index, t, inner))
                     if weights is None:
-                        raise ValueError("sequences are shorter than a chunk")
+                        raise UserError(f"sequences of {tokens.shape[1]} tokens fill no chunk of {loop.chunks[t]}")
                     found = torch.stack((key_marginal_entropy(weights), local_attention_mass(weights, loop.chunks[t])))
                     sums[t, row] = sums.get((t, row), 0) + found.sum(1).cpu()
             count += len(tokens)
-    rows = len(_whole_attention(loop, 0))
     table = torch.stack([torch.stack([sums[t, row] for row in range(rows)]) for t in range(loop.iterations)]) / count
     values = {"entropy": table[:, :, 0], "local_mass": table[:, :, 1]}
     return {
@@ -75,6 +79,15 @@ def loop_statistics(model: Decoder, batches: Iterable[Tensor]) -> dict[str, Any]
 def _whole_attention(loop: Loop, t: int) -> list[tuple[int, Any]]:
     """The body's visits whose attention runs all heads: one for each of its layers."""
     return [(i, v) for i, v in enumerate(loop.body(t)) if v.part != "mlp" and v.heads is None]
+
+
+def described_fresh(model: Decoder, batches: Iterable[Tensor]) -> dict[str, Any]:
+    """The same values for the model with freshly drawn weights: what the shape of causal attention at each resolution
+    gives before anything is learned."""
+    fresh = copy.deepcopy(model)
+    draw_weights(fresh, 0)
+    found = loop_statistics(fresh, batches)
+    return {name: found[name]["values"] for name in ("entropy", "local_mass")}
 
 
 def _described(values: Tensor) -> dict[str, Any]:
@@ -112,11 +125,12 @@ def reach(model: Decoder, length: int, seed: int = 0) -> dict[str, Any] | None:
     embedded = model.embedding(tokens.to(device)).detach().requires_grad_()
     seen = _States()
     handle = alone.embedding.register_forward_hook(lambda *_: embedded)
-    try:
-        alone(tokens.to(device), taps=seen)
-    finally:
-        handle.remove()
-    maps = [_dependence(state, embedded) for state in seen.states]
+    with torch.enable_grad():
+        try:
+            alone(tokens.to(device), taps=seen)
+        finally:
+            handle.remove()
+        maps = [_dependence(state, embedded) for state in seen.states]
     return {"length": length, "chunks": list(loop.chunks), "maps": maps}
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from hybridlab.analysis.contributions import contributions
 from hybridlab.analysis.convergence import convergence
 from hybridlab.analysis.entropy import measured_entropies
-from hybridlab.analysis.loops import loop_statistics, reach
+from hybridlab.analysis.loops import described_fresh, loop_statistics, reach
 from hybridlab.config.schema import Probe
 from hybridlab.data.batches import Windows
 from hybridlab.data.shards import Corpus
@@ -85,7 +85,9 @@ def _contributions(model: Decoder, corpus: Corpus, seq_len: int, rows: int = 2) 
 def _loops(model: Decoder, corpus: Corpus, seq_len: int, rows: int = 64) -> dict[str, Any]:
     tokens = _windows(model, corpus, min(seq_len, 4 * _LONGEST), rows)
     found = loop_statistics(model, tokens.split(4))
-    return found or {"skipped": "the plan has no loop over iterations"}
+    if found is None:
+        return {"skipped": "the plan has no loop over iterations"}
+    return found | {"fresh": described_fresh(model, tokens.split(4))}
 
 
 def _reach(model: Decoder, corpus: Corpus, seq_len: int) -> dict[str, Any]:

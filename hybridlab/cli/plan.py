@@ -29,9 +29,11 @@ def plan(
     from hybridlab.config.loading import load_file
     from hybridlab.config.resolve import resolve
     from hybridlab.files import write_text
+    from hybridlab.reproduction.budget import within_budget
     from hybridlab.reproduction.schedule_cost import whole_run
 
-    resolved = resolve(arch, size or "tiny", layers=[load_file(config)] if config else [], settings=sets or [])
+    layers = [load_file(config)] if config else []
+    resolved = within_budget(resolve(arch, size or "tiny", layers=layers, settings=sets or []))
     summary = summarize(resolved, seq_len or resolved.training.seq_len)
     summary["run"] = whole_run(resolved)
     drawn = [DrawnVisit(**row) for row in summary["drawing"]]

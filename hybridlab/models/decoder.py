@@ -142,7 +142,7 @@ class Decoder(nn.Module):
             lengths = self._check_cache(cache, input_ids, valid, segment_ids, position_ids, need)
             position_ids = next_positions(cache.counts, input_ids.shape[1], input_ids.device)
         else:
-            self._check_loops(segment_ids, position_ids)
+            self._check_loops(segment_ids, position_ids, valid is not None and not bool(valid.all()))
             if position_ids is None:
                 position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
         factors = self.factors if factors is None else factors
@@ -197,8 +197,10 @@ class Decoder(nn.Module):
         cache.check_room(lengths)
         return lengths
 
-    def _check_loops(self, segments: Tensor | None, positions: Tensor | None) -> None:
+    def _check_loops(self, segments: Tensor | None, positions: Tensor | None, padded: bool) -> None:
         """Chunks count from the start of a row: what would count otherwise is refused."""
+        if padded and any(loop.literal for loop in self.plan.loops.values()):
+            raise UserError("the paper's literal ⌊L / g⌋ chunks count padding too: pass rows of one length, or no mask")
         chunked = any(g > 1 for loop in self.plan.loops.values() for g in loop.chunks)
         if chunked and (segments is not None or positions is not None):
             raise UserError(
@@ -238,7 +240,10 @@ class Decoder(nn.Module):
         """The body of iteration t on latents z (B, n, W); in decoding, real (B, n) says which of them there are."""
         g = loop.chunks[t]
         if g > 1:
-            # Latents stand in for chunks: positions of their own, and no padding, since none of it is complete.
+            # Latents stand in for chunks: they have positions of their own, and those of padding are padding.
+            if real is None and shared.valid is not None:
+                complete = (shared.valid.sum(1) + loop.offset_of(t)) // g
+                real = torch.arange(z.shape[1], device=z.device)[None] < complete[:, None]
             stride = g if loop.positions == "token" else 1
             positions = torch.arange(z.shape[1], device=z.device) * stride
             shared = replace(shared, positions=positions, stride=stride, valid=real, segments=None)

@@ -27,7 +27,8 @@ class Loop:
 
     chunks: g_t, tokens in a chunk, 1 for full resolution.
     topology: how an iteration's update ũ becomes the next state h: `direct` h ← ũ; `anchor` h ← ũ + h(0) (Eq. 5);
-        `mesh` a read from all earlier updates (appendix B).
+        `mesh` a read from all earlier updates (appendix B). Under `direct` over chunks the first tokens, which no
+        update has reached, are left with a state of 0, whose norm has an enormous gradient: deep models diverge.
     offset: ω_t, by which chunk borders are shifted: `half` ⌊g/2⌋, `zero`, or a number below every chunk size; or a
         tuple with one of them for each iteration.
     shift: s_t, by which updates are moved to the right: `overlap` g − 1, `parallel` g, or a number of at least g − 1;
@@ -35,6 +36,7 @@ class Loop:
     downscale: `aggregate` learned weights in each chunk (Eq. 17, 18), or `mean` (Eq. 16).
     upscale: `allocate` learned shares for the tokens of a chunk (Eq. 21), or `uniform` (Eq. 20); both with gain √g.
     positions: rotary positions of latents, `chunk` 0, 1, 2 … or `token` 0, g, 2g …
+    Chunks count from the start of a row: in training text they run across the borders of documents, as in the paper.
     literal: the paper's ⌊L / g⌋ chunks (Eq. 13) and division by g (Eq. 16) instead of the complete chunks and the
         tokens that are there; then an output can depend on the total length, and no cache can be kept.
     """
@@ -69,6 +71,8 @@ class Loop:
         ):
             if getattr(self, name) not in known:
                 raise UserError(f"loop: {name} {getattr(self, name)!r} is unknown; use one of {', '.join(known)}")
+        if not isinstance(self.literal, bool):
+            raise UserError(f"loop: literal {self.literal!r} must be true or false")
         for t, g in enumerate(self.chunks):
             self._check_offset(t, g)
             self._check_shift(t, g)

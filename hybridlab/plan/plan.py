@@ -106,6 +106,8 @@ class Plan:
         shared: one body for all iterations; otherwise each has the next `size` layers (MeSH's baseline without
         sharing). settings: those of `Loop`. Source: SpiralFormer, section 2.
         """
+        if not isinstance(shared, bool):
+            raise UserError(f"recur: shared {shared!r} must be true or false")
         chunks = tuple(chunks)
         wanted = tuple(Visit(first + i) for i in range(size if shared else size * len(chunks)))
         start = next((i for i, item in enumerate(self.visits) if item == wanted[0]), 0) if wanted else 0

@@ -9,7 +9,8 @@ from hybridlab.plan.from_config import map_of, plan_of
 
 
 def within_budget(config: RunConfig) -> RunConfig:
-    """The configuration with as many steps as its budget buys, or as it is where it has none.
+    """The configuration with as many steps as its budget buys, or as it is where it has none; the warm-up keeps its
+    share of the steps.
 
     The plan's cost at the start of the run is what counts; a plan that grows spends more.
     """
@@ -18,6 +19,8 @@ def within_budget(config: RunConfig) -> RunConfig:
     shape, training = config.shape, config.training
     cost = ledger(shape, plan_of(config), map_of(config.map, shape), training.seq_len, "executed").training
     steps = round(config.budget.flops / (cost * training.rows))
-    if steps < max(1, training.schedule.warmup_steps):
-        raise UserError(f"budget.flops {config.budget.flops:g} buys {steps} steps, less than the warm-up; give more")
-    return config.model_copy(update={"training": training.model_copy(update={"steps": steps})})
+    if steps < 1:
+        raise UserError(f"budget.flops {config.budget.flops:g} buys {steps} steps; give more")
+    warmup = round(training.schedule.warmup_steps * steps / training.steps)
+    schedule = training.schedule.model_copy(update={"warmup_steps": warmup})
+    return config.model_copy(update={"training": training.model_copy(update={"steps": steps, "schedule": schedule})})

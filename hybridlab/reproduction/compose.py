@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.config.loading import Layer, load_file, load_preset, merge
+from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layer, resolve, symbolic_layers
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.errors import UserError
@@ -40,7 +41,7 @@ def compose(
             size = parent.size
         else:
             inherited = {name: value for name, value in inherited.items() if name == "plan"}
-        layers.append(Layer(inherited, {(): "what --from names"}))
+        layers.append(Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}))
         layers.append(Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}))
     if data is not None:
         given = data_layer(data)
@@ -55,6 +56,8 @@ def compose(
     if entropy_of is not None:
         options = merge(_looping_top_entropy(arch, entropy_of), options)
     resolved = _with_hashes(resolve(arch, size or "tiny", layers=[*layers, options], settings=settings), runs)
+    if resolved.budget is not None and steps is not None:
+        raise UserError("--steps: a budget of FLOPs chooses the steps; leave one of the two out")
     resolved = within_budget(resolved)
     if parent is None:
         return resolved

@@ -86,6 +86,10 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
     attention_map = map_of(filled.map, config.shape)
     model = Decoder(config.shape, plan_of(filled), attention_map, config.runtime.kernel)
     model.recompute = config.runtime.activation_checkpointing
+    if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in model.plan.loops.values()):
+        say(
+            "plan: topology direct over chunks leaves the first states at 0; where the loss diverges, use anchor or mesh"
+        )
     draw_weights(model, config.training.seed)
     if config.init is not None:
         ancestors[config.init.run].load_into(model)

@@ -2,7 +2,7 @@
 
 The growth operator of the run itself is driven with entropies that are all equal. Which layers it then takes does not
 matter to the cost, since all layers of a shape cost the same; when it takes them does, and follows from the settings
-(as long as the newest layer stays in the pool of candidates). Where query heads share KV heads, a run's own cost also
+(as long as the newest layer stays in the pool of candidates, and outside loops, which run some layers more often). Where query heads share KV heads, a run's own cost also
 depends on which heads it keeps; here they are the first ones, which share the most.
 """
 
