@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hybridlab.files import write_json
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.plan.from_config import map_of
+from hybridlab.plan.loop import Loop
 from hybridlab.reproduction.experiment import Benchmark, Experiment, benchmark_hash
 from hybridlab.reproduction.schedule_cost import final_plan
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
@@ -79,14 +81,17 @@ def _measure_size(
             for name in turned:
                 seconds[name].append(measure(models[name], batch, spec.prompt, spec.new_tokens))
             say(f"batch {batch}, round {number + 1} of {spec.rounds}")
-        tokens = {"prefill": spec.prompt, "step": spec.prompt, "decode": spec.new_tokens}
+        tokens = {"prefill": spec.prompt, "passes": spec.prompt, "decode": spec.new_tokens}
         for name in names:
-            parts = [part for part in seconds[name][0] if all(part in round_ for round_ in seconds[names[0]])]
+            first = seconds[names[0]]
             found[name][str(batch)] = {
+                # What the first model does not have is compared with the same model's whole token.
                 part: speed(
-                    [s[part] for s in seconds[name]], [s[part] for s in seconds[names[0]]], batch * tokens.get(part, 1)
+                    [s[part] for s in seconds[name]],
+                    [s[part] for s in first] if part in first[0] else [s["token"] for s in seconds[name]],
+                    batch * tokens.get(part, 1),
                 )
-                for part in parts
+                for part in seconds[name][0]
             }
     return found
 
@@ -112,9 +117,10 @@ def _decoding(model: Decoder, batch: int, prompt: int, new_tokens: int) -> dict[
 
 
 def _recursion(model: Decoder, batch: int, length: int, new_tokens: int) -> dict[str, float]:
-    """Seconds for a forward pass, for one with its backward pass, and for a token: the mean of all, and the median of
-    those at which no iteration over chunks runs its body. With updates that come a chunk later (`shift: parallel`),
-    such bodies can run in the background, so that the second is the critical path of every token (appendix E)."""
+    """Seconds for a forward pass, for a forward and a backward pass, and for a token: all of it, and without the bodies
+    of iterations over chunks. With updates that come a chunk later (`shift: parallel`) such a body is needed by the next
+    token at the earliest and may run in the background, so that the second is what a token has to wait for (SpiralFormer,
+    appendix E)."""
     device, tokens = next(model.parameters()).device, _tokens(model, batch, length)
     with torch.inference_mode():
         started = _now(device)
@@ -123,21 +129,39 @@ def _recursion(model: Decoder, batch: int, length: int, new_tokens: int) -> dict
     started = _now(device)
     logits = model(tokens).logits
     F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
-    step = _now(device) - started
+    passes = _now(device) - started
     model.zero_grad(set_to_none=True)
-    latencies, quiet = [], []
-    cache = KVCache(model, batch, length + new_tokens)
+    cache, bodies = KVCache(model, batch, length + new_tokens), [0.0]
     with torch.inference_mode():
         picked = model(tokens, cache=cache).logits[:, -1:].argmax(-1)
-        for position in range(length, length + new_tokens):
+        with _timed_bodies(model, device, bodies):
             started = _now(device)
-            picked = model(picked, cache=cache).logits[:, -1:].argmax(-1)
-            latencies.append(_now(device) - started)
-            loops = [(loop, t, g) for loop in model.plan.loops.values() for t, g in enumerate(loop.chunks)]
-            if not any(g > 1 and loop.triggers(t, position) for loop, t, g in loops):
-                quiet.append(latencies[-1])
-    found = {"prefill": prefill, "step": step, "token": statistics.fmean(latencies)}
-    return found | {"token_without_chunks": statistics.median(quiet or latencies)}
+            for _ in range(new_tokens):
+                picked = model(picked, cache=cache).logits[:, -1:].argmax(-1)
+            token = (_now(device) - started) / new_tokens
+    found = {"prefill": prefill, "passes": passes, "token": token}
+    chunked = any(g > 1 for loop in model.plan.loops.values() for g in loop.chunks)
+    return found | ({"critical": token - bodies[0] / new_tokens} if chunked else {})
+
+
+@contextmanager
+def _timed_bodies(model: Decoder, device: torch.device, spent: list[float]) -> Iterator[None]:
+    """Adds up what the bodies of iterations over chunks take."""
+    body = model._body
+
+    def timed(index: int, loop: Loop, t: int, *arguments: Any, **shared: Any) -> torch.Tensor:
+        if loop.chunks[t] == 1:
+            return body(index, loop, t, *arguments, **shared)
+        started = _now(device)
+        out = body(index, loop, t, *arguments, **shared)
+        spent[0] += _now(device) - started
+        return out
+
+    model._body = timed
+    try:
+        yield
+    finally:
+        del model._body
 
 
 _MEASURES = {"decoding": _decoding, "recursion": _recursion}

@@ -238,9 +238,6 @@ def test_shares_add_up_and_a_constant_sequence_comes_back_scaled():
     torch.testing.assert_close(u[:, 3:], torch.full_like(u[:, 3:], 0.5))  # λ / g = 2 / 4
     assert (u[:, :3] == 0).all()
     learned = Loop(((Visit(0),),), (4,))
-    spread = Recurrence(learned, WIDTH).spread(learned, 0, torch.randn(2, 5, WIDTH))
-    shares = (spread / torch.randn(1)).sum(2)
-    assert spread.shape == (2, 5, 4, WIDTH) and shares.isfinite().all()
     latents = torch.randn(2, 5, WIDTH)
     spread = Recurrence(learned, WIDTH).spread(learned, 0, latents)
     torch.testing.assert_close(spread.sum(2), 2 * latents, atol=1e-5, rtol=1e-4)  # Σ β = 1, gain √4

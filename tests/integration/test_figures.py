@@ -57,7 +57,22 @@ def probes():
     numbers = {"entropy": 0.8, "trace_share": 0.05, "factor": 0.9}
     worst = {"excess": 0.1, "layer": 1, "head": 2, "row": 2, "keys": 2, "bound": 0.8, "diagonal": 0.9}
     lemma = {"rows": 100, "violations": 3, "share": 0.03, "worst": worst, "mean_diagonal": 0.05, "mean_bound": 0.9}
+
+    def table(rise):
+        return [[[0.5 + rise * t + 0.01 * row + 0.001 * h * h for h in range(8)] for row in range(3)] for t in range(4)]
+
+    def statistic(values):
+        dynamic = [[h >= 4 + row % 2 for h in range(8)] for row in range(3)]
+        spread = [[0.1 + 0.01 * h * h for h in range(8)] for _ in range(3)]
+        return {"values": values, "range": spread, "dynamic": dynamic, "means": [0.5] * 4, "dynamic_means": [0.5] * 4}
+
+    loops = {"chunks": [8, 4, 2, 1], "layers": [1, 2, 3], "sequences": 4, "length": 64}
+    loops |= {"entropy": statistic(table(-0.05)), "local_mass": statistic(table(0.05))}
+    loops |= {"fresh": {"entropy": table(0.0), "local_mass": table(0.01)}}
+    reach = {"length": 8, "chunks": [2, 1], "maps": [[[int(p <= i) for p in range(8)] for i in range(8)]] * 2}
     return {
+        "loops": loops,
+        "reach": reach,
         "contributions": {"examples": [example, example]},
         "convergence": {
             "sets": {"high": numbers, "low": {**numbers, "factor": 0.8}}, "layers": 8, "lemma": lemma, "sequences": 8,
@@ -90,7 +105,7 @@ def made_up(config, digest, number):
     results["extrapolation"] = {str(factor): validation for factor in (1, 2, 3, 4)}
     return {
         "status": "finished", "hash": digest, "parents": [], "config": config.model_dump(mode="json"), "steps": 100,
-        "tokens": 1000, "flops": 1e11, "history": history, "controllers": controllers, "events": events,
+        "tokens": 1000, "flops": 1e11, "parameters": {"total": 1000000 + number}, "history": history, "controllers": controllers, "events": events,
         "structure": {"sparsity": 0.5, "map": "wwww", "kv_bytes": {"bytes": 4096}}, "results": results,
     }  # fmt: skip
 
@@ -99,7 +114,7 @@ def made_up_benchmark(spec, scale):
     def batches(number):
         seconds = [1.0 + number, 1.01 + number, 1.02 + number]
         found = {"tokens_per_second": 100.0, "ratio": 0.9, "ratio_stderr": 0.01, "n": 3, "seconds": seconds}
-        parts = ("prefill", "decode", "step", "token", "token_without_chunks")
+        parts = ("prefill", "decode", "passes", "token", "critical")
         return {str(batch): dict.fromkeys(parts, found) for batch in spec.batches}
 
     return {

@@ -1,18 +1,21 @@
 """Recurrence as a run: presets, budgets, continuing, probes, and what the paper prints."""
 
+import dataclasses
 import json
 
 import pytest
 import torch
 
+from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.analysis.loops import key_marginal_entropy, local_attention_mass, loop_statistics, reach
 from hybridlab.config.loading import Layer
 from hybridlab.config.recurrence import allocate
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
+from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint
-from hybridlab.plan.from_config import plan_of
+from hybridlab.plan.from_config import map_of, plan_of
 from hybridlab.reproduction.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
 from hybridlab.reproduction.budget import within_budget
 from hybridlab.reproduction.compose import compose
@@ -139,6 +142,10 @@ def test_a_budget_buys_steps_and_is_spent(small, tmp_path, runs_dir):
         ({"colour": "red"}, "colour is not an argument"),
         ({"chunks": [4, 0]}, "whole numbers of 1 or more"),
         ({"chunks": [4], "shift": 2}, "see their own future"),
+        ({"literal": "no"}, "must be true or false"),
+        ({"shared": "no"}, "must be true or false"),
+        ({"allocation": "huge", "pre": 1, "loop": 1, "post": 1}, "allocation 'huge' is unknown"),
+        ({"allocation": "unshared", "chunks": [1, 1, 1, 1]}, "for two iterations, not 4"),
     ],
 )
 def test_mistakes_in_a_recurrence(recurrence, message):
@@ -165,8 +172,6 @@ def test_the_statistics_at_their_ends():
     even = torch.full((1, 1, n, n), 1 / n)
     assert float(key_marginal_entropy(even)) == pytest.approx(1, abs=1e-6)
     own = torch.eye(n)[None, None]
-    before = torch.eye(n).roll(-1, dims=1)[None, None]
-    before[..., n - 1, :] = 0
     before = torch.zeros(1, 1, n, n)
     before[..., torch.arange(1, n), torch.arange(n - 1)] = 1
     assert float(local_attention_mass(own, 1)) == 0, "the query's own key is left out"
@@ -189,13 +194,90 @@ def test_dynamic_heads_are_two_fifths_and_a_plain_model_has_no_loops():
 def test_reach_follows_from_chunks_and_shifts():
     """One chunk size, mean and broadcast, no other layer: output i hears of whole chunks that ended by i, and itself."""
     settings = ["recurrence={pre: 1, loop: 1, post: 1, chunks: [4], topology: anchor, offset: zero}"]
-    from hybridlab.models.decoder import Decoder, draw_weights
-    from hybridlab.plan.from_config import map_of
-
-    config = resolve("looped", "tiny", settings=settings)
-    model = Decoder(config.shape, plan_of(config), map_of(config.map, config.shape))
-    draw_weights(model, 0)
-    (found,) = reach(model, 12)["maps"]
+    (found,) = reach(build_small(settings), 12)["maps"]
     for i, row in enumerate(found):
         heard = 4 * ((i + 1) // 4)
         assert row == [int(p < heard or p == i) for p in range(12)]
+
+
+# ---- what a reviewer found ----
+
+
+def test_what_is_asked_of_a_recurrence_is_never_dropped(small, tmp_path, runs_dir):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "data").symlink_to(runs_dir / "data")
+    train(small("looped", shape={"layers": 8}), runs / "parent", runs)
+    for arch in ("looped", "vanilla"):
+        with pytest.raises(UserError, match="has a loop already"):
+            settings = ["recurrence.shift=parallel"]
+            compose(arch, None, None, str(runs / "parent"), Runs(runs), None, Layer(), settings)
+    edit = "plan=[{op: recur, first: 0, size: 2, chunks: [2, 1]}]"
+    with pytest.raises(UserError, match="`plan` has a loop already"):
+        resolve("spiral-b", "tiny", settings=[edit])
+    with pytest.raises(UserError, match="not a mapping"):
+        resolve("spiral-b", "tiny", settings=["recurrence=null"])
+    assert len(plan_of(resolve("vanilla", "tiny", settings=[edit])).loops) == 1
+    with pytest.raises(UserError, match="wrong type|visits"):
+        plan_of(resolve("looped", "tiny", settings=["plan=[{op: visits, visits: [5]}]"]))
+
+
+def test_a_budget_and_steps_exclude_each_other_and_the_warmup_keeps_its_share(small, tmp_path):
+    options = Layer({"training": {"steps": 3}}, {("training", "steps"): "--steps"})
+    with pytest.raises(UserError, match="a budget of FLOPs chooses the steps"):
+        compose("vanilla", "tiny", None, None, Runs(tmp_path), None, options, ["budget.flops=1e10"])
+    config = resolve("vanilla", "tiny", settings=["budget.flops=1e12"])
+    made = within_budget(config).training
+    share = config.training.schedule.warmup_steps / config.training.steps
+    assert made.schedule.warmup_steps == round(share * made.steps) and made.steps != config.training.steps
+
+
+def test_probes_of_loops_are_skipped_where_they_have_nothing(small, tmp_path, runs_dir):
+    def found(name, **parts):
+        config = small("looped", evaluation={"probes": ["loops", "contributions"], "validation_windows": 4}, **parts)
+        return train(config, tmp_path / name, runs_dir)["results"]["probes"]
+
+    short = found("short", shape={"layers": 6}, recurrence={"chunks": [64, 1], "offset": "zero"})
+    assert "fill no chunk of 64" in short["loops"]["skipped"]
+    edits = {"plan": [{"op": "drop_heads", "layer": 1, "heads": [0]}, {"op": "drop_heads", "layer": 2, "heads": [0]}]}
+    assert "all of their heads" in found("dropped", shape={"layers": 6}, **edits)["loops"]["skipped"]
+    inside = found("inside", shape={"layers": 6}, plan=[{"op": "loop_heads", "layer": 1, "heads": [0]}])
+    assert "no head loops" in inside["contributions"]["skipped"]
+
+
+def test_rows_that_are_asked_for_under_padding_are_those_of_the_row_alone():
+    settings = ["recurrence={pre: 1, loop: 1, post: 1, chunks: [8, 1], topology: anchor}"]
+    model = build_small(settings)
+    tokens = torch.randint(900, (1, 64))
+    mask = torch.arange(64)[None] < 21
+    with torch.no_grad():
+        padded = model(tokens, attention_mask=mask, need="last_row")
+        alone = model(tokens[:, :21], need="last_row")
+    for place, weights in alone.attention.items():
+        torch.testing.assert_close(padded.attention[place][..., : weights.shape[-1]], weights, atol=1e-6, rtol=1e-5)
+        assert torch.equal(padded.keys[place], alone.keys[place])
+    literal = build_small([settings[0].replace("anchor", "anchor, literal: true")])
+    with pytest.raises(UserError, match="count padding too"):
+        literal(tokens, attention_mask=mask)
+    literal(tokens, attention_mask=torch.ones_like(tokens))
+
+
+def test_a_sequence_shorter_than_a_chunk_costs_nothing_inside():
+    settings = [
+        "recurrence={pre: 1, loop: 1, post: 1, chunks: [16], topology: anchor}",
+        "map={kind: window, window: 8}",
+    ]
+    config = resolve("looped", "tiny", settings=settings)
+    plan, attention_map = plan_of(config), map_of(config.map, config.shape)
+    outside = plan.visits[:1] + plan.visits[2:]
+    for name in CONVENTIONS:
+        cost = ledger(config.shape, plan, attention_map, 3, name).breakdown
+        plain = ledger(config.shape, dataclasses.replace(plan, visits=outside), attention_map, 3, name).breakdown
+        assert cost["mlp"] == plain["mlp"] and cost["attention"] == plain["attention"]
+
+
+def build_small(settings):
+    config = resolve("looped", "tiny", settings=settings)
+    model = Decoder(config.shape, plan_of(config), map_of(config.map, config.shape), "eager")
+    draw_weights(model, 0)
+    return model
