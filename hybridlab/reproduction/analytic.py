@@ -63,8 +63,10 @@ def prefill_flops(size: str, arch: str, convention: str, seq_len: int, config: d
 
 
 def prefill_ratio(size: str, arch: str, convention: str, seq_len: int, config: dict[str, Any] | None = None) -> float:
-    """Those of an architecture over those of the vanilla stack of its size."""
-    return prefill_flops(size, arch, convention, seq_len, config) / prefill_flops(size, "vanilla", convention, seq_len)
+    """Those of an architecture over those of the vanilla stack of its size, with the same changes of the shape."""
+    shape = {"shape": config["shape"]} if config and "shape" in config else None
+    base = prefill_flops(size, "vanilla", convention, seq_len, shape)
+    return prefill_flops(size, arch, convention, seq_len, config) / base
 
 
 def block_parameters(size: str) -> float:

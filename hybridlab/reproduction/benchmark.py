@@ -180,12 +180,14 @@ def _now(device: torch.device) -> float:
 
 
 def speed(seconds: list[float], first: list[float], tokens: int) -> dict[str, Any]:
-    """Median tokens per second, and the ratio to the first model with its standard error."""
-    ratio, error = paired_ratio(first, seconds)
+    """Median tokens per second; the ratio of speeds to the first model, and that of times, with standard errors."""
+    (ratio, error), (time_ratio, time_error) = paired_ratio(first, seconds), paired_ratio(seconds, first)
     return {
         "tokens_per_second": round(tokens / statistics.median(seconds), 2),
         "ratio": round(ratio, 4),
         "ratio_stderr": round(error, 4),
+        "time_ratio": round(time_ratio, 4),
+        "time_ratio_stderr": round(time_error, 4),
         "n": len(seconds),
         "seconds": [round(value, 5) for value in seconds],
     }
