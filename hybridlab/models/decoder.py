@@ -241,7 +241,7 @@ class Decoder(nn.Module):
         g = loop.chunks[t]
         if g > 1:
             # Latents stand in for chunks: they have positions of their own, and those of padding are padding.
-            if real is None and shared.valid is not None:
+            if cache is None and shared.valid is not None:
                 complete = (shared.valid.sum(1) + loop.offset_of(t)) // g
                 real = torch.arange(z.shape[1], device=z.device)[None] < complete[:, None]
             stride = g if loop.positions == "token" else 1

@@ -43,11 +43,11 @@ def build(plan, masks=None, window=4, seed=0, family="llama"):
     plan = dataclasses.replace(plan, parallel=made.traits.parallel)
     model = Decoder(made, plan, attention_map, kernel="eager")
     draw_weights(model, seed)
-    # Routers that say something: fresh ones are nearly uniform.
+    # Routers that say something, and none that lets a single token speak: fresh ones are nearly uniform.
     with torch.no_grad():
         generator = torch.Generator().manual_seed(seed)
         for parameter in model.recurrences.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(0.05 * torch.randn(parameter.shape, generator=generator))
     return model.double()
 
 
