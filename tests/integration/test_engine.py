@@ -96,6 +96,17 @@ def stop_after(monkeypatch, step):
     monkeypatch.setattr(Run, "take_step", taken)
 
 
+def cut_and_finished(config, tmp_path, runs_dir, monkeypatch, step):
+    """A run that ends in the middle of a step and is started again; returns its record."""
+    with monkeypatch.context() as patch:
+        stop_after(patch, step)
+        with pytest.raises(Stop):
+            train(config, tmp_path / "cut", runs_dir)
+    record = train(config, tmp_path / "cut", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    return record
+
+
 LEARN = {
     "controller": {
         "kind": "mask-learning",
@@ -112,22 +123,14 @@ LEARN = {
 def test_resume_is_exact(small, tmp_path, runs_dir, monkeypatch, arch, step):
     config = small(arch, **(LEARN if arch == "consa" else {}))
     train(config, tmp_path / "whole", runs_dir)
-    with monkeypatch.context() as patch:
-        stop_after(patch, step)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "cut", runs_dir)
-    record = train(config, tmp_path / "cut", runs_dir)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    record = cut_and_finished(config, tmp_path, runs_dir, monkeypatch, step)
     assert record["redone_steps"] == step % 4
     if arch == "consa":
         assert (tmp_path / "whole" / "masks.json").read_text() == (tmp_path / "cut" / "masks.json").read_text()
 
 
-@pytest.mark.parametrize("arch", ["vanilla", "consa"])
-def test_sigkill_and_resume(small, tmp_path, runs_dir, text_file, arch):
-    """A real process, a real SIGKILL, twice; then the same bits as a run that nothing disturbed."""
-    settings = {**(LEARN if arch == "consa" else {}), "training": {"steps": 60}}
-    config = small(arch, **settings)
+def killed_and_finished(config, tmp_path, runs_dir, steps):
+    """A run left alone and one that a real SIGKILL ends after each of these steps: the same bits."""
     config_file = tmp_path / "config.json"
     config_file.write_text(config.model_dump_json())
     code = (
@@ -138,20 +141,32 @@ def test_sigkill_and_resume(small, tmp_path, runs_dir, text_file, arch):
         "execute(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)\n"
     )
     command = [sys.executable, "-c", code, str(config_file)]
-    subprocess.run([*command, str(tmp_path / "whole"), str(runs_dir)], check=True)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([*command, str(whole), str(runs_dir)], check=True)
     kills = 0
-    for wanted in (10, 30):
-        process = subprocess.Popen([*command, str(tmp_path / "killed"), str(runs_dir)])
-        while process.poll() is None and len(read_metrics(tmp_path / "killed" / "metrics.jsonl")) < wanted:
+    for wanted in steps:
+        process = subprocess.Popen([*command, str(killed), str(runs_dir)])
+        while process.poll() is None and _logged_step(killed) < wanted:
             time.sleep(0.005)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
         process.wait()
-    assert kills == 2
-    assert not (tmp_path / "killed" / "record.json").exists()
-    subprocess.run([*command, str(tmp_path / "killed"), str(runs_dir)], check=True)
-    assert_same_run(tmp_path / "whole", tmp_path / "killed")
+    assert kills == len(steps)
+    assert not (killed / "record.json").exists()
+    subprocess.run([*command, str(killed), str(runs_dir)], check=True)
+    assert_same_run(whole, killed)
+
+
+def _logged_step(folder):
+    return max((line["step"] for line in read_metrics(folder / "metrics.jsonl") if "step" in line), default=0)
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "consa"])
+def test_sigkill_and_resume(small, tmp_path, runs_dir, arch):
+    """A real process, a real SIGKILL, twice; then the same bits as a run that nothing disturbed."""
+    settings = {**(LEARN if arch == "consa" else {}), "training": {"steps": 60}}
+    killed_and_finished(small(arch, **settings), tmp_path, runs_dir, (10, 30))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,11 +1,6 @@
 """SGT as a run: growth while it trains, kills inside a window, what it costs, what its model is afterwards."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
@@ -31,7 +26,7 @@ from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
-from tests.integration.test_engine import Stop, assert_same_run, stop_after, train
+from tests.integration.test_engine import assert_same_run, cut_and_finished, killed_and_finished, train
 
 TIMES = {"start_step": 3, "interval": 3, "fade_steps": 3}
 FIVE = {"shape": {"layers": 5}, "evaluation": {"task_window": None}}
@@ -132,12 +127,7 @@ def test_resume_is_exact_inside_a_window(small, tmp_path, runs_dir, monkeypatch,
     config = small("sgt", **FIVE, controller={**TIMES, "max_layers": 2, "shortlist": 3}, observe={"entropy_every": 2},
                    training={"steps": 16}, runtime={"checkpoint_every": 2})  # fmt: skip
     train(config, tmp_path / "whole", runs_dir)
-    with monkeypatch.context() as patch:
-        stop_after(patch, step)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "cut", runs_dir)
-    train(config, tmp_path / "cut", runs_dir)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    cut_and_finished(config, tmp_path, runs_dir, monkeypatch, step)
 
 
 def test_three_kills_inside_windows_and_the_same_bits(small, tmp_path, runs_dir):
@@ -145,33 +135,7 @@ def test_three_kills_inside_windows_and_the_same_bits(small, tmp_path, runs_dir)
     times = {"start_step": 15, "interval": 15, "fade_steps": 15}
     config = small("sgt", **FIVE, controller={**times, "max_passes": 2, "max_layers": 2}, training={"steps": 90},
                    observe={"entropy_every": 10})  # fmt: skip
-    config_file = tmp_path / "config.json"
-    config_file.write_text(config.model_dump_json())
-    code = (
-        "import sys, torch; from pathlib import Path; torch.set_num_threads(1)\n"
-        "from hybridlab.config.schema import RunConfig; from hybridlab.reproduction.run import execute\n"
-        "from hybridlab.training.folders import RunFolder, Runs\n"
-        "config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())\n"
-        "execute(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)\n"
-    )
-    command = [sys.executable, "-c", code, str(config_file)]
-    subprocess.run([*command, str(tmp_path / "whole"), str(runs_dir)], check=True)
-    kills = 0
-    for wanted in (20, 38, 52):
-        process = subprocess.Popen([*command, str(tmp_path / "killed"), str(runs_dir)])
-        while process.poll() is None and _steps(tmp_path / "killed") < wanted:
-            time.sleep(0.005)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.wait()
-    assert kills == 3 and not (tmp_path / "killed" / "record.json").exists()
-    subprocess.run([*command, str(tmp_path / "killed"), str(runs_dir)], check=True)
-    assert_same_run(tmp_path / "whole", tmp_path / "killed")
-
-
-def _steps(folder):
-    return max((line["step"] for line in read_metrics(folder / "metrics.jsonl") if "step" in line), default=0)
+    killed_and_finished(config, tmp_path, runs_dir, (20, 38, 52))
 
 
 # ---- the model that it leaves ----
@@ -408,12 +372,7 @@ def test_heads_and_layers_that_do_not_run_are_no_number(small, tmp_path, runs_di
     config = small("sgt", **FIVE, controller={**TIMES, "max_layers": 2}, plan=[edit])
     whole = train(config, tmp_path / "whole", runs_dir)
     assert None in whole["events"][0]["layer_entropies"]
-    with monkeypatch.context() as patch:
-        stop_after(patch, 5)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "cut", runs_dir)
-    train(config, tmp_path / "cut", runs_dir)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    cut_and_finished(config, tmp_path, runs_dir, monkeypatch, 5)
 
 
 def test_nothing_grows_after_the_last_step(small, tmp_path, runs_dir):

@@ -21,7 +21,7 @@ from hybridlab.reproduction.budget import within_budget
 from hybridlab.reproduction.compose import compose
 from hybridlab.reproduction.run import execute
 from hybridlab.training.folders import RunFolder, Runs
-from tests.integration.test_engine import Stop, assert_same_run, stop_after, train
+from tests.integration.test_engine import cut_and_finished, train
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,7 @@ def test_a_run_learns_resumes_and_decodes(small, tmp_path, runs_dir, monkeypatch
     assert record["history"]["loss"][-1] < record["history"]["loss"][0]
     assert record["results"]["causality"]["largest_change"] < 1e-5
     assert record["parameters"]["total"] == sum(p.numel() for p in load_checkpoint(tmp_path / "whole").parameters())
-    with monkeypatch.context() as patch:
-        stop_after(patch, 5)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "cut", runs_dir)
-    train(config, tmp_path / "cut", runs_dir)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    cut_and_finished(config, tmp_path, runs_dir, monkeypatch, 5)
     model = load_checkpoint(tmp_path / "whole")
     prompt = torch.randint(200, (2, 9))
     assert model.generate(prompt, 11).rows() == model.generate(prompt, 11, use_cache=False).rows()
