@@ -20,6 +20,7 @@ test: $(VENV)/installed-for-tests
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests
 	$(BIN)/ruff format --check hybridlab tests
+	$(BIN)/mypy
 
 # Everything again from the records in results/, without training.
 all-tables: $(VENV)/installed

@@ -1,7 +1,7 @@
 """hybridlab: where should a Transformer spend its attention and its depth?
 
-The public names are loaded when they are first used, so that `import hybridlab` and `hybridlab --help` stay light:
-torch is imported by the first function that needs it.
+The public names are imported when they are first used, so that `import hybridlab` and `hybridlab --help` are fast:
+torch is imported only by functions that need it.
 """
 
 import importlib
@@ -18,6 +18,7 @@ _PUBLIC = {
     "flops": "hybridlab.accounting.flops",
     "load_checkpoint": "hybridlab.models.export",
     "load_hf": "hybridlab.models.huggingface",
+    "load_plugin": "hybridlab.plugins",
 }
 __all__ = sorted(_PUBLIC)
 

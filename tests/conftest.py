@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,6 +18,7 @@ from hybridlab.config.resolve import resolve
 
 torch.set_num_threads(1)
 
+ROOT = Path(__file__).resolve().parents[1]
 SMALL_SHAPE = {
     "family": "qwen3",
     "layers": 3,
@@ -56,7 +59,22 @@ WORDS = [
 ]
 
 
+def run_python(code, *arguments, cwd=None, package=ROOT):
+    """What a program prints in a process of its own, with the hybridlab under `package`; it must end with success."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(package)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def write_text(path: Path, characters: int = 120_000, seed: int = 0) -> Path:
+    """Write a text of random words with at least this many characters; returns its path."""
     rng = random.Random(seed)
     lines = []
     while sum(map(len, lines)) < characters:
@@ -92,12 +110,3 @@ def small(text_file):
         return resolve(arch, "tiny", layers=[Layer(base), Layer(parts)], settings=settings)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def shared_data():
-    """Real text for development; tests that need it skip where it is not at hand."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("no shared/data beside this checkout")
-    return folder

@@ -1,1 +1,1 @@
-"""What a model costs: parameters, FLOPs under named conventions, KV-cache bytes. No torch."""
+"""The cost of a model: parameters, FLOPs under named conventions, KV-cache bytes. Without torch."""

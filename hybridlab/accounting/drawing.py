@@ -1,7 +1,7 @@
-"""A drawing of an architecture from its plan and map: the same rows for the terminal and for SVG.
+"""A drawing of an architecture from its plan and map, as text or SVG.
 
-Every row is one visit, in the order in which they run; every cell of it is a KV head with its kind of attention (blank
-where the visit leaves it out), then the MLP where it runs.
+Each row is one visit, in the order of execution: one cell per KV head with its kind of attention (or empty if the head
+does not run), then the MLP if it runs.
 """
 
 from __future__ import annotations
@@ -9,56 +9,68 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from hybridlab.config.schema import Shape
-from hybridlab.plan.attention_map import AttentionKind, AttentionMap, Full, Window
+from hybridlab.plan.kinds import ATTENTION_KINDS
 from hybridlab.plan.plan import Place, Plan
+from hybridlab.plan.structure import Structure
 
-LETTERS = {"full": "F", "window": "w", "mixed": "m", "absent": "·"}
-COLOURS = {"full": "#D55E00", "window": "#56B4E9", "mixed": "#CC79A7", "absent": "#F0F0F0"}
+ABSENT = "absent"
+_ABSENT_LETTER, _ABSENT_COLOUR = "·", "#F0F0F0"
 _MLP_COLOUR = "#BBBBBB"
 
 
 @dataclass(frozen=True)
 class DrawnVisit:
-    """label: which layer and part. heads: kind of each KV head, `absent` where it does not run. mlp: whether it runs."""
+    """label: layer and part. heads: kind of each KV head, `absent` if it does not run. mlp: whether the MLP runs."""
 
     label: str
     heads: tuple[str, ...]
     mlp: bool
 
 
-def rows(shape: Shape, plan: Plan, attention_map: AttentionMap) -> list[DrawnVisit]:
+def rows(structure: Structure) -> list[DrawnVisit]:
+    """The rows of the drawing, from the input on."""
     drawn = []
-    for place, visit in plan.places():
-        running = set() if visit.part == "mlp" else {h // shape.group for h in visit.heads or range(shape.heads)}
-        kinds = attention_map.layers[visit.layer]
-        heads = tuple(_name(kind) if i in running else "absent" for i, kind in enumerate(kinds))
-        drawn.append(DrawnVisit(_where(plan, place) + str(visit), heads, visit.part != "attention"))
+    for place, visit in structure.plan.places():
+        running = {}
+        if visit.part != "mlp":
+            running = dict(zip(structure.heads(visit).kv, structure.kinds(visit), strict=True))
+        heads = tuple(running[i].name if i in running else ABSENT for i in range(structure.shape.kv_heads))
+        drawn.append(DrawnVisit(_iteration_label(structure.plan, place) + str(visit), heads, visit.part != "attention"))
     return drawn
 
 
-def _where(plan: Plan, place: Place) -> str:
-    """Which iteration of a loop, and at which resolution."""
+def letter(kind: str) -> str:
+    """The letter of a kind in drawings."""
+    return _ABSENT_LETTER if kind == ABSENT else ATTENTION_KINDS.get(kind).letter
+
+
+def colour(kind: str) -> str:
+    """The colour of a kind in drawings."""
+    return _ABSENT_COLOUR if kind == ABSENT else ATTENTION_KINDS.get(kind).colour
+
+
+def _used(drawn: list[DrawnVisit]) -> list[str]:
+    """The kinds that occur, in the order of the registry; `absent` last."""
+    order = [*ATTENTION_KINDS.names(), ABSENT]
+    return sorted({kind for row in drawn for kind in row.heads}, key=order.index)
+
+
+def _iteration_label(plan: Plan, place: Place) -> str:
+    """Iteration and resolution of a place in a loop; empty outside loops."""
     if len(place) == 1:
         return ""
-    g = plan.visits[place[0]].chunks[place[1]]
+    g = plan.chunk_at(place)
     return f"loop {place[1] + 1} at {'1' if g == 1 else f'1/{g}'}: "
 
 
-def _name(kind: AttentionKind) -> str:
-    return "full" if isinstance(kind, Full) else "window" if isinstance(kind, Window) else "mixed"
-
-
 def as_text(drawn: list[DrawnVisit]) -> str:
-    """One line per visit, from the input down."""
+    """One line per visit, the input at the top."""
     width = max((len(row.label) for row in drawn), default=0)
     lines = [
-        f"{row.label:<{width}}  {''.join(LETTERS[h] for h in row.heads)}{'  MLP' if row.mlp else ''}" for row in drawn
+        f"{row.label:<{width}}  {''.join(letter(h) for h in row.heads)}{'  MLP' if row.mlp else ''}" for row in drawn
     ]
-    used = sorted({kind for row in drawn for kind in row.heads}, key=list(LETTERS).index)
-    return "\n".join(
-        [*lines, "(" + ", ".join(f"{LETTERS[kind]} {kind}" for kind in used) + "; one letter per KV head)"]
-    )
+    used = _used(drawn)
+    return "\n".join([*lines, "(" + ", ".join(f"{letter(kind)} {kind}" for kind in used) + "; one letter per KV head)"])
 
 
 def as_svg(drawn: list[DrawnVisit], title: str) -> str:
@@ -67,7 +79,7 @@ def as_svg(drawn: list[DrawnVisit], title: str) -> str:
     heads = max((len(row.heads) for row in drawn), default=0)
     mlp_left = left + heads * cell + 6
     width, height = mlp_left + 60, top + len(drawn) * (cell + 4) + 34
-    used = sorted({kind for row in drawn for kind in row.heads}, key=list(COLOURS).index)
+    used = _used(drawn)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{max(width, 90 * len(used) + 20)}" height="{height}" '
         'font-family="sans-serif" font-size="11">',
@@ -79,12 +91,12 @@ def as_svg(drawn: list[DrawnVisit], title: str) -> str:
         parts.append(f'<text x="8" y="{y + 12}">{escape(row.label)}</text>')
         for j, kind in enumerate(row.heads):
             box = f'x="{left + j * cell}" y="{y}" width="{cell - 2}" height="{cell}"'
-            parts.append(f'<rect {box} fill="{COLOURS[kind]}"><title>KV head {j + 1}: {kind}</title></rect>')
+            parts.append(f'<rect {box} fill="{colour(kind)}"><title>KV head {j + 1}: {kind}</title></rect>')
         if row.mlp:
             parts.append(f'<rect x="{mlp_left}" y="{y}" width="40" height="{cell}" fill="{_MLP_COLOUR}"/>')
             parts.append(f'<text x="{mlp_left + 8}" y="{y + 12}">MLP</text>')
     for i, kind in enumerate(used):
         x, y = 8 + 90 * i, height - 20
-        parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{COLOURS[kind]}"/>')
+        parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{colour(kind)}"/>')
         parts.append(f'<text x="{x + 17}" y="{y + 10}">{kind}</text>')
     return "\n".join([*parts, "</svg>", ""])

@@ -1,8 +1,8 @@
-"""The FLOPs ledger: one walk over the plan, priced under a named convention.
+"""The FLOPs ledger: FLOPs of a plan, summed over its visits, under a named convention.
 
-Papers count the same model differently (causal half or full square, window pairs, embedding). A convention is data;
-the walk is the same for all of them. CONVENTIONS: a product of (m, k) and (k, n) costs 2·m·k·n; training is three
-times the forward pass.
+Papers count the same model differently (half or full square of the attention, windows, embedding). A convention holds
+these choices as data. Common to all: a product of (m, k) and (k, n) costs 2·m·k·n; training costs three times the
+forward pass.
 
     python -c "import hybridlab; print(hybridlab.flops('vanilla', 128, 'consa'))"
 """
@@ -15,25 +15,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.accounting.parameters import mlp_matrices, router_sizes
-from hybridlab.config.schema import Shape
 from hybridlab.errors import UserError
-from hybridlab.plan.attention_map import AttentionKind, AttentionMap, Full, Window, band_block
+from hybridlab.plan.bands import band_block
 from hybridlab.plan.loop import Loop
-from hybridlab.plan.plan import Plan, Visit
+from hybridlab.plan.structure import Structure
+from hybridlab.plan.visit import Visit
 
 if TYPE_CHECKING:
     from hybridlab.models.decoder import Decoder
 
 TRAINING_FACTOR = 3
-"""Forward, gradient of the inputs, gradient of the weights."""
+"""Forward pass, gradients of the inputs, gradients of the weights."""
 
 
 @dataclass(frozen=True)
 class Convention:
-    """How a paper counts. `full_keys` and `window_keys`: keys charged to each query, from the length (and window).
-    `embedding`: training FLOPs per token that it charges for the lookup of the embeddings, in units of V·d.
-    `per_pair`: FLOPs that it charges for each pair of positions of an attention besides. `recurrence`: whether it counts
-    the scorers, allocators and routers of loops."""
+    """How a paper counts FLOPs.
+
+    full_keys, window_keys: (length) or (length, window) → keys counted per query. embedding: training FLOPs per token
+    for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an attention.
+    recurrence: whether scorers, allocators and routers of loops are counted.
+    """
 
     name: str
     source: str
@@ -43,15 +45,19 @@ class Convention:
     per_pair: float = 0
     recurrence: bool = False
 
+    def keys(self, length: int, window: int | None) -> float:
+        """Keys counted per query in a softmax over the last `window` keys (None: all)."""
+        return self.full_keys(length) if window is None else self.window_keys(length, window)
+
 
 def _exact_window_pairs(length: int, window: int) -> float:
-    """Mean over the queries of min(i + 1, w)."""
+    """Mean over the queries i of min(i + 1, window)."""
     inside = min(window, length)
     return (inside * (inside + 1) / 2 + (length - inside) * window) / length
 
 
 def _banded_keys(length: int, window: int) -> float:
-    """Two blocks of keys for every query of the padded sequence."""
+    """Two blocks of keys for each query of the padded sequence, as the kernel `banded` computes."""
     block = band_block(window)
     return length if length <= block else -(-length // block) * block * 2 * block / length
 
@@ -59,14 +65,18 @@ def _banded_keys(length: int, window: int) -> float:
 CONVENTIONS = {
     c.name: c
     for c in (
-        Convention("executed", "what eager and sdpa multiply: all pairs", lambda s: s, lambda s, w: s, recurrence=True),
+        Convention("executed", "what eager and sdpa compute: all pairs", lambda s: s, lambda s, w: s, recurrence=True),
         Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys, recurrence=True),
         Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: min(w, s) / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("sgt", "SGT: square, and 4·V·d a token in training for embeddings", lambda s: s, min, embedding=4),
         Convention("spiral", "SpiralFormer, table 1: the full square at each resolution", lambda s: s, min),
         Convention(
-            "spiral-print", "with the print's 105 FLOPs a pair more, unexplained", lambda s: s, min, per_pair=105
+            "spiral-print",
+            "spiral plus 105 FLOPs per pair, as in the printed values; the paper does not explain them",
+            lambda s: s,
+            min,
+            per_pair=105,
         ),
         Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
@@ -75,7 +85,7 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of one sequence. `breakdown` holds forward FLOPs by component."""
+    """FLOPs of one sequence. breakdown: forward FLOPs by component."""
 
     forward: float
     training: float
@@ -84,25 +94,26 @@ class Cost:
 
 
 def convention_of(kernels: Iterable[str]) -> str:
-    """The convention that counts what these kernels execute."""
+    """The name of the convention that counts what these kernels compute."""
     return "executed-banded" if "banded" in kernels else "executed"
 
 
 def convention_named(name: str) -> Convention:
+    """The convention of this name; UserError if there is none."""
     if name not in CONVENTIONS:
-        raise UserError(f"convention {name!r} is unknown; known: {', '.join(CONVENTIONS)}")
+        raise UserError(f"convention {name!r} is unknown; use one of {', '.join(CONVENTIONS)}")
     return CONVENTIONS[name]
 
 
-def ledger(shape: Shape, plan: Plan, attention_map: AttentionMap, seq_len: int, convention: str) -> Cost:
-    """FLOPs of one sequence of `seq_len` tokens, walked over the plan's places."""
-    rules = convention_named(convention)
+def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
+    """FLOPs of one sequence of `seq_len` tokens under a convention."""
+    rules, shape, plan = convention_named(convention), structure.shape, structure.plan
     breakdown: dict[str, float] = defaultdict(float)
     for place, visit in plan.places():
         tokens = plan.tokens_at(place, seq_len)
         if not tokens:
             continue
-        for component, amount in _visit_cost(shape, visit, attention_map, tokens, rules).items():
+        for component, amount in _visit_cost(structure, visit, tokens, rules).items():
             breakdown[component] += amount
     for loop in plan.loops.values() if rules.recurrence else ():
         breakdown["recurrence"] += recurrence_cost(loop, shape.width, seq_len)
@@ -112,17 +123,15 @@ def ledger(shape: Shape, plan: Plan, attention_map: AttentionMap, seq_len: int, 
     return Cost(forward, TRAINING_FACTOR * forward + embedding, "FLOPs per sequence", dict(breakdown))
 
 
-def _visit_cost(
-    shape: Shape, visit: Visit, attention_map: AttentionMap, seq_len: int, rules: Convention
-) -> dict[str, float]:
+def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convention) -> dict[str, float]:
+    """Forward FLOPs of one visit on `seq_len` positions, by component."""
+    shape = structure.shape
     cost: dict[str, float] = {}
     if visit.part != "mlp":
-        heads = visit.heads or tuple(range(shape.heads))
-        kv_heads = {h // shape.group for h in heads}
-        rows = 2 * shape.head_width * (len(heads) + len(kv_heads))
+        heads, kinds = structure.heads(visit), structure.kinds(visit)
+        rows = 2 * shape.head_width * (len(heads.query) + len(heads.kv))
         cost["projections"] = 2 * shape.width * rows * seq_len
-        kinds = attention_map.layers[visit.layer]
-        keys = sum(_keys(kinds[h // shape.group], seq_len, rules) for h in heads)
+        keys = sum(kinds[kv].keys(seq_len, rules) for kv in heads.serving)
         cost["attention"] = 4 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2
     if visit.part != "attention":
         cost["mlp"] = 2 * mlp_matrices(shape) * seq_len
@@ -130,7 +139,7 @@ def _visit_cost(
 
 
 def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
-    """Forward FLOPs of a loop's scorers (every slot of the chunks), allocators (every chunk) and routers (every token)."""
+    """Forward FLOPs of a loop's scorers (per slot of a chunk), allocators (per chunk) and routers (per token)."""
     cost = 0.0
     for t, g in enumerate(loop.chunks):
         if g > 1:
@@ -141,24 +150,17 @@ def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
     return cost
 
 
-def _keys(kind: AttentionKind, seq_len: int, rules: Convention) -> float:
-    """Keys charged to each query of a head; a mixed head runs both kernels and is charged for both."""
-    if isinstance(kind, Full):
-        return rules.full_keys(seq_len)
-    window = rules.window_keys(seq_len, kind.width)
-    return window if isinstance(kind, Window) else window + rules.full_keys(seq_len)
-
-
 def flops(
     model_or_arch: Decoder | str, seq_len: int, convention: str = "executed", size: str = "tiny", **parts: Any
 ) -> Cost:
-    """FLOPs of one sequence for a model, or for `--arch` and `--size` names (then without building the model)."""
+    """FLOPs of one sequence for a model, or for the names of an architecture and a size, without building the model.
+
+    parts: of the configuration, with names only.
+    """
     if isinstance(model_or_arch, str):
         from hybridlab.config.loading import Layer
         from hybridlab.config.resolve import resolve
-        from hybridlab.plan.from_config import map_of, plan_of
+        from hybridlab.plan.from_config import structure_of
 
-        config = resolve(model_or_arch, size, layers=[Layer(parts)])
-        return ledger(config.shape, plan_of(config), map_of(config.map, config.shape), seq_len, convention)
-    model = model_or_arch
-    return ledger(model.shape, model.plan, model.attention_map, seq_len, convention)
+        return ledger(structure_of(resolve(model_or_arch, size, layers=[Layer(parts)])), seq_len, convention)
+    return ledger(model_or_arch.structure, seq_len, convention)

@@ -1,18 +1,18 @@
-"""Parameter counts from a shape alone; tests hold them equal to the modules' own."""
+"""Parameter counts from a shape and a plan, without building the model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """All counts are numbers of scalars. `block_matrices`: blocks without norms and biases. `recurrence`: scorers,
-    allocators and routers of loops."""
+    """Numbers of scalars. block_matrices: blocks without norms and biases. recurrence: scorers, allocators and routers
+    of loops."""
 
     embedding: int
     head: int
@@ -31,16 +31,16 @@ def attention_matrices(shape: Shape) -> int:
 
 
 def mlp_matrices(shape: Shape) -> int:
-    """gate (where there is one), up and down of one layer, without biases."""
+    """gate (if the family has one), up and down of one layer, without biases."""
     return (3 if shape.traits.gated else 2) * shape.width * shape.ffn_width
 
 
 SCRATCH_SLOTS = 2
-"""MeSH's slots beyond one for each state: T + 1 states, T + 3 slots."""
+"""MeSH has T + 3 slots for T + 1 states."""
 
 
 def router_sizes(loop: Loop) -> list[int]:
-    """Outputs of MeSH's routers: a write and a read over T + 3 slots, before the loop and in each iteration."""
+    """Outputs of each router of MeSH: one to write and one to read, before the loop and in each iteration."""
     slots, pairs = loop.iterations + 1 + SCRATCH_SLOTS, loop.iterations + 1
     return [slots] * (2 * pairs) if loop.topology == "mesh" else []
 
@@ -48,8 +48,8 @@ def router_sizes(loop: Loop) -> list[int]:
 def recurrence_parameters(loop: Loop, width: int, printed: bool = False) -> int:
     """Scorers (1 output), allocators (g outputs, with bias) and routers (with bias).
 
-    printed: as SpiralFormer's table 1 counts them where there are chunks at all, with a bias of the scorers, which a
-    softmax takes away again, and with both at full resolution, where there is nothing to weigh. A model has neither.
+    printed: count as SpiralFormer's table 1 does for loops with chunks: a bias in the scorers, which softmax cancels,
+    and scorers and allocators also at full resolution, where they have no effect. Models here have neither.
     """
     outputs = sum(router_sizes(loop)) * (width + 1)
     printed = printed and any(g > 1 for g in loop.chunks)
@@ -61,7 +61,7 @@ def recurrence_parameters(loop: Loop, width: int, printed: bool = False) -> int:
 
 
 def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
-    """Of a shape, and of the loops of a plan where one is given."""
+    """Parameters of a shape, and of the loops of a plan if one is given."""
     traits = shape.traits
     table = shape.vocab * shape.width
     norm = shape.width * (2 if traits.norm == "layernorm" else 1)

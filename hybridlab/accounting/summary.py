@@ -1,4 +1,4 @@
-"""Everything a plan costs in one mapping, for `hybridlab plan`."""
+"""The costs of a plan in one mapping, for `hybridlab plan`."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ from hybridlab.accounting.drawing import rows
 from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
-from hybridlab.plan.from_config import map_of, plan_of
+from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 
 _SHOWN = 64
-"""Positions of a pattern, where its period is longer."""
+"""Most positions of a pattern that are shown."""
 
 
 def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
-    """Plan, map, parameters, FLOPs of one sequence by convention, KV-cache bytes after it."""
-    shape, plan, attention_map = config.shape, plan_of(config), map_of(config.map, config.shape)
-    count = count_parameters(shape, plan)
-    costs = {name: ledger(shape, plan, attention_map, seq_len, name) for name in CONVENTIONS}
+    """Plan, map and parameters; FLOPs of one sequence under each convention, and its KV-cache bytes."""
+    structure = structure_of(config)
+    plan = structure.plan
+    count = count_parameters(structure.shape, plan)
+    costs = {name: ledger(structure, seq_len, name) for name in CONVENTIONS}
     loops = [_recurrence(loop) for loop in plan.loops.values()]
     return {
         "arch": config.arch,
         "size": config.size,
         "seq_len": seq_len,
         "plan": str(plan),
-        "map": str(attention_map),
-        "drawing": [asdict(row) for row in rows(shape, plan, attention_map)],
+        "map": str(structure.map),
+        "drawing": [asdict(row) for row in rows(structure)],
         "parameters": {**asdict(count), "total": count.total},
         "flops": {name: {**asdict(c), "counts": CONVENTIONS[name].source} for name, c in costs.items()},
-        "kv_bytes": kv_bytes(shape, plan, attention_map, seq_len),
-        "kv_bytes_at_full_resolution": kv_bytes(shape, _at_full_resolution(plan), attention_map, seq_len),
+        "kv_bytes": kv_bytes(structure, seq_len),
+        "kv_bytes_at_full_resolution": kv_bytes(structure.changed(_at_full_resolution(plan)), seq_len),
         "loops": loops,
     }
 
 
 def _recurrence(loop: Loop) -> dict[str, Any]:
-    """What a loop does in decoding: at each position of a period, how many iterations run their body (SpiralFormer,
-    Eq. 31). A loop at full resolution runs all of them at all positions."""
+    """A loop in decoding. triggers: for each position of a period, how many iterations run their body (SpiralFormer,
+    Eq. 31); at full resolution all of them do."""
     period = min(math.lcm(*loop.chunks), _SHOWN)
     iterations = range(loop.iterations)
     return {
@@ -54,7 +55,7 @@ def _recurrence(loop: Loop) -> dict[str, Any]:
 
 
 def _at_full_resolution(plan: Plan) -> Plan:
-    """The same bodies as often, with every iteration on all tokens."""
+    """The same plan with every iteration of its loops on all tokens."""
     visits = [
         replace(item, chunks=(1,) * item.iterations, offset="half", shift="overlap") if isinstance(item, Loop) else item
         for item in plan.visits

@@ -1,1 +1,1 @@
-"""What a model does with its attention and its depth, measured: entropies, loops, contributions."""
+"""Measurements of a model's attention and depth: entropies, loops, contributions."""

@@ -1,7 +1,7 @@
 """Attention entropy of the last token (SGT, section 2, Eq. 4 and 5).
 
-One query row for each sequence, in fp32, divided by the log of the keys that it may see: 1 for a uniform row, 0 for a
-row that looks at one key, or that can see no other. Nothing of size S × S is ever made.
+One query row for each sequence, in fp32, divided by the log of the number of keys that it may see: 1 for a uniform
+row, 0 for a row with all weight on one key or with only one visible key. No S × S matrix is computed.
 
     hybridlab analyze RUN --probe entropy
 """
@@ -18,7 +18,7 @@ from hybridlab.plan.plan import Place, Plan
 
 
 def row_entropy(weights: Tensor, keys: Tensor) -> Tensor:
-    """Normalised entropy of attention rows: weights (…, S) and the keys that each row may see (…) → (…)."""
+    """Normalized entropy of attention rows: weights (…, S) and the number of keys that each row may see (…) → (…)."""
     entropy = -torch.xlogy(weights.float(), weights.float()).sum(-1)
     return torch.where(keys > 1, entropy / keys.clamp_min(2).float().log(), 0.0)
 
@@ -33,15 +33,15 @@ def head_entropies(
 ) -> Tensor:
     """(L, H), the mean over the batch: each head at the first visit of its layer; NaN for a head that does not run.
 
-    looped: layer → heads that are taken at the layer's last visit instead (as SGT's released code does with the heads
-    that it keeps looping).
+    looped: layer → heads whose entropy is that of the layer's last visit instead (as in SGT's released code for the
+    heads that it loops).
     """
-    found = visit_entropies(output)
+    entropies = visit_entropies(output)
     table = output.logits.new_full((plan.num_layers, num_heads), float("nan"), dtype=torch.float32)
     for place, visit in plan.places():
-        if place not in found:
+        if place not in entropies:
             continue
-        means = found[place].mean(0)
+        means = entropies[place].mean(0)
         kept = set((looped or {}).get(visit.layer, ()))
         for row, head in enumerate(visit.heads or range(num_heads)):
             if head in kept or table[visit.layer, head].isnan():

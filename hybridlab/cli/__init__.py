@@ -1,1 +1,1 @@
-"""The command line: one module per command, no logic of its own; torch is imported inside a command only."""
+"""The command line: one module per command, without logic of its own; torch is imported only inside commands."""

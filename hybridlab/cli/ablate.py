@@ -1,8 +1,8 @@
-"""`hybridlab ablate`: a grid of settings over seeds."""
+"""`hybridlab ablate`: train a grid of settings with several seeds."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,9 @@ def ablate(
     size: o.Size = None,
     data: o.DataSource = None,
     steps: o.Steps = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs of each combination, with seeds 0, 1, …")] = 3,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Number of runs of each combination, with seeds 0, 1, …")
+    ] = 3,
     start: Annotated[str | None, typer.Option("--from", help="Start every run from this one (folder or hash).")] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
@@ -29,16 +31,16 @@ def ablate(
     from hybridlab.cli.training import settings_layer
     from hybridlab.config.schema import RunConfig
     from hybridlab.errors import RunFailed
-    from hybridlab.reproduction.ablate import Vary, grid, run_grid
-    from hybridlab.reproduction.compose import compose
+    from hybridlab.runs.ablate import Vary, grid, run_grid
+    from hybridlab.runs.compose import compose
     from hybridlab.training.folders import Runs
 
     def build(combination: dict[str, str], seed: int) -> RunConfig:
-        chosen = {"arch": arch, "size": size, **{k: v for k, v in combination.items() if k in ("arch", "size")}}
-        varied = [f"{key}={value}" for key, value in combination.items() if key not in chosen]
-        layer = settings_layer(chosen["arch"], steps, seed, nearest=False)
-        parts = (chosen["arch"], chosen["size"], data, start, Runs(runs_dir), config, layer)
-        return compose(*parts, [*(sets or []), *varied])
+        chosen_arch, chosen_size = combination.get("arch", arch), combination.get("size", size)
+        varied = [f"{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
+        layer = settings_layer(chosen_arch, steps, seed, nearest=False)
+        settings = [*(sets or []), *varied]
+        return compose(chosen_arch, chosen_size, data, start, Runs(runs_dir), config, layer, settings)
 
     combinations = grid([Vary.parse(text) for text in vary])
     table, folder, outcome = run_grid(build, combinations, seeds, runs_dir, results_dir, o.say)
@@ -52,7 +54,8 @@ def ablate(
         raise RunFailed(f"{len(outcome.failed)} runs failed: {reasons}")
 
 
-def _print(table: dict) -> None:
+def _print(table: dict[str, Any]) -> None:
+    """Print a table per metric that was measured."""
     from rich import box
     from rich.table import Table
 
@@ -65,9 +68,10 @@ def _print(table: dict) -> None:
         for name in ("mean ± s.e.", "n", "− first, paired"):
             shown.add_column(name, justify="right", no_wrap=True)
         for row in table["rows"]:
-            m = row["metrics"][metric]
-            both = (_pair(m["mean"], m["stderr"], digits), _pair(m["difference"], m["difference_stderr"], digits, "+"))
-            shown.add_row(row["name"], both[0], str(m["n"]), both[1])
+            numbers = row["metrics"][metric]
+            mean = _pair(numbers["mean"], numbers["stderr"], digits)
+            difference = _pair(numbers["difference"], numbers["difference_stderr"], digits, "+")
+            shown.add_row(row["name"], mean, str(numbers["n"]), difference)
         out.print(shown)
 
 

@@ -1,4 +1,4 @@
-"""`hybridlab data`: prepare text once, and look at what was prepared."""
+"""`hybridlab data`: prepare text as token shards, and inspect prepared data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def prepare(
     source: Annotated[str, typer.Argument(help="embedded, text:PATH, jsonl:PATH or hub:NAME.")],
     out: Annotated[Path, typer.Option("--out", help="A new folder for the shards.")],
     tokenizer: Annotated[str, typer.Option("--tokenizer", help="byte, bpe:SIZE, file:PATH or hub:NAME.")] = "bpe:896",
-    field: Annotated[str, typer.Option("--field", help="The field with the text, for jsonl and hub.")] = "text",
+    field: Annotated[str, typer.Option("--field", help="The field that contains the text (jsonl, hub).")] = "text",
     validation_fraction: Annotated[
-        float, typer.Option("--validation-fraction", help="Share of documents held out.")
+        float, typer.Option("--validation-fraction", help="Share of documents for validation.")
     ] = 0.05,
     max_documents: Annotated[
-        int | None, typer.Option("--max-documents", min=1, help="Read only the first of them.")
+        int | None, typer.Option("--max-documents", min=1, help="Read only this many documents.")
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -42,17 +42,17 @@ def inspect(
     folder: Annotated[Path, typer.Argument(help="A folder that `data prepare` made.")],
     as_json: o.AsJson = False,
 ) -> None:
-    """Check every shard against its digest and show what the folder holds."""
+    """Check every shard against its digest, and show a summary of the folder."""
     _show(folder, as_json)
 
 
 def _show(folder: Path, as_json: bool) -> None:
     from hybridlab.data.shards import describe
 
-    found = describe(folder)
+    summary = describe(folder)
     if as_json:
-        o.print_json(found)
+        o.print_json(summary)
         return
     from hybridlab.cli.training import print_mapping
 
-    print_mapping(str(folder), {k: f"{v:,}" if isinstance(v, int) else v for k, v in found.items()})
+    print_mapping(str(folder), {k: f"{v:,}" if isinstance(v, int) else v for k, v in summary.items()})

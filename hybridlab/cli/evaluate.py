@@ -18,13 +18,13 @@ def evaluate(
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Loss, perplexity and tasks of a trained model, after the causality probe. The run's record stays as it is."""
+    """Measure loss, perplexity and tasks of a trained model, after a test of causality. The record does not change."""
     from hybridlab.cli.training import print_results
-    from hybridlab.reproduction.evaluate import evaluate_run
+    from hybridlab.runs.evaluate import evaluate_run
     from hybridlab.training.folders import Runs
 
     results = evaluate_run(run, Runs(runs_dir), data, sets or [], o.say)
     if as_json:
-        o.print_json(results)
+        o.print_json(results.model_dump(mode="json"))
         return
     print_results(results, f"{run} on {data or 'its own validation data'}")

@@ -13,25 +13,34 @@ def generate(
     run: Annotated[str, typer.Argument(help="Run folder, or the start of its hash.")],
     text: Annotated[str, typer.Argument(help="The text to continue.")],
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 takes the likeliest token each time.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the k likeliest tokens.")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 takes the most likely token (greedy).")] = 0.0,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Draw from the fewest tokens that hold this much.")
+        float | None, typer.Option("--top-p", help="Sample from the most likely tokens with this total probability.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Recompute everything for each token, as a check.")
+        bool, typer.Option("--no-cache", help="Recompute all tokens at each step, as a check of the cache.")
     ] = False,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Continue a text. Greedy by default; a document's end ends it."""
-    from hybridlab.reproduction.generate import continue_text
+    """Continue a text. Greedy by default; stops at an end-of-document token."""
+    from hybridlab.runs.generate import continue_text
     from hybridlab.training.folders import Runs
 
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    found = continue_text(run, Runs(runs_dir), text, max_new_tokens, use_cache=not no_cache, **sampling)
+    continued = continue_text(
+        run,
+        Runs(runs_dir),
+        text,
+        max_new_tokens,
+        use_cache=not no_cache,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
     if as_json:
-        o.print_json(found)
+        o.print_json(continued)
     else:
-        print(found["text"])
+        print(continued["text"])

@@ -12,18 +12,18 @@ from hybridlab.cli import options as o
 def learn_masks(
     start: Annotated[str, typer.Option("--from", help="The run to start from (folder or hash).")],
     arch: Annotated[
-        str, typer.Option("--arch", help="consa, or l1-gates, its ablation without the Lagrangian.")
+        str, typer.Option("--arch", help="consa, or l1-gates (its ablation without the Lagrangian).")
     ] = "consa",
-    rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that become windows.")] = 0.5,
+    rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that get a window.")] = 0.5,
     granularity: Annotated[str, typer.Option("--granularity", help="layer, head-all or head-single.")] = "head-all",
     window: Annotated[
-        int | None, typer.Option("--window", help="w, the query included; the size's own if not given.")
+        int | None, typer.Option("--window", help="Window w, the query included; default: that of the size.")
     ] = None,
     binarize: Annotated[
         str | None,
-        typer.Option("--binarize", help="consa: topk (meets rho exactly, default) or threshold (the paper's)."),
+        typer.Option("--binarize", help="consa: topk (default, meets rho exactly) or threshold (as in the paper)."),
     ] = None,
-    nearest: Annotated[bool, typer.Option("--nearest", help="Take the nearest sparsity that can be met.")] = False,
+    nearest: Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")] = False,
     data: o.DataSource = None,
     steps: o.Steps = None,
     seed: o.Seed = None,
@@ -33,10 +33,10 @@ def learn_masks(
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Learn masks from a trained model; the run folder then holds masks.json for `pretrain --arch consa --masks`."""
+    """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import LEARNED, settings_layer, train_and_print
     from hybridlab.errors import UserError
-    from hybridlab.reproduction.compose import compose
+    from hybridlab.runs.compose import compose
     from hybridlab.training.folders import Runs
 
     if arch not in LEARNED:

@@ -1,24 +1,78 @@
-"""`hybridlab list`: what can be reproduced, and what has been."""
+"""`hybridlab list`: the experiments and what has been run of them; the architectures; the sizes."""
 
 from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
 
 from hybridlab.cli import options as o
 
 
-def list_experiments(results_dir: o.ResultsDir = o.RESULTS, as_json: o.AsJson = False) -> None:
-    """Every experiment with its scales and what it needs; done names the scales whose table is complete."""
-    from hybridlab.reproduction.listing import entries
+def list_entries(
+    context: typer.Context,
+    archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
+    sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
+    results_dir: o.ResultsDir = o.RESULTS,
+    as_json: o.AsJson = False,
+) -> None:
+    """List experiments, with their scales and what they need; or architectures or sizes.
 
-    found = entries(results_dir)
+    The column done names the scales at which every run of an experiment has been recorded.
+    """
+    from hybridlab.errors import UserError
+
+    if archs and sizes:
+        raise UserError("--archs and --sizes are two lists; ask for one of them at a time")
+    given = context.get_parameter_source("results_dir")
+    if (archs or sizes) and given is not None and given.name == "COMMANDLINE":
+        raise UserError(f"--results-dir has no effect on --{'archs' if archs else 'sizes'}; leave it out")
+    if archs:
+        _show("archs", _archs(), as_json)
+    elif sizes:
+        _show("sizes", _sizes(), as_json)
+    else:
+        from hybridlab.papers.listing import entries
+
+        _show("entries", entries(results_dir), as_json, ("id", "title", "needs", "scales", "done"))
+
+
+def _archs() -> list[dict[str, Any]]:
+    from hybridlab.config.presets import summaries
+
+    return [{"name": name, "summary": summary} for name, summary in summaries("arch").items()]
+
+
+def _sizes() -> list[dict[str, Any]]:
+    """parameters: the exact number of scalars of the plain stack."""
+    from hybridlab.accounting.parameters import count_parameters
+    from hybridlab.config.presets import summaries
+    from hybridlab.config.resolve import resolve
+
+    return [
+        {"name": name, "parameters": count_parameters(resolve("vanilla", name).shape).total, "summary": summary}
+        for name, summary in summaries("size").items()
+    ]
+
+
+def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[str, ...] | None = None) -> None:
+    """A table of some columns, by default all of the rows' keys; or all of it as JSON."""
     if as_json:
-        o.print_json({"entries": found})
+        o.print_json({what: rows})
         return
     from rich import box
     from rich.table import Table
 
+    columns = columns or tuple(rows[0])
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("id", "title", "needs", "scales", "done"):
-        table.add_column(name, no_wrap=name == "id")
-    for entry in found:
-        table.add_row(entry["id"], entry["title"], *(", ".join(entry[k]) or "–" for k in ("needs", "scales", "done")))
+    for name in columns:
+        table.add_column(name, no_wrap=name in ("id", "name"), justify="right" if name == "parameters" else "left")
+    for row in rows:
+        table.add_row(*(_text(row[name]) for name in columns))
     o.console().print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "–"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,9 +1,10 @@
-"""The entry point: commands, exit codes (0 well, 1 a run failed, 2 a user's mistake), and no tracebacks for either."""
+"""The entry point: commands, and exit codes (0 success, 1 a run failed, 2 a user's mistake) without tracebacks."""
 
 from __future__ import annotations
 
 import errno
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ from hybridlab.cli import (
     reproduce,
 )
 from hybridlab.errors import Interrupted, RunFailed, UserError
+from hybridlab.plugins import load_plugin
 
 app = typer.Typer(
     name="hybridlab",
@@ -35,11 +37,11 @@ app.command("pretrain")(pretrain.pretrain)
 app.command("learn-masks")(learn_masks.learn_masks)
 app.command("ablate")(ablate.ablate)
 app.command("eval")(evaluate.evaluate)
-app.command("analyze")(analyze.analyze)
+app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)
 app.command("generate")(generate.generate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
-app.command("list")(listing.list_experiments)
+app.command("list")(listing.list_entries)
 app.command("plan")(plan.plan)
 app.add_typer(data.app, name="data")
 
@@ -53,16 +55,23 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", metavar="MODULE", help="Load your own file.py or module first; repeatable."),
+    ] = None,
 ) -> None:
-    """Common to all commands."""
+    """Options of all commands."""
+    for reference in plugin or []:
+        load_plugin(reference)
 
 
 def run() -> None:
-    """What the installed `hybridlab` command calls."""
+    """The installed `hybridlab` command."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except UserError as error:
@@ -72,16 +81,17 @@ def run() -> None:
         print(f"failed: {error}", file=sys.stderr)
         sys.exit(1)
     except (Interrupted, KeyboardInterrupt) as stop:
-        print(f"interrupted: {stop or 'nothing is lost'}; the same command goes on from there", file=sys.stderr)
+        reason = f": {stop}" if str(stop) else ""
+        print(f"interrupted{reason}; run the same command again to continue", file=sys.stderr)
         sys.exit(1)
     except SystemExit as end:
-        # The command-line library turns Ctrl-C into 130; here a run that did not end well is 1.
+        # Click exits with 130 after Ctrl-C; here the exit code of an interrupted run is 1.
         sys.exit(1 if end.code == 130 else end.code)
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
         what = f"{error.filename or 'input or output'}: {error.strerror or error}"
-        mistaken = isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError | PermissionError)
-        mistaken = mistaken or error.errno == errno.ENAMETOOLONG
-        print(f"{'error' if mistaken else 'failed'}: {what}", file=sys.stderr)
-        sys.exit(2 if mistaken else 1)
+        by_user = isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError | PermissionError)
+        by_user = by_user or error.errno == errno.ENAMETOOLONG
+        print(f"{'error' if by_user else 'failed'}: {what}", file=sys.stderr)
+        sys.exit(2 if by_user else 1)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they print."""
+"""Options that several commands share, and functions to print."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Arch = Annotated[str, typer.Option("--arch", help="Architecture: a preset of map, plan and controller.")]
-Size = Annotated[str | None, typer.Option("--size", help="Shape preset; tiny where none is given.")]
+Size = Annotated[str | None, typer.Option("--size", help="Shape preset; default: tiny.")]
 DataSource = Annotated[
     str | None,
     typer.Option("--data", help="Data preset, or embedded, text:PATH, jsonl:PATH, hub:NAME, shards:DIR."),
 ]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all draws.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; repeatable.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings; it may extend others.")]
-RunDir = Annotated[Path | None, typer.Option("--run-dir", help="The run's folder; RUNS-DIR/HASH where none is given.")]
-RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Where runs and prepared data live.")]
-ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Where tables and records are written.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")]
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder of runs and prepared data.")]
+ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Folder of tables and records.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Scale = Annotated[str, typer.Option("--scale", help="smoke (minutes on a CPU), small (one GPU) or paper.")]
 
 RUNS = Path("runs")
@@ -33,7 +33,7 @@ RESULTS = Path("results")
 
 
 def say(text: str) -> None:
-    """A line about progress, on standard error."""
+    """Print a line about progress, to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -42,14 +42,14 @@ def print_json(data: Any) -> None:
 
 
 def console() -> Console:
-    """Standard output, never wider than 80 columns."""
+    """Standard output, at most 80 columns wide."""
     from rich.console import Console
 
     return Console(width=min(80, Console().width), markup=False)
 
 
 def pick_scale(scale: str, available: list[str]) -> str:
-    """The scale asked for, if the experiment has it."""
+    """The scale, if the experiment has it; otherwise UserError."""
     from hybridlab.errors import UserError
 
     if scale not in available:

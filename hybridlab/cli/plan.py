@@ -1,4 +1,4 @@
-"""`hybridlab plan`: what an architecture runs and what it costs, before anything is trained."""
+"""`hybridlab plan`: what an architecture runs and costs, without training."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ def plan(
     arch: o.Arch = "vanilla",
     size: o.Size = None,
     seq_len: Annotated[
-        int | None, typer.Option("--seq-len", min=1, help="Context; the size's own if not given.")
+        int | None, typer.Option("--seq-len", min=1, help="Sequence length; default: that of the size.")
     ] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
-    svg: Annotated[
-        Path | None, typer.Option("--svg", help="Write the drawing of the architecture to this file.")
-    ] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write a drawing of the architecture to this file.")] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture."""
+    """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture."""
     from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
+    from hybridlab.accounting.schedule_cost import whole_run
     from hybridlab.accounting.summary import summarize
     from hybridlab.config.loading import load_file
     from hybridlab.config.resolve import resolve
     from hybridlab.files import write_text
-    from hybridlab.reproduction.budget import within_budget
-    from hybridlab.reproduction.schedule_cost import whole_run
+    from hybridlab.runs.budget import within_budget
 
     layers = [load_file(config)] if config else []
     resolved = within_budget(resolve(arch, size or "tiny", layers=layers, settings=sets or []))
@@ -50,7 +48,7 @@ def plan(
     out.print(f"{arch} {resolved.size}", style="bold")
     out.print(f"plan: {summary['plan']}", highlight=False)
     if summary["run"]["grows_to"]:
-        out.print(f"grows to (for any layers and heads): {summary['run']['grows_to']}", highlight=False)
+        out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}", highlight=False)
     out.print(as_text(drawn), highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
     table.add_column("")
@@ -70,7 +68,7 @@ def plan(
     table.add_row(f"whole run of {run['steps']:,} steps, tokens", f"{run['tokens']:,}")
     table.add_row("whole run, training FLOPs (executed)", f"{run['training_flops']:.4g}")
     if run["overhead_percent"]:
-        table.add_row("  more than with its plan at the start", f"{run['overhead_percent']:.2f} %")
+        table.add_row("  more than with the plan at the start", f"{run['overhead_percent']:.2f} %")
     out.print(table)
     for number, loop in enumerate(summary["loops"], 1):
         counts = " ".join(str(count) for count in loop["triggers"])

@@ -1,4 +1,4 @@
-"""`hybridlab pretrain`: train a model, or go on with a run that was interrupted."""
+"""`hybridlab pretrain`: train a model, or resume a run that was interrupted."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def pretrain(
     entropy_of: Annotated[
         str | None,
         typer.Option(
-            "--entropy-of", help="Loop the layers of the highest entropy in this run (block-loop, attention-loop)."
+            "--entropy-of", help="Loop the layers with the highest entropy in this run (block-loop, attention-loop)."
         ),
     ] = None,
-    nearest: Annotated[bool, typer.Option("--nearest", help="Take the nearest sparsity that can be met.")] = False,
+    nearest: Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")] = False,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
     run_dir: o.RunDir = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Train a model. The same command again resumes an unfinished run and does nothing on a finished one."""
+    """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
     from hybridlab.cli.training import settings_layer, train_and_print
-    from hybridlab.reproduction.compose import compose
+    from hybridlab.runs.compose import compose
     from hybridlab.training.folders import Runs
 
     layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch)

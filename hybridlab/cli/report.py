@@ -1,4 +1,4 @@
-"""`hybridlab report`: make tables and figures again from their records, without training."""
+"""`hybridlab report`: make tables and figures from records, without training."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ def report(
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Make tables and figures from the records in RESULTS-DIR (and of runs in RUNS-DIR); what has not been run shows as –."""
+    """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –."""
     from hybridlab.errors import UserError
+    from hybridlab.papers.loading import experiment_ids, load_experiment
     from hybridlab.reporting.entry import print_entry, write_entry
-    from hybridlab.reproduction.experiment import experiment_ids, load_experiment
-    from hybridlab.reproduction.records import gather_records
 
     experiments = [load_experiment(name) for name in identifiers or []]
     kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
     if bool(experiments) == bool(kinds):
-        raise UserError("report: give ids, or --tables or --figures for all of a kind")
+        raise UserError("report: give ids, or --tables or --figures for all of that kind")
     if kinds:
-        experiments = [found for name in experiment_ids() if (found := load_experiment(name)).kind in kinds]
-        experiments = [found for found in experiments if scale in found.available_scales()]
+        everything = [load_experiment(name) for name in experiment_ids()]
+        experiments = [one for one in everything if one.kind in kinds and scale in one.available_scales()]
     made = []
     for experiment in experiments:
         scale = o.pick_scale(scale, experiment.available_scales())
-        gather_records(experiment, scale, runs_dir, results_dir)
-        data, folder = write_entry(experiment, scale, results_dir)
+        data, folder = write_entry(experiment, scale, results_dir, runs_dir)
         made.append(data)
         if not as_json:
             print_entry(data, experiment, o.console())

@@ -1,4 +1,4 @@
-"""`hybridlab reproduce`: a table or figure of a paper, from training to the printed page."""
+"""`hybridlab reproduce`: make a table or figure of a paper, from training to the written file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def reproduce(
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Run what is missing behind a table or figure and make it. Finished runs are skipped, unfinished ones resumed."""
+    """Make a table or figure, with all runs that it needs. Finished runs are skipped, unfinished ones are resumed."""
     from hybridlab.errors import RunFailed
+    from hybridlab.papers.loading import load_experiment
+    from hybridlab.papers.reproduce import run_cells
     from hybridlab.reporting.entry import print_entry, write_entry
-    from hybridlab.reproduction.experiment import load_experiment
-    from hybridlab.reproduction.reproduce import run_cells
 
     experiment = load_experiment(identifier)
     scale = o.pick_scale(scale, experiment.available_scales())
@@ -33,4 +33,4 @@ def reproduce(
     o.say(f"written to {folder}")
     if outcome.failed:
         reasons = "; ".join(f"{cell}: {reason}" for cell, reason in outcome.failed.items())
-        raise RunFailed(f"{len(outcome.failed)} of the runs behind {identifier} failed: {reasons}")
+        raise RunFailed(f"{len(outcome.failed)} of the runs of {identifier} failed: {reasons}")

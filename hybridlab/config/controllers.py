@@ -1,4 +1,4 @@
-"""The settings of the controllers: what may change a model's structure while it trains, and how."""
+"""Settings of controllers, which change a model's structure during training."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from hybridlab.config.types import (
 
 
 class Schedule(Strict):
-    """Learning rate as a factor of the peak, over optimizer steps."""
+    """Learning rate relative to its peak, over optimizer steps."""
 
     name: Literal["cosine", "wsd", "trapezoidal"] = "cosine"
-    """wsd: constant, then linear decay; trapezoidal: constant, then 1 - sqrt decay. All start with linear warm-up."""
+    """wsd: constant, then linear decay; trapezoidal: constant, then 1 - sqrt decay. All begin with a linear warm-up."""
     warmup_steps: NonNegativeInt = 0
     decay_fraction: Fraction = 0.2
-    """Share of all steps that decays (wsd and trapezoidal; a cosine decays from the end of the warm-up on)."""
+    """Fraction of the steps in which the rate decays (wsd and trapezoidal; cosine decays after the warm-up)."""
     final_ratio: Fraction = 0.1
 
 
 class MaskLearningConfig(Strict):
-    """ConSA stage 1 (section 4, appendix B). The paper states one learning rate, 3e-4, with which no mask can move.
+    """ConSA stage 1 (section 4, appendix B). The paper gives one learning rate, 3e-4, which is too small to change a
+    mask.
 
-    The expected sparsity overshoots and then returns to rho; how long that takes grows with rho, and the result says how
-    far from rho it ended and how many units had not decided.
+    The expected sparsity overshoots and then returns to rho, which takes longer for a larger rho. The record contains
+    the final distance from rho and the number of units that were still undecided.
     """
 
     kind: Literal["mask-learning"]
@@ -46,12 +47,12 @@ class MaskLearningConfig(Strict):
     multiplier_lr: PositiveFloat = 0.5
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     schedule: Schedule = Schedule(name="wsd", decay_fraction=0.3, final_ratio=0.02)
-    """Of these rates, apart from the model's: under a decaying one the multipliers never get back to zero."""
+    """Schedule of mask_lr and multiplier_lr. If these decay too early, the multipliers do not return to 0."""
     alpha_init: Finite = 5.0
     temperature: PositiveFloat = 2 / 3
     stretch: tuple[Finite, Finite] = (-0.1, 1.1)
     target_warmup_steps: NonNegativeInt = 0
-    """Raise the target linearly from 0 to rho over these steps; 0 is the paper's fixed target."""
+    """Number of steps over which the target rises linearly from 0 to rho; 0 keeps the target fixed, as in the paper."""
 
     @model_validator(mode="after")
     def _stretch_covers(self) -> MaskLearningConfig:
@@ -69,53 +70,56 @@ class L1GatesConfig(Strict):
     granularity: Literal["layer", "head-all"] = "layer"
     nearest: bool = False
     gate_lr: PositiveFloat = 0.02
-    """Not stated in the paper; DuoAttention's released value."""
+    """Not given in the paper; this is the value in DuoAttention's released code."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     strength: NonNegativeFloat = 0.05
     """Weight of the mean absolute gate in the loss (Eq. 13)."""
 
 
 class EntropyGrowthConfig(Strict):
-    """SGT (section 4, algorithm 1): while it trains, a model grows loops over its high-entropy heads, layer by layer.
+    """SGT (section 4, algorithm 1): during training, add loops over high-entropy heads, one layer at a time.
 
-    Layers and heads count from 0. Steps are completed optimizer steps: what is decided after step t acts from t + 1 on.
+    Layers and heads are numbered from 0. Steps are completed optimizer steps: a decision after step t takes effect in
+    step t + 1.
     """
 
     kind: Literal["entropy-growth"]
     heads: PositiveInt = 2
-    """h: heads that loop in each chosen layer."""
+    """h: number of heads that loop in each chosen layer."""
     select: Literal["high", "low"] = "high"
-    """The heads of the highest entropy (the method) or of the lowest (its ablation, table 2)."""
+    """Loop the heads with the highest entropy (the method) or with the lowest (its ablation, table 2)."""
     max_passes: Annotated[int, Field(ge=1, le=1000)] = 1
-    """K_max: extra passes that a layer may grow to."""
+    """K_max: maximum number of extra passes of a layer."""
     max_layers: PositiveInt | None = None
-    """L: layers that may loop; 3 where no layers are fixed, else all of those."""
+    """L: maximum number of layers that loop. Default: 3, or the number of fixed layers."""
     candidates: PositiveInt | None = None
-    """Size of the pool of layers with the highest mean entropy; as many as may loop where it is not set."""
+    """Number of layers with the highest mean entropy from which a layer is chosen. Default: as many as may loop."""
     layers: list[NonNegativeInt] | None = None
     """Fixed layers: these loop, whatever their entropy."""
     exclude: list[NonNegativeInt] = [0]
-    """Layers that never loop; the first one's heads stay near an entropy of 1 (appendix C.4)."""
+    """Layers that never loop. The entropy of the first layer's heads stays near 1 (appendix C.4)."""
     direction: Literal["deep-to-shallow", "shallow-to-deep"] = "deep-to-shallow"
     policy: Literal["paper", "released"] = "paper"
-    """Which layer may deepen: the newest one (algorithm 1), or the first chosen one that is in the pool (released code)."""
+    """Which layer may get another pass: the newest (algorithm 1), or the first chosen one in the pool (released
+    code)."""
     shortlist: PositiveInt | None = None
-    """Appendix D.2: keep this many heads in a layer's first window, and choose `heads` of them in its second."""
+    """Appendix D.2: keep this many heads at the end of a layer's first interval, and `heads` of them after its
+    second."""
     start_step: PositiveInt = 250
     interval: PositiveInt = 250
-    """One action every so many steps, from start_step on."""
+    """Steps between two growth actions; the first one is at start_step."""
     fade_steps: NonNegativeInt = 250
-    """A new layer loops all its heads; those that it does not keep fade out linearly over these steps (released code).
-    0 is the paper's literal text: only the kept heads ever loop."""
+    """A new layer first loops all of its heads; the others than the kept ones fade out linearly over these steps
+    (released code). With 0 only the kept heads loop, as in the paper's text."""
     ema_decay: Beta = 0.5
-    """Of the entropies' moving average over steps, bias-corrected; 0 takes the last step's alone."""
+    """Decay of the moving average of entropies over steps (bias-corrected); 0 uses only the last step."""
 
     @model_validator(mode="after")
     def _choices_fit(self) -> EntropyGrowthConfig:
         if self.layers is not None:
             unused = [name for name in ("max_layers", "candidates") if getattr(self, name) is not None]
             if unused:
-                raise ValueError(f"{unused[0]} has no effect on fixed layers; leave one of the two out")
+                raise ValueError(f"{unused[0]} has no effect on fixed layers; remove {unused[0]} or layers")
             if not self.layers or len(set(self.layers)) != len(self.layers):
                 raise ValueError("layers must name at least one layer, and each of them once")
             if clash := set(self.layers) & set(self.exclude):
@@ -131,7 +135,7 @@ class EntropyGrowthConfig(Strict):
         return len(self.layers) if self.layers is not None else self.max_layers or 3
 
     def check_shape(self, num_layers: int, num_heads: int) -> None:
-        """Refuse more heads or layers than a shape has."""
+        """Raise ValueError for heads or layers that the shape does not have."""
         for name in ("heads", "shortlist"):
             if (getattr(self, name) or 0) > num_heads:
                 raise ValueError(f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads")

@@ -1,4 +1,4 @@
-"""What sets the families of the model zoo apart, as data: a block reads these traits, never a family's name."""
+"""How the model families differ, as data. Blocks use these traits, never the name of a family."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ FamilyName = Literal["llama", "qwen3", "neox", "gpt2"]
 
 @dataclass(frozen=True)
 class Traits:
-    """norm: with `layernorm` it has a bias. bias: on every linear layer of the blocks. gated: SwiGLU, else a plain GELU.
+    """Traits of a family.
 
-    gelu_tanh: the tanh approximation of GPT-2. parallel: attention and MLP of a block read the same input.
+    norm: `layernorm` has a bias. bias: whether the linear layers of the blocks have one. gated: SwiGLU, otherwise GELU.
+    gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read the same input.
     """
 
     norm: Norm

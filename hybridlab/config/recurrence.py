@@ -1,27 +1,82 @@
 """How a recurrent architecture divides a size's layers into prelude, loop and postlude (SpiralFormer, section 3.1).
 
-`recurrence: {allocation: base, chunks: [8, 4, 2, 1], topology: mesh}` in a preset or a file, or
-`--set recurrence.allocation=large`, or `--set recurrence={pre: 2, loop: 4, post: 2, chunks: [1, 1]}`; whatever else
-stands there is a setting of the loop (plan/loop.py).
+Write `recurrence: {allocation: base, chunks: [8, 4, 2, 1], topology: mesh}` in a preset or a file, or
+`--set recurrence.allocation=large`, or `--set recurrence={pre: 2, loop: 4, post: 2, chunks: [1, 1]}`. The other
+settings are those of the loop (plan/loop.py).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import model_validator
+
+from hybridlab.config.edits import LoopSettings
 from hybridlab.config.loading import Layer
+from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 
 FROM_PARENT = "what --from names"
-"""The place of settings that a run to start from brings."""
-ALLOCATIONS = ("base", "large", "unshared")
+"""The origin, in errors, of settings of the run to start from."""
+DIVISION = ("allocation", "pre", "loop", "post")
+"""The settings of a recurrence that divide the layers; the others are the loop's own."""
+
+
+class Recurrence(LoopSettings):
+    """How layers are divided, and the settings of the loop. `pre`, `loop` and `post` override `allocation`."""
+
+    allocation: Literal["base", "large", "unshared"] | None = None
+    pre: NonNegativeInt | None = None
+    loop: PositiveInt | None = None
+    post: NonNegativeInt | None = None
+    shared: bool = True
+    """All iterations use the same layers; otherwise each iteration has its own."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Recurrence:
+        if not self.chunks:
+            raise ValueError("chunks is empty; give the chunk size of each iteration, as in [8, 4, 2, 1]")
+        given = [part is not None for part in (self.pre, self.loop, self.post)]
+        if any(given) and not all(given):
+            raise ValueError("give all of pre, loop and post, or an allocation")
+        if not any(given) and self.allocation is None:
+            raise ValueError("give an allocation (base, large, unshared), or pre, loop and post")
+        if not any(given) and self.allocation == "unshared" and len(self.chunks) != 2:
+            raise ValueError(f"allocation unshared divides the layers for two iterations, not {len(self.chunks)}")
+        return self
+
+    @property
+    def by_numbers(self) -> bool:
+        return self.loop is not None
+
+    @property
+    def bodies(self) -> int:
+        """Number of bodies of the loop, each with its own layers."""
+        return 1 if self._shares else len(self.chunks)
+
+    @property
+    def _shares(self) -> bool:
+        return self.shared if self.by_numbers else self.shared and self.allocation != "unshared"
+
+    def division(self, num_layers: int) -> tuple[int, int, int]:
+        """Number of layers in (prelude, loop body, postlude), for a plain stack of `num_layers`."""
+        if self.pre is not None and self.loop is not None and self.post is not None:
+            return self.pre, self.loop, self.post
+        return allocate(self.allocation or "base", num_layers)
+
+    def edit(self, first: int, size: int) -> dict[str, Any]:
+        """The plan edit that makes the loop, with only the settings that were written."""
+        written = {name: value for name, value in self.model_dump(mode="json").items() if name not in DIVISION}
+        shared = {} if self._shares == self.shared else {"shared": self._shares}
+        return {"op": "recur", "first": first, "size": size, **written, **shared}
 
 
 def allocate(allocation: str, num_layers: int) -> tuple[int, int, int]:
-    """(prelude, loop, postlude) of a plain stack of so many layers.
+    """Number of layers in (prelude, loop body, postlude), for a plain stack of `num_layers`.
 
-    base: as deep when it runs twice (4 + 8 × 2 + 4 for 24). large: as many parameters (8 + 8 × T + 8). unshared: base
-    with a body of its own for each of two iterations, which is the plain stack again.
+    base: with two iterations as deep as the stack (4 + 8 × 2 + 4 for 24). large: as many parameters as the stack
+    (8 + 8 × T + 8). unshared: base with separate layers for each of two iterations, which is the plain stack again.
     """
     outer = num_layers // 3 if allocation == "large" else round(num_layers / 6)
     inner = num_layers - 2 * outer
@@ -30,76 +85,60 @@ def allocate(allocation: str, num_layers: int) -> tuple[int, int, int]:
     return outer, inner if allocation == "large" else inner // 2, outer
 
 
-def place_recurrence(layer: Layer) -> Layer:
+def keep_one_loop(layer: Layer, asked: str | None) -> Layer:
+    """Raise UserError for a recurrence and a plan that already has a loop. If the recurrence is a default and the plan
+    comes from the run to start from, the recurrence is dropped.
+
+    asked: the origin of a recurrence that was written for this run; None if it is a default.
+    """
+    edits = layer.values.get("plan")
+    if "recurrence" not in layer.values or not isinstance(edits, list) or not any(_recurs(edit) for edit in edits):
+        return layer
+    origin = layer.origin(("plan",))
+    if origin == FROM_PARENT and asked is None:
+        return Layer({name: value for name, value in layer.values.items() if name != "recurrence"}, layer.origins)
+    other = "the run to start from" if origin == FROM_PARENT else "`plan`"
+    raise UserError(f"{asked or origin}: {other} has a loop already; remove `recurrence` or that loop")
+
+
+def expand_recurrence(layer: Layer, recurrence: Recurrence, layers_asked: str | None) -> Layer:
     """Turn `recurrence:` into the shape's number of layers and the first edit of the plan.
 
-    The loop of a run to start from stays as it is; whoever asks for another one is refused.
+    layers_asked: the origin of a `shape.layers` that was written for this run; None if it is a default.
     """
-    values = dict(layer.values)
-    if "recurrence" not in values:
-        return layer
-    settings, edits = values.pop("recurrence"), values.get("plan", [])
-    if isinstance(edits, list) and any(_recurs(edit) for edit in edits):
-        asked = next((place for place in _places(layer, settings) if place.startswith("--")), None)
-        if layer.origin(("plan",)) == FROM_PARENT and asked is None:
-            return Layer(values, layer.origins)
-        other = "the run to start from" if layer.origin(("plan",)) == FROM_PARENT else "`plan`"
-        raise UserError(f"{asked or layer.origin(('plan',))}: {other} has a loop already; leave one of the two out")
-    place = _place(layer, settings)
+    values = {name: value for name, value in layer.values.items() if name != "recurrence"}
+    edits, shape, origin = values.get("plan", []), values.get("shape"), layer.origin(("recurrence",))
+    if not isinstance(edits, list) or not isinstance(shape, dict) or type(shape.get("layers")) is not int:
+        return Layer(values, layer.origins)  # the schema reports the mistake
+    prefix = f"{origin}: " if origin else ""
     try:
-        pre, loop, post, rest = _division(dict(settings), values["shape"]["layers"])
+        pre, loop, post = recurrence.division(shape["layers"])
     except UserError as error:
-        raise UserError(f"{place + ': ' if place else ''}recurrence: {error}") from None
-    except (TypeError, ValueError, KeyError, AttributeError):
+        raise UserError(f"{prefix}recurrence: {error}") from None
+    total = pre + recurrence.bodies * loop + post
+    if layers_asked is not None and recurrence.by_numbers and shape["layers"] != total:
         raise UserError(
-            f"{place + ': ' if place else ''}recurrence: {settings} is not a mapping of whole numbers and words"
-        ) from None
-    bodies = 1 if rest.get("shared", True) else len(rest["chunks"])
-    values["shape"] = {**values["shape"], "layers": pre + bodies * loop + post}
-    values["plan"] = [{"op": "recur", "first": pre, "size": loop, **rest}, *edits]
-    origins = {("plan",): place, ("shape", "layers"): place, **layer.origins}
-    return Layer(values, origins)
+            f"{layers_asked}: shape.layers {shape['layers']} has no effect, since recurrence.pre, loop and post "
+            f"make {total} layers; remove one of the two"
+        )
+    values["shape"] = {**shape, "layers": total}
+    values["plan"] = [recurrence.edit(pre, loop), *edits]
+    origins = {_after_new_edit(path): written for path, written in layer.origins.items()}
+    return Layer(values, {("plan",): origin, **origins, ("plan", 0): origin, ("shape", "layers"): origin})
 
 
-def _places(layer: Layer, settings: Any) -> list[str]:
-    """Where the parts of the recurrence were written, and where the whole was."""
-    names = list(settings) if isinstance(settings, dict) else []
-    return [layer.origin(("recurrence", name)) for name in names] + [layer.origin(("recurrence",))]
-
-
-def _place(layer: Layer, settings: Any) -> str:
-    """The place to name in an error: what was asked for last, where several places had a part in it."""
-    places = _places(layer, settings)
-    return next((place for place in places if place.startswith("--")), places[-1])
+def _after_new_edit(path: KeyPath) -> KeyPath:
+    """The path of a value after an edit was added before all others: ("plan", 0, "op") → ("plan", 1, "op")."""
+    match path:
+        case ("plan", int(index), *rest):
+            return ("plan", index + 1, *rest)
+    return path
 
 
 def _recurs(edit: Any) -> bool:
+    """Whether a plan edit, as written, makes a loop over resolutions."""
     if not isinstance(edit, dict):
         return False
     visits = edit.get("visits")
     loops = isinstance(visits, list) and any(isinstance(visit, dict) and "bodies" in visit for visit in visits)
     return edit.get("op") == "recur" or loops
-
-
-def _division(settings: dict[str, Any], num_layers: int) -> tuple[int, int, int, dict[str, Any]]:
-    """(prelude, loop, postlude, the loop's own settings)."""
-    parts = [settings.pop(name, None) for name in ("pre", "loop", "post")]
-    allocation = settings.pop("allocation", None)
-    if not isinstance(settings.get("chunks"), list) or not settings["chunks"]:
-        raise UserError("chunks is missing; give the tokens in a chunk of each iteration, as [8, 4, 2, 1]")
-    if allocation is not None and allocation not in ALLOCATIONS:
-        raise UserError(f"allocation {allocation!r} is unknown; use one of {', '.join(ALLOCATIONS)}")
-    given = [part for part in parts if part is not None]
-    if given and len(given) < 3:
-        raise UserError("give all of pre, loop and post, or an allocation")
-    if given:
-        if not all(isinstance(part, int) and part >= least for part, least in zip(parts, (0, 1, 0), strict=True)):
-            raise UserError(f"pre, loop and post {parts} must be whole numbers, and loop at least 1")
-        return (*parts, settings)
-    if allocation is None:
-        raise UserError("give an allocation (base, large, unshared), or pre, loop and post")
-    if allocation == "unshared":
-        if len(settings["chunks"]) != 2:
-            raise UserError(f"allocation unshared divides the layers for two iterations, not {len(settings['chunks'])}")
-        settings["shared"] = False
-    return (*allocate(allocation, num_layers), settings)

@@ -1,4 +1,4 @@
-"""A run's configuration from its arch, size, data and overrides; its identity; and the window that a size brings."""
+"""A run's configuration from its arch, size, data and overrides, and its identity (hash)."""
 
 from __future__ import annotations
 
@@ -7,113 +7,145 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from hybridlab.config.loading import Layer, check, load_preset, merge, parse_setting, preset_names
-from hybridlab.config.recurrence import place_recurrence
+from hybridlab.config.edits import PlanEdit, TopEntropy
+from hybridlab.config.loading import (
+    Layer,
+    check,
+    is_preset,
+    load_preset,
+    merge,
+    parse_setting,
+    preset_name,
+    preset_names,
+)
+from hybridlab.config.maps import LearnedMap
+from hybridlab.config.mistakes import unknown_names
+from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.shared import (
+    AT_THE_TOP,
+    GrowthTimes,
+    Shared,
+    WithRecurrence,
+    asked_for,
+    move_growth,
+    move_window,
+)
+from hybridlab.config.types import Window
 from hybridlab.errors import UserError
+from hybridlab.plan.edits import edited_plan
+from hybridlab.registry import nearest
 
 NUMERICS_VERSION = 1
-"""Bumped by hand when the same configuration gives other numbers than before, so that old runs are not reused."""
-
-WINDOWED_KINDS = ("window", "rule", "mixed")
-GROWING_KINDS = ("entropy-growth",)
-GROWTH_TIMES = ("start_step", "interval", "fade_steps")
+"""Increased by hand when the same configuration gives different numbers, so that old runs are not reused."""
 
 
 def resolve(
-    arch: str, size: str, data: str | None = None, layers: Iterable[Layer] = (), settings: Iterable[str] = ()
+    arch: str,
+    size: str,
+    data: str | None = None,
+    layers: Iterable[Layer] = (),
+    settings: Iterable[str] = (),
+    base: Layer | None = None,
 ) -> RunConfig:
-    """The checked configuration of `--arch`, `--size`, `--data`, further layers and `--set` texts, in this order.
+    """The checked configuration from the size, the arch, the data, further layers and `--set` texts, in this order.
 
-    A size brings its own window w (512 in ConSA's models, 8 in tiny); `window: w` at the top overrides it, and the
-    map takes it where it has none of its own. In the same way a size brings the times of a growth (`growth:`), which a
-    controller that grows takes where it has none. An arch that recurs says how it divides the size's layers
-    (`recurrence:`), which gives the shape its layers and the plan its loop (config/recurrence.py).
+    Later ones override earlier ones. arch, size: the name of a preset, or the path of a YAML file. base: replaces the
+    preset of the size. For `window`, `growth` and `recurrence` see config/shared.py and config/recurrence.py.
     """
-    named = Layer({"arch": arch, "size": size})
-    stack = [load_preset("size", size), load_preset("arch", arch), named]
+    named = Layer({"arch": preset_name(arch), "size": preset_name(size)})
+    stack = [load_preset("size", size) if base is None else base, load_preset("arch", arch), named]
     if data is not None:
         stack.append(data_layer(data))
     stack += [*layers, *(_setting(text) for text in settings)]
-    return check(RunConfig, _place_growth(place_recurrence(_place_window(merge(*stack)))))
+    layer = _divided(move_window(merge(*stack), stack), stack)
+    config = check(RunConfig, layer, AT_THE_TOP)
+    _check_structure(config, layer)
+    return config
+
+
+class _Written(RunConfig):
+    """The names that a configuration may contain, before the shared settings are moved."""
+
+    window: Window | None = None
+    growth: GrowthTimes | None = None
+    recurrence: Recurrence | None = None
+
+
+def check_names(layer: Layer) -> None:
+    """UserError for the first unknown name in a part of a configuration, with its origin and the nearest known name."""
+    for path, known in unknown_names(_Written, layer.values):
+        name, origin = ".".join(map(str, path)), layer.origin(path)
+        hint = nearest(str(path[-1]), known, f"known here: {', '.join(known)}")
+        raise UserError(f"{origin + ': ' if origin else ''}{name} is not a known setting; {hint}")
+
+
+def _divided(layer: Layer, stack: list[Layer]) -> Layer:
+    """The settings, with `window`, `growth` and `recurrence` moved into the parts that use them."""
+    layer = keep_one_loop(layer, asked_for(stack, "recurrence"))
+    layer = move_growth(layer, check(Shared, layer).growth, stack)
+    if "recurrence" in layer.values:
+        recurrence = check(WithRecurrence, layer).recurrence
+        layer = expand_recurrence(layer, recurrence, asked_for(stack, "shape", "layers"))
+    return Layer({name: value for name, value in layer.values.items() if name != "window"}, layer.origins)
+
+
+def _check_structure(config: RunConfig, layer: Layer) -> None:
+    """Raise UserError, with the origin, for a plan or a map that does not fit the shape."""
+    shape = config.shape
+    if not symbolic_layers(config.plan):
+        edited_plan(
+            shape.layers,
+            shape.heads,
+            config.plan,
+            shape.traits.parallel,
+            origin=lambda index: layer.origin(("plan", index)),
+        )
+    if isinstance(config.map, LearnedMap):
+        return
+    try:
+        config.map.attention_map(shape.layers, shape.kv_heads)
+    except UserError as error:
+        origin = layer.origin(("map", config.map.sized))
+        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
 
 
 def _setting(text: str) -> Layer:
-    """`--set`; a window asked for here must reach the map, so that one without windows refuses it."""
+    """The layer of a `--set`. Presets have their own options, so their names are refused."""
     name = text.partition("=")[0].strip()
     if name in ("arch", "size"):
-        raise UserError(f"--set {text}: use --{name}, which brings all of its settings")
-    return parse_setting(f"map.{text.strip()}" if name == "window" else text)
+        raise UserError(f"--set {text}: use --{name}, which sets everything that belongs to it")
+    if name == "extends":
+        raise UserError(f"--set {text}: only a file extends others; give that file with --config")
+    return parse_setting(text)
 
 
 def data_layer(data: str) -> Layer:
-    """`--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …)."""
-    if data in preset_names("data"):
+    """The layer of `--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …)."""
+    if is_preset("data", data):
         return load_preset("data", data)
     if ":" not in data and data != "embedded":
         known = ", ".join(preset_names("data"))
         raise UserError(
             f"--data {data}: neither a data preset ({known}) nor a source; "
-            "a source is embedded, text:PATH, jsonl:PATH, hub:NAME or shards:DIR"
+            "sources are embedded, text:PATH, jsonl:PATH, hub:NAME and shards:DIR"
         )
     return Layer({"data": {"source": data}}, {("data", "source"): f"--data {data}", (): f"--data {data}"})
 
 
-def _place_window(layer: Layer) -> Layer:
-    """Give the size's window to the map; where that has no windows, to the measurement of the tasks."""
-    values = dict(layer.values)
-    window = values.pop("window", None)
-    mapping = values.get("map")
-    if window is None or not isinstance(mapping, dict):
-        return Layer(values, layer.origins)
-    origins = {("map", "window"): layer.origin(("window",)), **layer.origins}
-    if mapping.get("kind") in WINDOWED_KINDS:
-        values["map"] = {"window": window, **mapping}
-    elif _has_tasks(values) and isinstance(values.get("evaluation", {}), dict):
-        values["evaluation"] = {"task_window": window, **values.get("evaluation", {})}
-    return Layer(values, origins)
-
-
-def _place_growth(layer: Layer) -> Layer:
-    """Give the size's growth times to a controller that grows, and its start to layers chosen by entropy."""
-    values = dict(layer.values)
-    growth, controller, edits = values.pop("growth", None), values.get("controller"), values.get("plan")
-    if growth is None and "growth" not in layer.values:
-        return Layer(values, layer.origins)
-    if not isinstance(growth, dict) or not set(growth) <= set(GROWTH_TIMES):
-        place = layer.origin(("growth",))
-        raise UserError(f"{place + ': ' if place else ''}growth {growth}: it takes {', '.join(GROWTH_TIMES)}")
-    if isinstance(controller, dict) and controller.get("kind") in GROWING_KINDS:
-        values["controller"] = {**growth, **controller}
-    if isinstance(edits, list) and all(isinstance(edit, dict) for edit in edits) and "start_step" in growth:
-        choices = symbolic_layers(edits)
-        values["plan"] = [
-            {**edit, "layers": {"step": growth["start_step"], **edit["layers"]}}
-            if edit.get("layers") in choices
-            else edit
-            for edit in edits
-        ]
-    return Layer(values, layer.origins)
-
-
-def _has_tasks(values: dict[str, Any]) -> bool:
-    data = values.get("data")
-    mix = data.get("mix") if isinstance(data, dict) else None
-    return isinstance(mix, dict) and mix.get("text", 1) != 1
-
-
 def identity(config: RunConfig) -> dict[str, Any]:
-    """What makes a run this run: all of its configuration but `runtime`, the names, and the numerics version.
+    """What a run's hash is computed from: its configuration without `runtime`, `arch` and `size`, and the numerics
+    version.
 
-    The parents are in it by their hashes, in `init.run` and in a learned map's `run`. What is not set (None) is left out,
-    so that a setting which comes later, with None for "as before", leaves the names of older runs as they are.
+    It contains the hashes of parents, in `init.run` and in the `run` of a learned map. Settings that are None are
+    omitted, so that adding a setting whose default is None does not change the hashes of older runs.
     """
     content = config.model_dump(mode="json", exclude={"runtime", "arch", "size"}, exclude_none=True)
     return {"numerics_version": NUMERICS_VERSION, **content}
 
 
 def run_hash(config: RunConfig) -> str:
-    """Sixteen hexadecimal digits that name the run."""
+    """Sixteen hexadecimal digits that identify the run."""
     canonical = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -123,11 +155,11 @@ def parents(config: RunConfig) -> list[str]:
     needed = [config.init.run] if config.init else []
     if config.map.kind == "learned":
         needed.append(config.map.run)
-    needed += [choice["top_entropy_of"] for choice in symbolic_layers(config.plan)]
+    needed += [choice.top_entropy_of for choice in symbolic_layers(config.plan)]
     return list(dict.fromkeys(needed))
 
 
-def symbolic_layers(edits: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The choices of layers in plan edits that another run's entropies decide."""
-    choices = [edit.get("layers") for edit in edits]
-    return [choice for choice in choices if isinstance(choice, dict) and "top_entropy_of" in choice]
+def symbolic_layers(edits: Iterable[PlanEdit]) -> list[TopEntropy]:
+    """The choices of layers, in plan edits, that depend on the entropies of another run."""
+    choices = [getattr(edit, "layers", None) for edit in edits]
+    return [choice for choice in choices if isinstance(choice, TopEntropy)]

@@ -1,10 +1,10 @@
-"""The base of every schema, and the kinds of numbers that stand in them."""
+"""The base classes of all schemas, and their number types."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(ge=1, le=10**12)]
@@ -19,6 +19,25 @@ Granularity = Literal["layer", "head-all", "head-single"]
 
 
 class Strict(BaseModel):
-    """No unknown keys, no silent conversions, no change after the check."""
+    """Base class: unknown keys and values of another type are errors, and an instance cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class AsWritten(Strict):
+    """Settings that are stored with only the keys that were written, without defaults.
+
+    A run's hash covers what is stored, so adding a setting later does not change the hashes of older runs.
+    """
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        dumped = dump(self)
+        return {name: dumped.get(name) for name in type(self).model_fields if name in self.model_fields_set}
+
+
+def members(union: Any) -> dict[str, type[BaseModel]]:
+    """Kind → model, for a union of models with the discriminator `kind`."""
+    if isinstance(union, type) and issubclass(union, BaseModel):
+        return {get_args(union.model_fields["kind"].annotation)[0]: union}
+    return {kind: model for choice in get_args(union) for kind, model in members(choice).items()}

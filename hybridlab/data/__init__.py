@@ -1,1 +1,1 @@
-"""Data: sources of documents, tokenizers, memory-mapped shards, synthetic tasks, and batches as functions of a step."""
+"""Data: sources of documents, tokenizers, memory-mapped shards, synthetic tasks, and the rows of training steps."""

@@ -1,6 +1,6 @@
-"""Batches as functions of (seed, step): nothing about the reader needs saving, and a resumed run sees the same data.
+"""The rows of training steps as functions of (seed, step): a resumed run sees the same data without saved state.
 
-Text comes in fixed windows of S tokens; every epoch is a permutation of all windows, so that each is seen once.
+Text is cut into windows of S tokens; every epoch is a permutation of all windows, so that each is seen once.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import RESERVED, TASKS, make_row
 from hybridlab.errors import UserError
 
-# First words of the seed sequences, so that no two uses of randomness share a stream.
+# First words of the seed sequences, so that each use of randomness has its own stream.
 _ORDER, _TASK, _EVALUATION = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class Batch:
-    """tokens (R, S) int64; weights (R, S) float32, the weight of each token as a target (the first is never one)."""
+class Rows:
+    """Rows from which an objective makes inputs and targets.
+
+    tokens: (R, S) int64. weights: (R, S) float32, the weight of each token in the loss; 0 for the first of a row, which
+    is not predicted.
+    """
 
     tokens: np.ndarray
     weights: np.ndarray
 
 
 class Windows:
-    """All whole windows of `length` tokens in a list of shards; a window never crosses shards."""
+    """All complete windows of `length` tokens in a list of shards. A window lies within one shard."""
 
     def __init__(self, shards: list[np.ndarray], length: int) -> None:
         self.shards, self.length = shards, length
@@ -44,12 +48,12 @@ class Windows:
 
 
 def steps_seen(before: Training, now: Training) -> int:
-    """Steps of `now` that cover the rows which `before`, and what it skipped, has read."""
+    """Number of steps of `now` that read as many rows as `before` has read or skipped."""
     return -(-(before.steps + (before.skip_steps or 0)) * before.rows // now.rows)
 
 
 class Batches:
-    """The training batches of a run."""
+    """The rows of a run's training steps."""
 
     def __init__(self, corpus: Corpus, data: Data, training: Training, vocab: int) -> None:
         self.seed, self.length, self.skipped = training.seed, training.seq_len, training.skip_steps or 0
@@ -70,8 +74,8 @@ class Batches:
                     f"{training.seq_len}; give more text or lower training.seq_len"
                 )
 
-    def batch(self, step: int) -> Batch:
-        """The batch of optimizer step `step` (0-based): text rows first, then each task."""
+    def rows(self, step: int) -> Rows:
+        """The rows of optimizer step `step` (0-based): text first, then each task."""
         step += self.skipped
         tokens = np.empty((sum(self.counts.values()), self.length), dtype=np.int64)
         weights = np.zeros(tokens.shape, dtype=np.float32)
@@ -87,11 +91,12 @@ class Batches:
                 weights[row, made.answers] = self.task_weight
                 row += 1
         weights[:, 0] = 0.0
-        return Batch(tokens, weights)
+        return Rows(tokens, weights)
 
     def _text(self, index: int) -> np.ndarray:
-        epoch, place = divmod(index, len(self.windows))
-        return self.windows[int(_permutation(self.seed, epoch, len(self.windows))[place])]
+        """Text row number `index` of the run: the tokens (S,) of a window."""
+        epoch, position = divmod(index, len(self.windows))
+        return self.windows[int(_permutation(self.seed, epoch, len(self.windows))[position])]
 
 
 @lru_cache(maxsize=4)
@@ -100,12 +105,12 @@ def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
 
 
 def task_generator(number: int, row: int) -> np.random.Generator:
-    """The randomness of a row used for evaluation: the same rows for every run, never those of training."""
+    """The generator of an evaluation row: the same for every run, and different from all training rows."""
     return np.random.default_rng((_EVALUATION, number, row))
 
 
 def row_counts(data: Data, rows: int) -> dict[str, int]:
-    """Rows of each kind in a batch: the shares by largest remainder, the same in every step."""
+    """Rows of each kind in a batch: the shares of `data.mix`, rounded by largest remainder."""
     shares = {"text": data.mix.text, **{task: getattr(data.mix, task) for task in TASKS}}
     counts = {name: int(share * rows) for name, share in shares.items()}
     by_remainder = sorted(shares, key=lambda name: counts[name] - shares[name] * rows)
@@ -114,13 +119,13 @@ def row_counts(data: Data, rows: int) -> dict[str, int]:
     for name, share in shares.items():
         if share > 0 and counts[name] == 0:
             raise UserError(
-                f"data.mix.{name} = {share:g} of {rows} rows is no row at all; raise it, or tokens_per_step"
+                f"data.mix.{name} = {share:g} of {rows} rows rounds to zero rows; raise it, or tokens_per_step"
             )
     return counts
 
 
 def check_vocabulary(corpus: Corpus, data: Data, vocab: int) -> None:
-    """Refuse a model whose vocabulary does not hold the tokenizer's ids (and the tasks' reserved ones)."""
+    """UserError if the model's vocabulary is too small for the tokenizer and the reserved ids of the tasks."""
     reserved = RESERVED if data.mix.text < 1 else 0
     if corpus.vocab + reserved > vocab:
         tasks = f" and the {reserved} reserved for the tasks" if reserved else ""

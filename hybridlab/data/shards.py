@@ -1,4 +1,4 @@
-"""Tokenised corpora as memory-mapped shards, prepared once and checked whenever they are opened.
+"""Tokenised corpora as memory-mapped shards, prepared once and checked each time they are opened.
 
 A prepared folder holds `tokenizer.json`, `train-00000.bin …`, `validation-00000.bin …` (little-endian token ids) and
 `meta.json`, written last. Document i goes to validation when i is a multiple of round(1 / validation_fraction).
@@ -33,13 +33,13 @@ SPLITS = ("train", "validation")
 _META = ("format", "dtype", "tokenizer", "splits", "documents", "fingerprint", "source")
 _DTYPES = ("<u2", "<u4")
 _VERIFIED_BYTES = 4 * 2**30
-"""Shards up to this size in all are checked against their digests whenever a run opens them; it takes seconds."""
+"""A run that opens a corpus verifies the digests of its shards up to this total size, which takes seconds."""
 _DOCUMENTS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """An opened prepared folder. `train` and `validation` are lists of memory-mapped 1-d arrays of token ids."""
+    """An opened folder of prepared data. train, validation: the shards, memory-mapped 1-d arrays of token ids."""
 
     folder: Path
     meta: dict[str, Any]
@@ -49,47 +49,50 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all tokens and of the tokenizer: what a model can see of the data."""
+        """A digest of all tokens and of the tokenizer."""
         return self.meta["fingerprint"]
 
     @property
     def vocab(self) -> int:
+        """Size of the tokenizer's vocabulary."""
         return self.meta["tokenizer"]["vocab"]
 
     def tokens(self, split: str) -> int:
+        """Number of tokens of a split."""
         return sum(shard["tokens"] for shard in self.meta["splits"][split]["shards"])
 
     def bytes_per_token(self, *splits: str) -> float:
-        """UTF-8 bytes of text per token of these splits, to turn a loss into bits per byte."""
+        """UTF-8 bytes of text per token of these splits, to convert a loss to bits per byte."""
         return sum(self.meta["splits"][s]["bytes"] for s in splits) / max(1, sum(self.tokens(s) for s in splits))
 
 
 def corpus_for(data: Data, cache: Path, report: Callable[[str], None] = lambda _: None) -> Corpus:
-    """The corpus of a configuration: opened where it is prepared already, prepared in `cache` where it is not."""
+    """Open the corpus of a configuration, after preparing it in `cache` if that has not been done yet."""
     kind, argument = split_source(data.source)
     if kind == "shards":
-        return _open_for_a_run(Path(argument).expanduser())
+        return _open_for_run(Path(argument).expanduser())
     folder = cache / _cache_key(data)
     if not (folder / "meta.json").exists():
         prepare(data, folder, report)
-    return _open_for_a_run(folder)
+    return _open_for_run(folder)
 
 
-def _open_for_a_run(folder: Path) -> Corpus:
+def _open_for_run(folder: Path) -> Corpus:
     size = sum(path.stat().st_size for path in folder.glob("*.bin"))
     return open_corpus(folder, verify=size <= _VERIFIED_BYTES)
 
 
 def _cache_key(data: Data) -> str:
-    asked = data.model_dump(mode="json", exclude={"mix", "task_loss_weight"})
-    content = json.dumps([FORMAT, asked, files_key(data.source)], sort_keys=True)
+    """Name of the folder of a prepared corpus: a digest of settings, file names, sizes and times."""
+    settings = data.model_dump(mode="json", exclude={"mix", "task_loss_weight"})
+    content = json.dumps([FORMAT, settings, files_key(data.source)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def prepare(data: Data, folder: Path, report: Callable[[str], None] = lambda _: None) -> None:
-    """Tokenise a source into `folder`, which appears whole or not at all. A folder that holds something is refused."""
+    """Tokenise a source into `folder`, which appears only when it is complete. UserError if it is not empty."""
     if split_source(data.source)[0] == "shards":
-        raise UserError(f"data source {data.source}: it is prepared already")
+        raise UserError(f"data source {data.source}: it is prepared already; use it as it is")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: the folder is not empty; choose another one with --out")
     partial = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
@@ -107,24 +110,25 @@ def _move_into_place(partial: Path, folder: Path) -> None:
             folder.rmdir()
         partial.rename(folder)
     except OSError:
-        # Another process prepared the same text in the meantime: its folder is as good as ours.
+        # Another process has prepared the same data in the meantime; then its folder is used.
         if not (folder / "meta.json").is_file():
             raise
 
 
 def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> None:
+    """Write shards, tokenizer.json and, last, meta.json."""
     period = max(2, round(1 / data.validation_fraction))
 
     def documents() -> Iterator[str]:
         return read_documents(data.source, data.field, data.max_documents)
 
-    def held_in() -> Iterator[str]:
+    def training_documents() -> Iterator[str]:
         return (text for i, text in enumerate(documents()) if i % period)
 
     report(f"tokenizer {data.tokenizer}")
-    tokenizer = make_tokenizer(data.tokenizer, held_in())
+    tokenizer = make_tokenizer(data.tokenizer, training_documents())
     vocab, end = vocabulary_size(tokenizer), end_token(tokenizer)
-    # A document that spells out the end-of-document token does not end there.
+    # The text of the end-of-document token inside a document is encoded as ordinary characters.
     tokenizer.encode_special_tokens = True
     dtype = np.dtype("<u2" if vocab <= 2**16 else "<u4")
     writers = {split: _ShardWriter(folder, split, dtype) for split in SPLITS}
@@ -136,9 +140,9 @@ def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> No
             count += 1
         report(f"{count:,} documents, {writers['train'].tokens:,} training tokens")
     if count == 0:
-        raise UserError(f"data source {data.source}: it holds no documents")
+        raise UserError(f"data source {data.source}: it has no documents; give another source")
     if not writers["train"].bytes and not writers["validation"].bytes:
-        raise UserError(f"data source {data.source}: all of its documents are empty")
+        raise UserError(f"data source {data.source}: all of its documents are empty; give another source")
     if count < 2:
         raise UserError(
             f"data source {data.source}: one short document cannot be split into training and validation; "
@@ -178,6 +182,7 @@ class _ShardWriter:
         self.digest, self.in_shard = hashlib.sha256(), 0
 
     def add(self, ids: list[int], num_bytes: int) -> None:
+        """Append the token ids of a document of so many UTF-8 bytes."""
         raw = np.asarray(ids, dtype=self.dtype).tobytes()
         self.file.write(raw)
         self.digest.update(raw)
@@ -193,17 +198,18 @@ class _ShardWriter:
         self.shards.append({"file": self.name, "tokens": self.in_shard, "sha256": self.digest.hexdigest()})
 
     def close(self) -> dict[str, Any]:
+        """Finish the last shard; returns the entry of the split in meta.json."""
         self._finish()
         return {"bytes": self.bytes, "shards": self.shards}
 
 
 def open_corpus(folder: Path, verify: bool = False) -> Corpus:
-    """Open a prepared folder. Sizes are always checked; with `verify` every digest is."""
+    """Open a folder of prepared data. Sizes of shards are always checked, with `verify` also their digests."""
     try:
         meta = read_object(folder / "meta.json", "data folder", _META, "prepare the data again")
     except FileNotFoundError:
         raise UserError(
-            f"{folder}: no meta.json, so this is no prepared data; make it with `hybridlab data prepare`"
+            f"{folder}: no meta.json, so this is not prepared data; make it with `hybridlab data prepare`"
         ) from None
     if meta["format"] != FORMAT or meta["dtype"] not in _DTYPES:
         raise UserError(f"{folder}/meta.json: its format is not {FORMAT}; prepare the data again")
@@ -222,18 +228,18 @@ def open_corpus(folder: Path, verify: bool = False) -> Corpus:
 
 def _open_split(folder: Path, meta: dict[str, Any], split: str, verify: bool) -> list[np.ndarray]:
     dtype = np.dtype(meta["dtype"])
-    arrays = []
+    arrays: list[np.ndarray] = []
     for shard in meta["splits"][split]["shards"]:
         path = folder / shard["file"]
-        wanted = shard["tokens"] * dtype.itemsize
+        expected = shard["tokens"] * dtype.itemsize
         actual = path.stat().st_size if path.is_file() else -1
-        if actual != wanted:
-            found = "is missing" if actual < 0 else f"has {actual} bytes, but meta.json says {wanted}"
-            raise UserError(f"{path}: the shard {found}; prepare the data again")
-        if wanted == 0:
+        if actual != expected:
+            problem = "is missing" if actual < 0 else f"has {actual} bytes, but meta.json says {expected}"
+            raise UserError(f"{path}: the shard {problem}; prepare the data again")
+        if expected == 0:
             continue
         array = np.memmap(path, dtype=dtype, mode="r")
-        if verify and hashlib.sha256(array).hexdigest() != shard["sha256"]:
+        if verify and hashlib.sha256(array.data).hexdigest() != shard["sha256"]:
             raise UserError(f"{path}: the shard is damaged (its digest is not the one in meta.json); prepare it again")
         arrays.append(array)
     return arrays
@@ -246,7 +252,7 @@ def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What a prepared folder holds, after checking every digest."""
+    """A summary of a folder of prepared data, after verifying every digest."""
     corpus = open_corpus(folder, verify=True)
     first = corpus.train[0][:24].tolist() if corpus.train else []
     return {

@@ -1,9 +1,10 @@
-"""Sources of documents, always in the same order.
+"""Sources of documents, which are always read in the same order.
 
-embedded      the Python standard library's own source files on this machine: real text, at hand without a network
+embedded      the source files of the Python standard library on this machine: real text without a download
 text:PATH     a text file, or a folder of .txt and .md files; a long file is cut at line ends into documents
-jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files); `field` names the text
+jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files); `data.field` names the field of the text
 hub:NAME      a dataset of the Hugging Face hub (or a local dataset folder), streamed; hub:NAME:CONFIG picks a config
+shards:DIR    a folder made by `hybridlab data prepare` (data/shards.py)
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from hybridlab.errors import UserError
 
 KINDS = ("embedded", "text", "jsonl", "hub", "shards")
 LONG_DOCUMENT = 32_768
-"""Characters; a longer text file becomes several documents, so that a single file can be split for validation."""
+"""Characters; a longer text file is cut into several documents, so that one file can be split for validation."""
 
 _NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtledemo", "test", "tests", "__pycache__"}
 
 
 def split_source(source: str) -> tuple[str, str]:
-    """Kind and argument of a source; an unknown kind is refused."""
+    """Kind and argument of a source; UserError for an unknown kind."""
     kind, _, argument = source.partition(":")
     if kind not in KINDS or (kind == "embedded") == bool(argument):
-        raise UserError(f"data source {source!r}: a source is embedded, text:PATH, jsonl:PATH, hub:NAME or shards:DIR")
+        raise UserError(
+            f"data source {source!r}: a source must be embedded, text:PATH, jsonl:PATH, hub:NAME or shards:DIR"
+        )
     return kind, argument
 
 
 def read_documents(source: str, field: str = "text", max_documents: int | None = None) -> Iterator[str]:
-    """The documents of a source, in a fixed order."""
+    """The documents of a source, in a fixed order; at most `max_documents`."""
     kind, argument = split_source(source)
     if kind == "hub":
         documents = _hub_documents(argument, field)
@@ -46,7 +49,7 @@ def read_documents(source: str, field: str = "text", max_documents: int | None =
 
 
 def source_files(source: str) -> list[Path]:
-    """The files that a local source reads, in order; none for hub."""
+    """The files of a local source, in the order of reading; none for hub."""
     kind, argument = split_source(source)
     if kind == "embedded":
         root = Path(sysconfig.get_paths()["stdlib"])
@@ -59,7 +62,7 @@ def source_files(source: str) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise UserError(f"data source {source}: there is no such file or folder")
+        raise UserError(f"data source {source}: there is no such file or folder; give another path")
     files = sorted(p for p in path.rglob("*") if p.suffix in endings and p.is_file())
     if not files:
         raise UserError(f"data source {source}: the folder has no {' or '.join(endings)} file")
@@ -67,7 +70,7 @@ def source_files(source: str) -> list[Path]:
 
 
 def files_key(source: str) -> str:
-    """Changes when a file of a local source does: a digest of names, sizes and times."""
+    """A digest of names, sizes and modification times of the files of a local source."""
     digest = hashlib.sha256()
     for path in source_files(source):
         stat = path.stat()
@@ -76,10 +79,10 @@ def files_key(source: str) -> str:
 
 
 def _text_documents(path: Path, cut: bool) -> Iterator[str]:
-    # The library's own files are ours to read as they are; a user's file is checked.
+    # Files of a user must be UTF-8; those of the standard library are read with replacements.
     text = _read_text(path) if cut else path.read_text(encoding="utf-8", errors="replace")
     if cut and not text.strip():
-        raise UserError(f"{path}: the file holds no text")
+        raise UserError(f"{path}: the file has no text; give another file")
     if not cut or len(text) <= LONG_DOCUMENT:
         if text.strip():
             yield text
@@ -99,9 +102,9 @@ def _read_text(path: Path) -> str:
         raw = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: it cannot be read ({error.strerror})") from None
-    place = raw.find(b"\0")
-    if place >= 0:
-        raise UserError(f"{path}: byte {place} is zero, so this is a binary file; give a text file in UTF-8")
+    zero = raw.find(b"\0")
+    if zero >= 0:
+        raise UserError(f"{path}: byte {zero} is zero, so this is a binary file; give a text file in UTF-8")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -111,29 +114,30 @@ def _read_text(path: Path) -> str:
 
 
 def _jsonl_documents(path: Path, field: str) -> Iterator[str]:
-    found = False
+    empty = True
     try:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
                 yield _text_of(line, field, f"{path}:{number}")
-                found = True
+                empty = False
     except UnicodeDecodeError:
         raise UserError(f"{path}: this is not UTF-8 text; a jsonl source holds one JSON object per line") from None
-    if not found:
-        raise UserError(f"{path}: the file holds no lines")
+    if empty:
+        raise UserError(f"{path}: the file has no lines; give one JSON object per line")
 
 
-def _text_of(line: str, field: str, place: str) -> str:
+def _text_of(line: str, field: str, origin: str) -> str:
+    """The text in one line of a jsonl source. origin: file and line, for messages."""
     try:
         record = json.loads(line)
         json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: this line is not JSON in UTF-8 ({str(error)[:80]})") from None
+        raise UserError(f"{origin}: this line is not JSON in UTF-8 ({str(error)[:80]})") from None
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
         names = ", ".join(record) if isinstance(record, dict) else "not an object"
-        raise UserError(f"{place}: no text in field {field!r} (it has: {names}); name it with --set data.field=NAME")
+        raise UserError(f"{origin}: no text in field {field!r} (it has: {names}); name it with --set data.field=NAME")
     return record[field]
 
 
@@ -152,6 +156,6 @@ def _hub_documents(argument: str, field: str) -> Iterator[str]:
             yield record[field]
     except UserError:
         raise
-    except Exception as error:  # the library raises its own, network and file errors alike
+    except Exception as error:  # the library raises errors of many types, for network and files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"hub:{argument}: the dataset cannot be read ({reason[:160]})") from None

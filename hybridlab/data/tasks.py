@@ -1,12 +1,12 @@
-"""Synthetic tasks that an unmodified decoder learns in a minute: one-token facts, looked up in one hop.
+"""Synthetic tasks that a small decoder learns in a minute: look up one-token facts earlier in the sequence.
 
 A fact F(key, value) is one token; a query is the token Q(key), and the token after it is the answer V(value) of the
-last fact about that key. All symbols live in a block of reserved ids above the tokenizer's vocabulary. A fact is asked
-for once: an earlier answer would stand nearer than the fact and give it away to a model that cannot see that far.
+last fact about that key. All tokens are in a block of reserved ids above the tokenizer's vocabulary. Each fact is
+queried once: with two queries, the second could be answered from the nearer first answer instead of the fact.
 
-retrieval: facts and queries in random order, so that answers lie both inside and outside a window (chance 1/8).
+retrieval: facts and queries in random order, so that facts are both inside and outside a window (chance 1/8).
 assignment: five facts with different values, 0 to 64 filler tokens, then five queries in random order; a five-way
-choice. Only the first query of an episode is measured (chance 1/5): the values differ, so later ones can be narrowed.
+choice. Only the first query of an episode is measured (chance 1/5): each answer rules out a value for the later ones.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NUM_KEYS = 8
 NUM_VALUES = 8
 NUM_FILLERS = 16
 RESERVED = 128
-"""Ids that the tasks take above the tokenizer's vocabulary."""
+"""Number of ids of the tasks, above the tokenizer's vocabulary."""
 
 TASKS = ("retrieval", "assignment")
 CHANCE = {"retrieval": 1 / NUM_VALUES, "assignment": 1 / 5}
 _ASSIGNED = 5
 _MAX_FILLERS = 64
 _ASK_EARLY = 0.2
-"""Chance of a query while fewer than eight facts wait: 58 % of the distances are then below 16, 36 % below 8."""
+"""Probability of a query while fewer than eight facts wait: 58 % of the distances are then below 16, 36 % below 8."""
 
 _QUERY = NUM_KEYS * NUM_VALUES
 _VALUE = _QUERY + NUM_KEYS
@@ -35,9 +35,9 @@ _FILLER = _VALUE + NUM_VALUES
 
 @dataclass(frozen=True)
 class TaskRow:
-    """tokens (S,) without the vocabulary's offset; answers (A,): positions of the answer tokens in the row;
-    distances (A,): from each query token back to the fact that decides it; a window w holds it iff distance < w;
-    options (A, O): the tokens that each answer is chosen from; open (A,): True where no earlier answer rules one out."""
+    """tokens (S,): ids without the offset of the vocabulary. answers (A,): positions of the answer tokens. distances
+    (A,): from each query back to its fact; a window w contains the fact if distance < w. options (A, O): the tokens
+    among which each answer is chosen. open (A,): True if no earlier answer has ruled out an option."""
 
     tokens: np.ndarray
     answers: np.ndarray
@@ -66,6 +66,8 @@ def make_row(task: str, length: int, rng: np.random.Generator) -> TaskRow:
 
 
 class _Row:
+    """A row in the making. waiting: key → (value, position) of the facts that have not been queried yet."""
+
     def __init__(self, length: int) -> None:
         self.tokens = np.zeros(length, dtype=np.int64)
         self.used = 0
@@ -88,8 +90,9 @@ class _Row:
         self._add(key * NUM_VALUES + value)
 
     def query(self, key: int, values: np.ndarray, is_open: bool) -> None:
-        value, place = self.waiting.pop(key)
-        self.distances.append(self.used - place)
+        """A query and its answer, one of V(values). is_open: see `TaskRow.open`."""
+        value, position = self.waiting.pop(key)
+        self.distances.append(self.used - position)
         self._add(_QUERY + key)
         self.answers.append(self.used)
         self.options.append([_VALUE + int(v) for v in values])
@@ -97,12 +100,13 @@ class _Row:
         self._add(_VALUE + value)
 
     def fill(self, rng: np.random.Generator, count: int | None = None) -> None:
+        """Add `count` random filler tokens, or fill up the row."""
         for token in rng.integers(NUM_FILLERS, size=min(self.room, self.room if count is None else count)):
             self._add(_FILLER + int(token))
 
 
 def _fill_retrieval(row: _Row, rng: np.random.Generator) -> None:
-    """Up to eight facts wait at any time; which one is asked next is random, so waiting times vary widely."""
+    """Up to eight facts wait for their query; the next is chosen at random, so that distances vary widely."""
     while row.room >= 2:
         waiting = sorted(row.waiting)
         full = len(waiting) == NUM_KEYS
@@ -115,6 +119,7 @@ def _fill_retrieval(row: _Row, rng: np.random.Generator) -> None:
 
 
 def _add_episode(row: _Row, rng: np.random.Generator) -> None:
+    """One episode of the task assignment."""
     keys, values = rng.permutation(NUM_KEYS)[:_ASSIGNED], rng.permutation(NUM_VALUES)[:_ASSIGNED]
     for key, value in zip(keys, values, strict=True):
         row.fact(int(key), int(value))

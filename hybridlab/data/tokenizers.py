@@ -1,7 +1,7 @@
 """Tokenizers, all as objects of the `tokenizers` library.
 
-byte          256 byte tokens and an end-of-document token: fits any text, no training
-bpe:SIZE      byte-level BPE trained here on the source, SIZE tokens in all
+byte          256 byte tokens and an end-of-document token: for any text, without training
+bpe:SIZE      byte-level BPE, trained on the source; SIZE tokens with bytes and end of document
 file:PATH     a tokenizer.json, or a folder that holds one
 hub:NAME      a tokenizer of the Hugging Face hub
 """
@@ -20,11 +20,11 @@ from hybridlab.errors import UserError
 END = "<|end|>"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 _TRAINING_CHARACTERS = 32_000_000
-"""BPE merges settle long before this much text."""
+"""BPE is trained on at most this much text; more would hardly change its merges."""
 
 
 def make_tokenizer(spec: str, documents: Iterable[str]) -> Tokenizer:
-    """The tokenizer that a specification names; `documents` are read only where one is trained."""
+    """The tokenizer of a specification. documents: the training text of bpe, not read for other kinds."""
     kind, _, argument = spec.partition(":")
     if kind == "byte" and not argument:
         return _byte_level(_byte_vocabulary())
@@ -34,7 +34,7 @@ def make_tokenizer(spec: str, documents: Iterable[str]) -> Tokenizer:
         return load_tokenizer(Path(argument).expanduser())
     if kind == "hub" and argument:
         return _from_hub(argument)
-    raise UserError(f"tokenizer {spec!r}: it is byte, bpe:SIZE, file:PATH or hub:NAME")
+    raise UserError(f"tokenizer {spec!r}: it must be byte, bpe:SIZE, file:PATH or hub:NAME")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -43,42 +43,43 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if not path.is_file():
         raise UserError(f"tokenizer {path}: there is no such file; a folder must hold a tokenizer.json")
     try:
-        return _whole(Tokenizer.from_file(str(path)))
+        return _without_cuts(Tokenizer.from_file(str(path)))
     except Exception as error:  # the library raises bare Exceptions
         raise UserError(f"tokenizer {path}: this is not a tokenizer.json ({error})") from None
 
 
-def _whole(tokenizer: Tokenizer) -> Tokenizer:
-    """Without truncation and padding, which a file may have switched on and which would cut documents."""
+def _without_cuts(tokenizer: Tokenizer) -> Tokenizer:
+    """Switch off truncation and padding, which would change documents."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def end_token(tokenizer: Tokenizer) -> int:
-    """The id that stands between documents."""
+    """The id of the token that ends a document."""
     for name in _END_NAMES:
         token = tokenizer.token_to_id(name)
         if token is not None:
             return token
-    raise UserError(f"tokenizer: it has no end-of-document token; one of {', '.join(_END_NAMES)} is needed")
+    raise UserError(f"tokenizer: it has no end-of-document token; it must have one of {', '.join(_END_NAMES)}")
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """One more than the largest id, so that every id fits (a vocabulary may have holes)."""
+    """The largest id plus one; some ids may be unused."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if not vocabulary:
-        raise UserError("tokenizer: its vocabulary is empty")
+        raise UserError("tokenizer: its vocabulary is empty; use another tokenizer")
     return max(vocabulary.values()) + 1
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """What identifies a tokenizer: a digest of its whole definition."""
+    """A digest of the whole definition of a tokenizer."""
     content = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _byte_vocabulary() -> dict[str, int]:
+    """The end-of-document token and the 256 bytes, with their ids."""
     return {END: 0} | {letter: i + 1 for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 
 
@@ -98,7 +99,7 @@ def _trained(size: int, documents: Iterable[str]) -> Tokenizer:
     smallest = len(_byte_vocabulary())
     if size < smallest:
         raise UserError(
-            f"tokenizer bpe:{size}: {smallest} tokens are the bytes and the end; use bpe:{smallest} or more"
+            f"tokenizer bpe:{size}: bytes and end of document need {smallest} tokens; use bpe:{smallest} or more"
         )
     tokenizer = Tokenizer(models.BPE())
     _make_byte_level(tokenizer)
@@ -113,6 +114,7 @@ def _trained(size: int, documents: Iterable[str]) -> Tokenizer:
 
 
 def _first_characters(documents: Iterable[str], limit: int) -> Iterable[str]:
+    """The documents up to `limit` characters in all."""
     for document in documents:
         if limit <= 0:
             return
@@ -122,7 +124,7 @@ def _first_characters(documents: Iterable[str], limit: int) -> Iterable[str]:
 
 def _from_hub(name: str) -> Tokenizer:
     try:
-        return _whole(Tokenizer.from_pretrained(name))
+        return _without_cuts(Tokenizer.from_pretrained(name))
     except Exception as error:  # the library raises bare Exceptions
         reason = str(error).splitlines()[0][:160]
         raise UserError(f"tokenizer hub:{name}: it cannot be fetched ({reason}); use file:PATH offline") from None

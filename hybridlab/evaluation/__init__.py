@@ -1,1 +1,1 @@
-"""What a trained model is worth: loss and perplexity, retrieval, and the causality probe that comes before any number."""
+"""Evaluation of a trained model: loss, perplexity, synthetic tasks, and the causality probe that precedes them."""

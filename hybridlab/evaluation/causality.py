@@ -1,9 +1,10 @@
-"""The causality probe: no logit may change when a later token does. It runs before any number of a decoder is recorded.
+"""The causality probe: no logit may depend on a later token. It runs before any result of a model is recorded.
 
     hybridlab eval RUN
 
-A model that sees the future has a splendid loss; nothing in a loss curve tells. So the probe changes one token at
-several places of several lengths and demands that all earlier logits stay as they were (fp32, to rounding).
+A model that sees later tokens has a very low loss, and the loss curve does not show the leak. The probe changes one
+token at several positions, in sequences of several lengths, and checks that all earlier logits stay the same (in fp32,
+up to rounding).
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import torch
 
 from hybridlab.errors import RunFailed
 from hybridlab.evaluation.rows import chunks
-from hybridlab.models.decoder import Decoder, Taps
+from hybridlab.models.decoder import Decoder
+from hybridlab.models.taps import Taps
 
 TOLERANCE = 1e-4
-"""Relative to the largest logit. Rounding gives about 1e-7; a leak of any use to a model is far above."""
+"""Relative to the largest logit. Rounding gives about 1e-7, a leak that changes the loss far more."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """The worst change of an earlier logit, relative to the largest logit, and where it was seen."""
+    """The largest change of an earlier logit, relative to the largest logit, and its position."""
 
     change: float
     changed_token: int
@@ -32,23 +34,24 @@ class Leak:
 
 
 def worst_leak(model: Decoder, lengths: tuple[int, ...], seed: int = 0, taps: Taps | None = None) -> Leak:
-    """Change tokens one at a time and find the largest effect on an earlier position."""
+    """Change tokens one at a time; returns the largest effect on an earlier position."""
     generator = torch.Generator().manual_seed(seed)
     worst = Leak(0.0, 0, 0, 0)
     for length in lengths:
         ids = torch.randint(model.shape.vocab, (length,), generator=generator)
         asked = {1, 2, 3, length // 3, length // 2, 2 * length // 3, length - 2, length - 1}
-        places = torch.tensor(sorted(asked & set(range(1, length))))
+        positions = torch.tensor(sorted(asked & set(range(1, length))))
         before = _logits(model, ids[None], taps)
         scale = before.abs().max().clamp_min(1e-12)
-        for part in chunks(places, model, length):
+        for part in chunks(positions, model, length):
             rows = ids.repeat(len(part), 1)
             other = 1 + torch.randint(model.shape.vocab - 1, (len(part),), generator=generator)
             rows[torch.arange(len(part)), part] = (ids[part] + other) % model.shape.vocab
             change = (_logits(model, rows, taps) - before).abs().amax(-1) / scale
-            for place, row in zip(part.tolist(), change.nan_to_num(float("inf")), strict=True):
-                if float(row[:place].max()) > worst.change:
-                    worst = Leak(float(row[:place].max()), place, int(row[:place].argmax()), length)
+            for position, row in zip(part.tolist(), change.nan_to_num(float("inf")), strict=True):
+                earlier = row[:position]
+                if float(earlier.max()) > worst.change:
+                    worst = Leak(float(earlier.max()), position, int(earlier.argmax()), length)
     return worst
 
 
@@ -58,9 +61,9 @@ def _logits(model: Decoder, rows: torch.Tensor, taps: Taps | None) -> torch.Tens
 
 
 def require_causal(model: Decoder, length: int, kernels: Sequence[str] = ("auto",), taps: Taps | None = None) -> float:
-    """Raise where a later token reaches an earlier logit; returns the largest relative change seen (rounding).
+    """The largest relative change of an earlier logit, from rounding; RunFailed if it is a leak.
 
-    kernels: those that the measurement runs; each is probed.
+    kernels: all that the evaluation uses; each is probed.
     """
     lengths = tuple(sorted({2, 3, length // 2 + 1, length} - {0, 1}))
     chosen, worst = model.kernel, 0.0
@@ -71,8 +74,8 @@ def require_causal(model: Decoder, length: int, kernels: Sequence[str] = ("auto"
             if not leak.change <= TOLERANCE:
                 raise RunFailed(
                     f"causality probe, kernel {kernel}: changing token {leak.changed_token} of {leak.length} moves the "
-                    f"logits at position {leak.seen_at} by {leak.change:.2g} of their scale; the model sees the future, "
-                    "so nothing is recorded"
+                    f"logits at position {leak.seen_at} by {leak.change:.2g} of their scale; "
+                    "the model sees the future, so nothing is recorded"
                 )
             worst = max(worst, leak.change)
     finally:

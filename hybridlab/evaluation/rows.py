@@ -1,4 +1,4 @@
-"""How many sequences an evaluation runs at once: logits are by far its largest tensor."""
+"""The number of sequences in a batch of an evaluation, limited by the size of the logits, its largest tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_ROWS = 32
 
 
 def chunks(items: Any, model: Decoder, length: int) -> Iterator[Any]:
-    """Slices of a list or array, so small that the logits of each fit into a gibibyte (one row at least)."""
+    """Slices of a list or array, of at least one row, whose logits fit into a gibibyte."""
     rows = max(1, min(_MOST_ROWS, _MOST_LOGITS // (length * model.shape.vocab)))
     for start in range(0, len(items), rows):
         yield items[start : start + rows]

@@ -1,1 +1,1 @@
-"""The model zoo: blocks, attention kinds and kernels, the executor of plans, import from Hugging Face folders."""
+"""The models: blocks, attention and its kernels, the executor of plans, KV cache, import from Hugging Face folders."""

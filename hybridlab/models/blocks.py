@@ -1,28 +1,27 @@
-"""The blocks of the model zoo: norms, rotary positions, attention and MLP, made from the traits of a shape.
+"""The blocks of the models: norms, rotary positions, attention and MLP, built from the traits of a shape.
 
-A block offers its two branches apart, each a pure function of the residual stream, because a plan may run either one
-alone, again, or for some heads only.
+A block has two separate branches, attention and MLP. Each is a pure function of the residual stream, because a plan
+may run either one alone, several times, or for some heads only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridlab.config.schema import Shape
-from hybridlab.models.attention import Attended, attend
-from hybridlab.models.cache import Slot
-from hybridlab.plan.attention_map import AttentionKind
-from hybridlab.plan.plan import Place
+from hybridlab.config.shape import Shape
+from hybridlab.models.attention import Attended, HeadGroup, attend
+from hybridlab.models.cache import VisitCache
+from hybridlab.plan.kinds import AttentionKind
+from hybridlab.plan.structure import Heads
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) · weight, computed in fp32 (Llama). Under autocast the result has autocast's type, so that the
-    projections that read it do not each convert it again."""
+    """x / rms(x) · weight, computed in fp32 (Llama). Under autocast the result has autocast's type: it is converted
+    once, not in every projection that reads it."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -35,7 +34,7 @@ class RMSNorm(nn.Module):
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
-    """The type that the next projection works in: autocast's where it is on, else x's own."""
+    """The type in which the next projection computes: autocast's if it is on, else that of x."""
     device = x.device.type
     autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if autocast else x.dtype
@@ -56,12 +55,12 @@ class LayerNorm(nn.Module):
 
 
 def make_norm(shape: Shape) -> nn.Module:
-    """The norm of a residual stream."""
+    """A norm of the residual stream, of the kind that the shape's family uses."""
     return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps)
 
 
 def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Tensor, Tensor]:
-    """cos and sin of shape (..., S, R) in fp32 for positions (..., S); channel i turns with channel i + R/2."""
+    """cos and sin of shape (..., S, R) in fp32 for positions (..., S); channels i and i + R/2 form a pair."""
     exponents = torch.arange(0, rotary_width, 2, device=positions.device, dtype=torch.float32) / rotary_width
     angles = positions[..., None].float() * (1.0 / base**exponents)
     angles = torch.cat((angles, angles), dim=-1)
@@ -69,55 +68,41 @@ def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Te
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of x (B, H, S, D) by tables (S, R) or (B, 1, S, R); channels from R on stay."""
+    """Rotary position embedding of x (B, H, S, D) by tables (S, R) or (B, 1, S, R); channels from R on stay as is."""
     width = cos.shape[-1]
     if width == 0:
         return x
-    turning, staying = x[..., :width], x[..., width:]
-    first, second = turning.chunk(2, dim=-1)
-    turned = turning * cos.to(x.dtype) + torch.cat((-second, first), dim=-1) * sin.to(x.dtype)
-    return turned if staying.shape[-1] == 0 else torch.cat((turned, staying), dim=-1)
+    rotary, rest = x[..., :width], x[..., width:]
+    first, second = rotary.chunk(2, dim=-1)
+    rotated = rotary * cos.to(x.dtype) + torch.cat((-second, first), dim=-1) * sin.to(x.dtype)
+    return rotated if rest.shape[-1] == 0 else torch.cat((rotated, rest), dim=-1)
 
 
 @dataclass(frozen=True)
-class Pass:
-    """What all visits of one forward pass share.
+class AttentionCall:
+    """The arguments of one attention visit, apart from the residual stream.
 
-    positions (S,) or (B, S). valid (B, S), segments (B, S): see `Visible`. gates: layer → z (K,) of its mixed heads.
-    factors: place → (h,), what the output of each query head of that visit is multiplied by before W_O. stride: how
-    many positions one entry of a cache stands for.
+    heads: the heads that run; kinds[i] is the kind of heads.kv[i]. positions: (S,) or (B, S). valid, segments: (B, S),
+    see `Visible`. gate: (K,) of these KV heads, see `HeadGroup`. factor: (h,), the output of each query head is
+    multiplied by it before W_O. cache: the keys and values stored by earlier calls; positions are then counted from
+    it, times stride, the number of positions per entry.
     """
 
+    heads: Heads
+    kinds: tuple[AttentionKind, ...]
     positions: Tensor
     kernel: str = "auto"
     valid: Tensor | None = None
     segments: Tensor | None = None
-    gates: dict[int, Tensor] | None = None
-    factors: dict[Place, Tensor] = field(default_factory=dict)
     need: str = "none"
+    gate: Tensor | None = None
+    factor: Tensor | None = None
+    cache: VisitCache | None = None
     stride: int = 1
 
 
-@dataclass(frozen=True)
-class Heads:
-    """The query heads of one visit, ascending, and the KV heads that serve them.
-
-    serving[i] is the place, among `kv`, of the KV head of query head i.
-    """
-
-    query: tuple[int, ...]
-    kv: tuple[int, ...]
-    serving: tuple[int, ...]
-
-    @classmethod
-    def of(cls, shape: Shape, chosen: tuple[int, ...] | None) -> Heads:
-        query = chosen or tuple(range(shape.heads))
-        kv = tuple(sorted({h // shape.group for h in query}))
-        return cls(query, kv, tuple(kv.index(h // shape.group) for h in query))
-
-
 class Attention(nn.Module):
-    """Multi-head attention with grouped KV heads; norms of q and k per head where the family has them (qwen3)."""
+    """Multi-head attention with grouped KV heads; q and k are normalised per head if the family does so (qwen3)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -130,68 +115,48 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
         self.k_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
 
-    def forward(
-        self,
-        x: Tensor,
-        kinds: Sequence[AttentionKind],
-        seq: Pass,
-        gate: Tensor | None = None,
-        factor: Tensor | None = None,
-        chosen: tuple[int, ...] | None = None,
-        slot: Slot | None = None,
-    ) -> Attended:
-        """x (B, S, W) → the branch's output (B, S, W), with attention weights where `seq.need` asks for them.
+    def forward(self, x: Tensor, call: AttentionCall) -> Attended:
+        """x (B, S, W) → the output (B, S, W) of the branch, with attention weights if `call.need` requests them.
 
-        chosen: the query heads that run. Only their slices of the weights are used, and each KV head they share is
-        computed once. factor: (h,), see `Pass`. slot: the cache of this visit, which then knows the positions.
+        Only the rows of the weights that belong to running heads are used. A shared KV head is computed once.
         """
-        heads = Heads.of(self.shape, chosen)
+        heads, cache = call.heads, call.cache
         q = self._project(self.q, x, heads.query, self.shape.heads)
         k, v = (self._project(linear, x, heads.kv, self.shape.kv_heads) for linear in (self.k, self.v))
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        places = seq.positions if slot is None else slot.positions(x.shape[1], x.device) * seq.stride
-        cos, sin = self._tables(places)
+        positions = call.positions if cache is None else cache.positions(x.shape[1], x.device) * call.stride
+        cos, sin = self._tables(positions)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        if slot is not None and not slot.empty:
-            attended = Attended(slot.attend(q, k, v, heads.serving))
+        if cache is not None and not cache.empty:
+            attended = Attended(cache.attend(q, k, v, heads.serving))
         else:
-            attended = self._attend(q, k, v, kinds, seq, gate, heads)
-        if slot is not None:
-            slot.append(k, v, seq.valid)
-        return replace(attended, out=self._joined(attended.out, factor, heads))
+            attended = self._attend(q, k, v, call)
+        if cache is not None:
+            cache.append(q, k, v, heads.serving, call.valid)
+        return replace(attended, out=self._joined(attended.out, call))
 
-    def _joined(self, out: Tensor, factor: Tensor | None, heads: Heads) -> Tensor:
-        """W_O of these heads' outputs (B, h, S, D) → (B, S, W), with its slice where not all heads run."""
-        if factor is not None:
-            out = out * factor.to(out.dtype)[:, None, None]
+    def _joined(self, out: Tensor, call: AttentionCall) -> Tensor:
+        """The heads' outputs (B, h, S, D) times W_O (its columns for these heads) → (B, S, W)."""
+        if call.factor is not None:
+            out = out * call.factor.to(out.dtype)[:, None, None]
         joined = out.transpose(1, 2).flatten(2)
-        if len(heads.query) == self.shape.heads:
+        if len(call.heads.query) == self.shape.heads:
             return self.o(joined)
-        return F.linear(joined, self.o.weight[:, self._channels(heads.query, joined.device)], self.o.bias)
+        return F.linear(joined, self.o.weight[:, self._channels(call.heads.query, joined.device)], self.o.bias)
 
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        kinds: Sequence[AttentionKind],
-        seq: Pass,
-        gate: Tensor | None,
-        heads: Heads,
-    ) -> Attended:
-        if len(heads.query) < self.shape.heads:
-            # A chosen head may leave its group behind: give each of them its own view of its KV head.
-            serving = torch.tensor(heads.serving, device=q.device)
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> Attended:
+        kinds, gate = call.kinds, call.gate
+        if len(call.heads.query) < self.shape.heads:
+            # The chosen heads may be an uneven part of their groups: give each query head its own copy of its KV head.
+            serving = torch.tensor(call.heads.serving, device=q.device)
             k, v = k.index_select(1, serving), v.index_select(1, serving)
-            kinds = [kinds[heads.kv[place]] for place in heads.serving]
-            gate = None if gate is None else gate[[heads.kv[place] for place in heads.serving]]
-        return attend(
-            q, k, v, kinds, kernel=seq.kernel, gate=gate, valid=seq.valid, segments=seq.segments, need=seq.need
-        )
+            kinds = tuple(kinds[kv] for kv in call.heads.serving)
+            gate = None if gate is None else gate.index_select(0, serving)
+        return attend(HeadGroup(q, k, v, call.kernel, gate, call.valid, call.segments, call.need), kinds)
 
     def _project(self, linear: nn.Linear, x: Tensor, heads: tuple[int, ...], of: int) -> Tensor:
-        """(B, S, W) → (B, h, S, D) for these heads' rows of the weight alone."""
+        """(B, S, W) → (B, h, S, D): the projection to these heads, out of `of` heads in the weight."""
         if len(heads) == of:
             y = linear(x)
         else:
@@ -209,7 +174,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """down(silu(gate(x)) · up(x)) where the family gates, else down(gelu(up(x)))."""
+    """down(silu(gate(x)) · up(x)) if the family has a gated MLP, else down(gelu(up(x)))."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -226,7 +191,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm block: two branches, each a function of the residual stream that it is given."""
+    """A pre-norm block: two branches, each a function of the residual stream."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -235,18 +200,9 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(shape)
         self.mlp = MLP(shape)
 
-    def attention_branch(
-        self,
-        x: Tensor,
-        kinds: Sequence[AttentionKind],
-        seq: Pass,
-        gate: Tensor | None = None,
-        factor: Tensor | None = None,
-        chosen: tuple[int, ...] | None = None,
-        slot: Slot | None = None,
-    ) -> Attended:
+    def attention_branch(self, x: Tensor, call: AttentionCall) -> Attended:
         """What attention adds to the residual stream x (B, S, W), as `out`."""
-        return self.attention(self.attention_norm(x), kinds, seq, gate, factor, chosen, slot)
+        return self.attention(self.attention_norm(x), call)
 
     def mlp_branch(self, x: Tensor) -> Tensor:
         """What the MLP adds to the residual stream x (B, S, W)."""

@@ -1,56 +1,41 @@
-"""The executor: a decoder that runs any plan over its blocks, with taps for analyses.
+"""A decoder: embedding, the blocks in the order of a plan, final norm, output head.
 
 model = hybridlab.build_model("vanilla", size="tiny"); model(torch.zeros(1, 8, dtype=torch.long)).logits
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
-from hybridlab.models.attention import NEEDS, Attended
-from hybridlab.models.blocks import Block, Pass, make_norm
+from hybridlab.models.attention import NEEDS
+from hybridlab.models.blocks import Block, make_norm
 from hybridlab.models.cache import KVCache, next_positions
+from hybridlab.models.executor import Execution, Parts
+from hybridlab.models.generate import Generated, generate
 from hybridlab.models.kernels import choose
 from hybridlab.models.recurrence import Recurrence
-from hybridlab.models.recurrence_cache import run_cached
-from hybridlab.plan.attention_map import AttentionMap, Full, Window
-from hybridlab.plan.loop import Loop
-from hybridlab.plan.plan import Place, Plan, Visit, check_heads
+from hybridlab.models.taps import Taps
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
+from hybridlab.plan.visit import Place
 
-if TYPE_CHECKING:
-    from hybridlab.models.generate import Generated
-
-
-class Taps:
-    """What an analysis may see and change while a plan runs. Subclass and override. Inside a loop over chunks, x holds
-    latents (B, n, W)."""
-
-    def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
-        """After a visit: its input x (B, S, W) and what it added to the residual stream."""
-
-    def run_visit(self, place: Place, x: Tensor, run: Visit) -> Tensor | None:
-        """Instead of a visit: its output (B, S, W), or None to let it run."""
-        return None
-
-    def on_iteration(self, place: Place, h: Tensor) -> None:
-        """After an iteration of a loop, at (index of the loop, iteration): the next state (B, S, W)."""
+Factors = dict[Place, Tensor]
+"""Place → (h,): the output of each query head of that visit is multiplied by these."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """logits (B, S, V). Where `need` asked for them: attention, place → weights (B, H, Q, S) in fp32, and keys,
-    place → how many keys each of these queries may see (B, H, Q)."""
+    """logits: (B, S, V). With `need`, also attention: place → weights (B, H, Q, S) in fp32, and keys: place → how many
+    keys each of these queries may see (B, H, Q)."""
 
     logits: Tensor
     attention: dict[Place, Tensor] = field(default_factory=dict)
@@ -58,61 +43,87 @@ class Output:
 
 
 class Decoder(nn.Module):
-    """A causal language model: embedding, the blocks in the order of the plan, final norm, output head."""
+    """A causal language model made from a structure.
 
-    def __init__(self, shape: Shape, plan: Plan, attention_map: AttentionMap, kernel: str = "auto") -> None:
+    factors: see `Factors`; used by default in every forward pass. A model has them if its training ended while heads
+    were fading.
+    """
+
+    def __init__(self, structure: Structure, kernel: str = "auto", factors: Factors | None = None) -> None:
         super().__init__()
-        self.shape, self.kernel = shape, kernel
+        shape = structure.shape
+        self.structure, self.kernel = structure, kernel
         self.embedding = nn.Embedding(shape.vocab, shape.width)
-        learned = shape.traits.learned_positions
-        self.position_embedding = nn.Embedding(shape.max_positions, shape.width) if learned else None
+        self.position_embedding = None
+        if shape.max_positions is not None:
+            self.position_embedding = nn.Embedding(shape.max_positions, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.final_norm = make_norm(shape)
         self.head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocab, bias=False)
+        self.recurrences = nn.ModuleList(Recurrence(loop, shape.width) for loop in structure.plan.loops.values())
+        """The parameters of the plan's loops, in the order of the loops."""
         self.recompute = False
-        """Keep no activations of the branches for the backward pass: compute them again there."""
-        self.recurrences = nn.ModuleList(Recurrence(loop, shape.width) for loop in plan.loops.values())
-        """Own parameters of the plan's loops, in their order."""
-        self._signatures = [loop.signature() for loop in plan.loops.values()]
-        self._set_structure(plan, attention_map, {})
+        """Recompute the activations of the branches in the backward pass instead of storing them."""
+        self.factors = _checked_factors(structure, factors or {})
 
-    def _set_structure(self, plan: Plan, attention_map: AttentionMap, factors: dict[Place, Tensor]) -> None:
-        if plan.num_layers != self.shape.layers:
-            raise UserError(f"plan: it is made for {plan.num_layers} layers, but the model has {self.shape.layers}")
-        if plan.parallel != self.shape.traits.parallel:
-            kind = "parallel" if self.shape.traits.parallel else "serial"
-            raise UserError(f"plan: the blocks of this shape are {kind}; make it with Plan.plain(layers, parallel=…)")
-        check_heads(plan, self.shape.heads)
-        if plan.loops and [loop.signature() for loop in plan.loops.values()] != self._signatures:
-            raise UserError("plan: its loops need other scorers, allocators or routers than this model has")
-        attention_map.check_shape(self.shape.layers, self.shape.kv_heads)
-        for place, factor in factors.items():
-            heads = len(plan[place].heads or range(self.shape.heads))
-            if plan[place].part == "mlp" or tuple(factor.shape) != (heads,):
-                raise UserError(f"factors: the visit at {place} has {heads} heads, not {tuple(factor.shape)}")
-        self.plan, self.attention_map, self.factors = plan, attention_map, factors
+    @classmethod
+    def from_tensors(
+        cls,
+        structure: Structure,
+        tensors: Mapping[str, Tensor],
+        kernel: str = "auto",
+        factors: Factors | None = None,
+        source: str | None = None,
+    ) -> Decoder:
+        """A model that uses these tensors, by parameter name, without copying them.
+
+        UserError names a tensor that is missing or has the wrong shape. source: the file or folder of the tensors, for
+        messages; with it, tensors that the model does not have are an error too.
+        """
+        with torch.device("meta"):
+            model = cls(structure, kernel, factors)
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        for name in [*shapes, *(sorted(tensors.keys() - shapes.keys()) if source else ())]:
+            expected, given = shapes.get(name), tuple(tensors[name].shape) if name in tensors else None
+            if given != expected:
+                raise UserError(
+                    f"{source or 'model'}: weights of another architecture: {name} is {given or 'missing'} there, but "
+                    f"{expected or 'missing'} in this model; give the shape and plan settings of their training"
+                )
+        model.load_state_dict({name: tensors[name] for name in shapes}, assign=True)
+        return model
+
+    @property
+    def shape(self) -> Shape:
+        return self.structure.shape
+
+    @property
+    def plan(self) -> Plan:
+        return self.structure.plan
+
+    @property
+    def attention_map(self) -> AttentionMap:
+        return self.structure.map
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Decoder:
-        """Factors go where the parameters go."""
+        """Moves the factors with the parameters (`to`, `cuda` …)."""
         super()._apply(fn, recurse)
         self.factors = {place: fn(factor) for place, factor in self.factors.items()}
         return self
 
     def with_plan(
-        self,
-        plan: Plan | None = None,
-        attention_map: AttentionMap | None = None,
-        factors: dict[Place, Tensor] | None = None,
+        self, plan: Plan | None = None, attention_map: AttentionMap | None = None, factors: Factors | None = None
     ) -> Decoder:
-        """A model that shares these weights and runs another plan or map, or its heads at these factors.
+        """A model with these weights (shared, not copied) and another plan, map or factors.
 
-        Factors belong to places of a plan: another plan starts without any.
+        Without `factors`, those of this model are kept, but only with the same plan: they belong to its places.
         """
-        other = copy.copy(self)
         if factors is None:
             factors = self.factors if plan is None or plan == self.plan else {}
-        other._set_structure(plan or self.plan, attention_map or self.attention_map, factors)
-        return other
+        structure, tensors = self.structure.changed(plan, attention_map), dict(self.named_parameters())
+        other = type(self).from_tensors(structure, tensors, self.kernel, factors)
+        other.recompute = self.recompute
+        return other.train(self.training)
 
     def forward(
         self,
@@ -121,49 +132,55 @@ class Decoder(nn.Module):
         segment_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         gates: dict[int, Tensor] | None = None,
-        factors: dict[Place, Tensor] | None = None,
+        factors: Factors | None = None,
         need: str = "none",
         taps: Taps | None = None,
         cache: KVCache | None = None,
     ) -> Output:
         """input_ids (B, S) → logits (B, S, V).
 
-        attention_mask: (B, S), 1 on tokens and 0 on padding, which stands to the right. segment_ids: (B, S), tokens
-        see only their own document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,) of its
-        mixed heads. factors: place → (h,), see `Pass`; the model's own where none are given. need: attention weights to
-        return, `none`, `last_row` or `full`. cache: what earlier calls have stored; the tokens of this call follow it,
-        row by row, and are stored too.
+        attention_mask: (B, S), 1 on tokens and 0 on padding, which must be on the right. segment_ids: (B, S), tokens
+        see only tokens of the same document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,)
+        of its mixed heads. factors: see `Factors`; by default those of the model. need: attention weights to return,
+        `none`, `last_row` or `full`. cache: keys and values of earlier calls; the tokens of this call continue its
+        rows and are stored too.
         """
-        lengths: list[int] = []
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
+        lengths: list[int] = []
         valid = None if attention_mask is None else _right_padded(attention_mask, may_be_empty=cache is not None)
         if cache is not None:
-            lengths = self._check_cache(cache, input_ids, valid, segment_ids, position_ids, need)
+            if segment_ids is not None or position_ids is not None or need != "none":
+                raise UserError("cache: leave out segment_ids, position_ids and need; they do not work with a cache")
+            lengths = self._lengths(cache, input_ids, valid)
             position_ids = next_positions(cache.counts, input_ids.shape[1], input_ids.device)
         else:
             self._check_loops(segment_ids, position_ids, valid is not None and not bool(valid.all()))
             if position_ids is None:
                 position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
-        factors = self.factors if factors is None else factors
-        shared = Pass(position_ids, self.kernel, valid, segment_ids, gates, factors, need)
-        asked: dict[Place, Attended] = {}
-        x = embedded = self._embed(input_ids, position_ids)
-        for index, item in enumerate(self.plan.visits):
-            if isinstance(item, Visit):
-                x = self._visit((index,), item, x, shared, asked, taps, cache)
-            else:
-                run = partial(self._body, index, item, shared=shared, asked=asked, taps=taps, cache=cache)
-                x = self._recur(index, item, embedded, x, run, taps, cache, lengths)
+        execution = Execution(
+            self.structure,
+            self._parts(),
+            position_ids,
+            self.kernel,
+            valid,
+            segment_ids,
+            gates,
+            self.factors if factors is None else factors,
+            need,
+            taps,
+            cache,
+            lengths,
+        )
+        x = execution.run(self._embed(input_ids, position_ids))
         if cache is not None:
             cache.advance(lengths)
-        weights = {place: attended.weights for place, attended in asked.items()}
-        return Output(self.logits(x), weights, {place: attended.keys for place, attended in asked.items()})
+        attended = execution.attended.items()
+        weights, keys = ({place: getattr(a, name) for place, a in attended} for name in ("weights", "keys"))
+        return Output(self.logits(x), weights, keys)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
-        """Continue prompts; see `hybridlab.models.generate.generate`, which takes the same arguments."""
-        from hybridlab.models.generate import generate
-
+        """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""
         return generate(self, input_ids, max_new_tokens, **settings)
 
     def _embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
@@ -171,36 +188,36 @@ class Decoder(nn.Module):
         if self.position_embedding is None:
             return x
         last = int(position_ids.max())
-        if last >= self.shape.max_positions:
-            raise UserError(
-                f"position {last}: this model has learned positions 0 to {self.shape.max_positions - 1} only"
-            )
+        learned = self.position_embedding.num_embeddings
+        if last >= learned:
+            raise UserError(f"position {last}: this model has learned positions 0 to {learned - 1} only")
         return x + self.position_embedding(position_ids)
 
-    def _check_cache(
-        self, cache: KVCache, input_ids: Tensor, valid: Tensor | None, segments: Tensor | None,
-        positions: Tensor | None, need: str,
-    ) -> list[int]:  # fmt: skip
-        """Lengths of the rows, after refusing what a cache cannot do."""
-        if segments is not None or positions is not None or need != "none":
-            raise UserError(
-                "cache: it counts positions by itself and keeps no weights; leave out segment_ids, position_ids and need"
-            )
+    def _parts(self) -> Parts:
+        """The modules that a forward pass uses."""
+        blocks = cast(list[Block], list(self.blocks))
+        recurrences = cast(list[Recurrence], list(self.recurrences))
+        return Parts(blocks, dict(zip(self.plan.loops, recurrences, strict=True)), self.recompute)
+
+    def _lengths(self, cache: KVCache, input_ids: Tensor, valid: Tensor | None) -> list[int]:
+        """New tokens of each row. UserError if the cache is not for this model and batch, or is too small."""
         if any(loop.literal for loop in self.plan.loops.values()):
             raise UserError(
                 "cache: with the paper's literal ⌊L / g⌋ chunks an output depends on the total length; "
-                "decode with literal: false, or without a cache"
+                "set literal: false, or decode without a cache"
             )
-        if len(input_ids) != cache.batch or cache.slots.keys() != {p for p, v in self.plan.places() if v.part != "mlp"}:
-            raise UserError("cache: it was made for another batch size or another plan")
+        if len(input_ids) != cache.batch or cache.structure != self.structure:
+            raise UserError("cache: it was made for another batch size or another structure; make a new one")
         lengths = [input_ids.shape[1]] * cache.batch if valid is None else valid.sum(1).tolist()
         cache.check_room(lengths)
         return lengths
 
     def _check_loops(self, segments: Tensor | None, positions: Tensor | None, padded: bool) -> None:
-        """Chunks count from the start of a row: what would count otherwise is refused."""
+        """UserError for inputs whose chunks would not start at the start of a row."""
         if padded and any(loop.literal for loop in self.plan.loops.values()):
-            raise UserError("the paper's literal ⌊L / g⌋ chunks count padding too: pass rows of one length, or no mask")
+            raise UserError(
+                "the paper's literal ⌊L / g⌋ chunks count padding too: pass rows of equal length without attention_mask"
+            )
         chunked = any(g > 1 for loop in self.plan.loops.values() for g in loop.chunks)
         if chunked and (segments is not None or positions is not None):
             raise UserError(
@@ -209,95 +226,40 @@ class Decoder(nn.Module):
             )
 
     def kernels_used(self, length: int, device: torch.device, low_precision: bool) -> dict[str, str]:
-        """The kernel that each kind of head of the map runs at a length: {"full": "sdpa", "window(8)": "banded"}."""
-        kinds = {kind for row in self.attention_map.layers for kind in row}
-        widths = {kind.width for kind in kinds if not isinstance(kind, Full)}
-        names = {f"window({w})": choose(self.kernel, w, length, device, low_precision) for w in sorted(widths)}
-        if all(isinstance(kind, Window) for kind in kinds):
-            return names
-        return {"full": choose(self.kernel, None, length, device, low_precision), **names}
+        """The kernel of each softmax of the map at a sequence length: {"full": "sdpa", "window(8)": "banded"}."""
+        windows = {window for kind in self.attention_map.each_kind() for window in kind.softmaxes}
+        ordered = sorted(windows, key=lambda window: (window is not None, window))
+        names = {w: "full" if w is None else f"window({w})" for w in ordered}
+        return {names[w]: choose(self.kernel, w, length, device, low_precision) for w in ordered}
 
     def logits(self, x: Tensor) -> Tensor:
         """The final norm and the output head on a residual stream x (B, S, W)."""
         head = self.embedding.weight if self.head is None else self.head.weight
         return nn.functional.linear(self.final_norm(x), head)
 
-    def _recur(
-        self, index: int, loop: Loop, embedded: Tensor, x: Tensor, run: Callable[..., Tensor], taps: Taps | None,
-        cache: KVCache | None, lengths: list[int],
-    ) -> Tensor:  # fmt: skip
-        """A loop on the state x (B, S, W)."""
-        recurrence = self.recurrences[list(self.plan.loops).index(index)]
-        if cache is None:
-            seen = (lambda t, h: taps.on_iteration((index, t), h)) if taps else None
-            return recurrence.run(loop, embedded, x, run, seen)
-        return run_cached(recurrence, loop, cache.loops[index], embedded, x, cache.counts, lengths, run)
 
-    def _body(
-        self, index: int, loop: Loop, t: int, z: Tensor, real: Tensor | None = None, *, shared: Pass,
-        asked: dict[Place, Attended], taps: Taps | None, cache: KVCache | None,
-    ) -> Tensor:  # fmt: skip
-        """The body of iteration t on latents z (B, n, W); in decoding, real (B, n) says which of them there are."""
-        g = loop.chunks[t]
-        if g > 1:
-            # Latents stand in for chunks: they have positions of their own, and those of padding are padding.
-            if cache is None and shared.valid is not None:
-                complete = (shared.valid.sum(1) + loop.offset_of(t)) // g
-                real = torch.arange(z.shape[1], device=z.device)[None] < complete[:, None]
-            stride = g if loop.positions == "token" else 1
-            positions = torch.arange(z.shape[1], device=z.device) * stride
-            shared = replace(shared, positions=positions, stride=stride, valid=real, segments=None)
-        for inner, visit in enumerate(loop.body(t)):
-            z = self._visit((index, t, inner), visit, z, shared, asked, taps, cache)
-        return z
-
-    def _visit(
-        self, place: Place, visit: Visit, x: Tensor, shared: Pass, asked: dict[Place, Attended], taps: Taps | None,
-        cache: KVCache | None,
-    ) -> Tensor:  # fmt: skip
-        out = taps.run_visit(place, x, visit) if taps else None
-        if out is None:
-            out = self._run(place, visit, x, shared, asked, cache)
-        if taps:
-            taps.on_visit(place, x, out - x)
-        return out
-
-    def _run(
-        self, place: Place, visit: Visit, x: Tensor, shared: Pass, asked: dict[Place, Attended], cache: KVCache | None
-    ) -> Tensor:
-        block = self.blocks[visit.layer]
-        mlp_input = x
-        if visit.part != "mlp":
-            gate = None if shared.gates is None else shared.gates.get(visit.layer)
-            slot = None if cache is None else cache.slots[place]
-            kinds, factor = self.attention_map.layers[visit.layer], shared.factors.get(place)
-            attended = self._branch(block.attention_branch, x, kinds, shared, gate, factor, visit.heads, slot)
-            x = x + attended.out
-            mlp_input = mlp_input if self.plan.parallel else x
-            if attended.weights is not None:
-                asked[place] = attended
-        if visit.part != "attention":
-            x = x + self._branch(block.mlp_branch, mlp_input)
-        return x
-
-    def _branch(self, branch: Callable[..., Any], *arguments: Any) -> Any:
-        """A branch of a block; everything that it reads is an argument, so that it can be computed again."""
-        if self.recompute and torch.is_grad_enabled():
-            return checkpoint(branch, *arguments, use_reentrant=False)
-        return branch(*arguments)
+def _checked_factors(structure: Structure, factors: Factors) -> Factors:
+    """The factors; UserError if a visit has another number of query heads."""
+    for place, factor in factors.items():
+        visit = structure.plan[place]
+        heads = 0 if visit.part == "mlp" else len(structure.heads(visit).query)
+        if tuple(factor.shape) != (heads,):
+            raise UserError(f"factors: the visit at {place} has {heads} heads, but factors {tuple(factor.shape)}")
+    return factors
 
 
 def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:
+    """The mask as bool (B, S); UserError where padding is on the left, or a row is empty and may not be."""
     valid = attention_mask.bool()
     if bool((valid[:, 1:] & ~valid[:, :-1]).any()):
-        raise UserError("attention_mask: padding must stand to the right of the tokens")
+        raise UserError("attention_mask: padding must be to the right of the tokens")
     if not (may_be_empty or bool(valid[:, 0].all())):
-        raise UserError("attention_mask: every row needs a token")
+        raise UserError("attention_mask: every row needs at least one token")
     return valid
 
 
 def draw_weights(model: Decoder, seed: int) -> None:
-    """Fill all parameters from one seed, as the shape's `init` says; the same seed gives the same weights anywhere."""
+    """Draw all parameters as the shape's `init` says; the same seed gives the same weights on every machine."""
     init, shape = model.shape.init, model.shape
     generator = torch.Generator().manual_seed(seed)
     linear_std = init.std / (math.sqrt(shape.width) if init.scheme == "inverse-sqrt-width" else 1.0)

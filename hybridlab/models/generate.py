@@ -1,4 +1,4 @@
-"""Decoding: greedy, or sampled with temperature, top-k and top-p; with the cache, or without it as a check.
+"""Decoding: greedy or sampled with temperature, top-k and top-p; with a KV cache, or without one as a check.
 
 hybridlab generate RUN "def main(" --max-new-tokens 40
 """
@@ -6,21 +6,30 @@ hybridlab generate RUN "def main(" --max-new-tokens 40
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache
+from hybridlab.plan.structure import Structure
 
-if TYPE_CHECKING:
-    from hybridlab.models.decoder import Decoder
+
+class LanguageModel(Protocol):
+    """What decoding needs of a model: its structure, and logits for tokens with a cache (see `Decoder.forward`)."""
+
+    @property
+    def structure(self) -> Structure: ...
+
+    def __call__(
+        self, input_ids: Tensor, *, attention_mask: Tensor | None = None, cache: KVCache | None = None
+    ) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """temperature 0 is greedy. top_k keeps the k likeliest tokens, top_p the fewest that hold that much probability."""
+    """temperature 0 is greedy. top_k: only the k likeliest tokens. top_p: only the fewest with that probability."""
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -37,7 +46,7 @@ class Sampling:
             raise UserError("top_k and top_p have no effect on greedy decoding; give a temperature above 0")
 
     def pick(self, logits: Tensor, generator: torch.Generator) -> Tensor:
-        """logits (B, V) → tokens (B,). Draws come from the CPU, so that every device picks alike."""
+        """logits (B, V) → tokens (B,). Samples are drawn on the CPU, so that all devices give the same tokens."""
         if self.temperature == 0:
             return logits.argmax(-1)
         scores = (logits.float() / self.temperature).cpu()
@@ -46,7 +55,7 @@ class Sampling:
             scores = scores.masked_fill(scores < least, float("-inf"))
         if self.top_p is not None:
             ordered, order = scores.softmax(-1).sort(dim=-1, descending=True)
-            # A token stays while what stands before it holds less than p: the likeliest always does.
+            # A token is kept if the likelier ones have less than top_p together; so the likeliest is always kept.
             dropped = ordered.cumsum(-1) - ordered >= self.top_p
             scores = scores.masked_fill(dropped.gather(1, order.argsort(-1)), float("-inf"))
         return torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0].to(logits.device)
@@ -54,17 +63,18 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generated:
-    """tokens (B, longest): prompts with their continuations, padded with 0 to the right. lengths: of each row."""
+    """tokens: (B, longest row), prompts with their continuations, padded with 0 on the right. lengths: of the rows."""
 
     tokens: Tensor
     lengths: list[int]
 
     def rows(self) -> list[list[int]]:
+        """The tokens of each row, without padding."""
         return [row[:length] for row, length in zip(self.tokens.tolist(), self.lengths, strict=True)]
 
 
 def generate(
-    model: Decoder,
+    model: LanguageModel,
     input_ids: Tensor,
     max_new_tokens: int,
     lengths: list[int] | None = None,
@@ -75,15 +85,15 @@ def generate(
     seed: int = 0,
     stop_token: int | None = None,
 ) -> Generated:
-    """Continue prompts (B, S), padded to the right where `lengths` says so, by up to `max_new_tokens` each.
+    """Continue prompts (B, S) by up to `max_new_tokens` tokens each.
 
-    A row ends after `stop_token`, which it keeps.
+    lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, which is part of it.
     """
     sampling, generator = Sampling(temperature, top_k, top_p), torch.Generator().manual_seed(seed)
     lengths = _checked_lengths(input_ids, lengths, max_new_tokens)
     rows = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
     stopped = [False] * len(rows)
-    cache = KVCache(model, len(rows), max(lengths) + max_new_tokens) if use_cache else None
+    cache = KVCache(model.structure, len(rows), max(lengths) + max_new_tokens) if use_cache else None
     new, new_lengths = input_ids, lengths
     with torch.no_grad():
         for _ in range(max_new_tokens):
@@ -103,7 +113,7 @@ def generate(
     return Generated(_padded(rows, input_ids.device), [len(row) for row in rows])
 
 
-def _last_logits(model: Decoder, tokens: Tensor, lengths: list[int], cache: KVCache | None) -> Tensor:
+def _last_logits(model: LanguageModel, tokens: Tensor, lengths: list[int], cache: KVCache | None) -> Tensor:
     """Logits (B, V) after the last token of every row."""
     ends = torch.tensor(lengths, device=tokens.device)
     mask = None
@@ -114,8 +124,9 @@ def _last_logits(model: Decoder, tokens: Tensor, lengths: list[int], cache: KVCa
 
 
 def _checked_lengths(input_ids: Tensor, lengths: list[int] | None, max_new_tokens: int) -> list[int]:
+    """Tokens of each prompt; UserError for arguments of `generate` that do not fit."""
     if input_ids.dim() != 2 or input_ids.shape[1] == 0:
-        raise UserError("generate: prompts are (batch, tokens) with one token at least")
+        raise UserError("generate: prompts must have shape (batch, tokens), with at least one token")
     if max_new_tokens < 1:
         raise UserError(f"generate: max_new_tokens {max_new_tokens} must be 1 or more")
     lengths = [input_ids.shape[1]] * len(input_ids) if lengths is None else [int(n) for n in lengths]

@@ -1,8 +1,8 @@
-"""Import from folders in the Hugging Face layout (config.json and safetensors), for the families of the model zoo.
+"""Import from folders in the Hugging Face layout (config.json and safetensors): llama, qwen3, gpt_neox, gpt2.
 
     model = hybridlab.load_hf("path/to/folder")
 
-Only safetensors are read: nothing is unpickled. What the model zoo cannot represent is refused by name.
+Only safetensors are read, no pickle files. A model with a feature that hybridlab lacks is an error that names it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from hybridlab.config.loading import Layer, check
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Decoder
-from hybridlab.models.export import copy_weights
-from hybridlab.plan.attention_map import AttentionMap, Full
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.kinds import Full
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
 
 Config = Mapping[str, Any]
 Weights = dict[str, Tensor]
@@ -30,8 +32,13 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Layout:
-    """How transformers lays out a family. shape: fields of ours from its config. refused: what it may ask for that we
-    cannot do, as name → the values that we can. weights: its tensors → ours, with their names in a block's own terms."""
+    """How transformers stores a family of models.
+
+    shape: from its config to the fields of `Shape`. supported: settings of its config → the values that hybridlab can
+    run, the default first. outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks.
+    block: modules of a block, its name → ours. split: takes a fused tensor apart. ignored: endings of names of tensors
+    that are not parameters.
+    """
 
     shape: Callable[[Config], dict[str, Any]]
     supported: Mapping[str, tuple[Any, ...]]
@@ -191,36 +198,40 @@ _LAYOUTS = {
 }
 
 
-def _layout(config: Config, place: str) -> tuple[str, Layout]:
+def _layout(config: Config, origin: str) -> tuple[str, Layout]:
+    """Our name of the family, and its layout."""
     kind = config.get("model_type")
     if kind not in _LAYOUTS:
-        raise UserError(f"{place}: model_type {kind!r} is not in the model zoo; it has {', '.join(_LAYOUTS)}")
+        raise UserError(f"{origin}: model_type {kind!r} is not supported; it must be one of {', '.join(_LAYOUTS)}")
     return _LAYOUTS[kind]
 
 
-def shape_from_hf(config: Config, place: str = "config.json") -> Shape:
-    """The shape of a transformers configuration; anything that it asks for beyond the model zoo is refused."""
-    family, layout = _layout(config, place)
+def shape_from_hf(config: Config, origin: str = "config.json") -> Shape:
+    """The shape of a transformers configuration. UserError if it asks for what hybridlab cannot run.
+
+    origin: the file of the configuration, for messages.
+    """
+    family, layout = _layout(config, origin)
     for name, values in layout.supported.items():
         if config.get(name, values[0]) not in values:
-            raise UserError(f"{place}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
+            raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
     rope_type = _rope(config).get("rope_type", _rope(config).get("type", "default"))
     if rope_type != "default":
-        raise UserError(f"{place}: rotary positions of type {rope_type!r} are not supported; only 'default' is")
+        raise UserError(f"{origin}: rotary positions of type {rope_type!r} are not supported; they must be 'default'")
     try:
-        values = {"family": family, "vocab": config["vocab_size"], **layout.shape(config)}
+        fields = {"family": family, "vocab": config["vocab_size"], **layout.shape(config)}
     except KeyError as missing:
-        raise UserError(f"{place}: {missing} is missing") from None
+        raise UserError(f"{origin}: {missing} is missing") from None
     except (TypeError, ValueError, ZeroDivisionError):
-        raise UserError(f"{place}: a number that describes the shape is of the wrong type or zero") from None
-    return check(Shape, Layer(values, {(): place}))
+        raise UserError(f"{origin}: a number that describes the shape is zero or of the wrong type") from None
+    return check(Shape, Layer(fields, {(): origin}))
 
 
-def weights_from_hf(config: Config, shape: Shape, weights: Mapping[str, Tensor], place: str) -> Weights:
-    """transformers' tensors under our names, with fused ones taken apart."""
-    _, layout = _layout(config, place)
-    found: Weights = {}
-    # Base models are stored without the prefix of the model that has a head.
+def weights_from_hf(config: Config, shape: Shape, weights: Mapping[str, Tensor], origin: str) -> Weights:
+    """The tensors of transformers under our names, with fused tensors split. origin: their folder, for messages."""
+    _, layout = _layout(config, origin)
+    renamed: Weights = {}
+    # Models saved without an output head lack this prefix.
     base = layout.block_prefix.split(".")[0] + "."
     for full_name, tensor in weights.items():
         name = full_name if full_name.startswith((base, *layout.outer)) else base + full_name
@@ -228,21 +239,21 @@ def weights_from_hf(config: Config, shape: Shape, weights: Mapping[str, Tensor],
             continue
         stem, kind = name.rsplit(".", 1)
         if stem in layout.outer:
-            found[f"{layout.outer[stem]}.{kind}"] = tensor
+            renamed[f"{layout.outer[stem]}.{kind}"] = tensor
             continue
         layer, _, inner = stem.removeprefix(layout.block_prefix).partition(".")
         if not stem.startswith(layout.block_prefix) or inner not in layout.block:
-            raise UserError(f"{place}: {full_name} has no place in the model; config.json and weights do not fit")
+            raise UserError(f"{origin}: config.json and weights do not fit: the model has no tensor {full_name}")
         ours = f"{layout.block[inner]}.{kind}"
         parts = layout.split(ours, tensor, shape) if layout.split else {ours: tensor}
-        found |= {f"blocks.{layer}.{part}": value for part, value in parts.items()}
+        renamed |= {f"blocks.{layer}.{part}": value for part, value in parts.items()}
     if shape.tied_embeddings:
-        found.pop("head.weight", None)
-    return found
+        renamed.pop("head.weight", None)
+    return renamed
 
 
 def load_hf(path: str | Path) -> Decoder:
-    """The model of a folder with config.json and model.safetensors (or its shards), in fp32."""
+    """The model of a folder with config.json and model.safetensors (or its shards), in fp32 on the CPU."""
     folder = Path(path)
     try:
         config = read_object(folder / "config.json", "configuration", ("model_type",))
@@ -250,7 +261,7 @@ def load_hf(path: str | Path) -> Decoder:
         raise UserError(f"{folder}: no config.json; give a folder in the Hugging Face layout") from None
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise UserError(f"{folder}: no *.safetensors file; other weight formats are not read")
+        raise UserError(f"{folder}: no *.safetensors file; save the weights as safetensors")
     shape = shape_from_hf(config, str(folder / "config.json"))
     weights: Weights = {}
     for file in files:
@@ -258,10 +269,11 @@ def load_hf(path: str | Path) -> Decoder:
             weights |= load_file(file)
         except Exception as error:  # safetensors raises its own type, which it does not export
             raise UserError(f"{file}: the file is damaged ({error}); fetch it again") from None
-    model = Decoder(
-        shape,
-        Plan.plain(shape.layers, shape.traits.parallel),
-        AttentionMap.uniform(shape.layers, shape.kv_heads, Full()),
-    )
-    copy_weights(model, weights_from_hf(config, shape, weights, str(folder)), str(folder))
-    return model
+    plan = Plan.plain(shape.layers, shape.traits.parallel)
+    structure = Structure(shape, plan, AttentionMap.uniform(shape.layers, shape.kv_heads, Full()))
+    # Copied, because the parts of a fused tensor are views of it.
+    tensors = {
+        name: tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in weights_from_hf(config, shape, weights, str(folder)).items()
+    }
+    return Decoder.from_tensors(structure, tensors, source=str(folder))

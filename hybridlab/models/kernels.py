@@ -1,8 +1,8 @@
 """Attention kernels: softmax(q kᵀ / √d) v under a causal mask, with or without a window.
 
-`eager` writes the mathematics down and is what the others are tested against; `sdpa` is torch's fused kernel;
-`banded` computes a window in O(S·w) time and memory, forward and backward, and never makes an S × S mask; `flex` is
-torch's flex_attention (training on a GPU, forward on a CPU); `xformers` is an extra for GPUs.
+`eager` is the plain formula, the reference for tests of the others; `sdpa` is torch's fused kernel; `banded` computes
+a window in O(S·w) time and memory, forward and backward, without an S × S mask; `flex` is torch's flex_attention
+(forward and backward on a GPU, forward only on a CPU); `xformers` needs a GPU and the extra `gpu`.
 
 Shape legend: B batch, H query heads, K KV heads, S positions, D head width, w window.
 """
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,20 +23,24 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from hybridlab.errors import UserError
-from hybridlab.plan.attention_map import band_block
+from hybridlab.plan.bands import band_block
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+"""(positions of queries, positions of keys), broadcast together → True where the query may see the key."""
 
 
 @dataclass(frozen=True)
 class Visible:
-    """Which keys a query may see, beside the causal rule.
+    """Restrictions on the keys that a query may see, in addition to the causal mask.
 
-    window: the last `window` keys, the query's own included; None for all.
-    valid: (B, S) bool, False on padding. segments: (B, S) int, tokens see only their own document.
+    window: the last `window` keys, the query's own included; None for all. rule: a further condition of an attention
+    kind. valid: (B, S) bool, False on padding. segments: (B, S) int, a query sees only keys of the same segment.
     """
 
     window: int | None = None
     valid: Tensor | None = None
     segments: Tensor | None = None
+    rule: Rule | None = None
 
     @property
     def per_row(self) -> bool:
@@ -43,15 +48,17 @@ class Visible:
         return self.valid is not None or self.segments is not None
 
     def mask(self, positions: Tensor, num_keys: int) -> Tensor:
-        """True where the query at a position sees key j: (Q, S), or (B, 1, Q, S) where rows differ.
+        """True where the query at a position sees key j: (Q, S), or (B, 1, Q, S) if rows differ.
 
-        positions: (Q,), or (B, Q) where each row has its own.
+        positions: (Q,), or (B, Q) if each row has its own.
         """
         key = torch.arange(num_keys, device=positions.device)
         query = positions[..., None]
         seen = key <= query
         if self.window is not None:
             seen = seen & (key > query - self.window)
+        if self.rule is not None:
+            seen = seen & self.rule(query, key)
         own = key == query
         if positions.dim() == 2:
             seen, own = seen[:, None], own[:, None]
@@ -60,25 +67,26 @@ class Visible:
             same = self.segments.gather(1, rows)[:, :, None] == self.segments[:, None, :]
             seen = seen & same[:, None]
         if self.valid is not None:
-            # A padded query keeps its own key, so that no row of the softmax is empty.
+            # A padded query sees its own key, so that no row of the softmax is empty.
             seen = seen & (self.valid[:, None, None, :] | own)
         return seen
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
-    """The reference. q (B, H, S, D), k and v (B, K, S, D) → (B, H, S, D)."""
+    """The plain formula. q (B, H, S, D), k and v (B, K, S, D) → (B, H, S, D)."""
     weights = torch.softmax(_scores(q, k, visible, _all_positions(q)), dim=-1)
     return _grouped_product(weights.to(v.dtype), v)
 
 
 def probabilities(q: Tensor, k: Tensor, visible: Visible, positions: Tensor | None = None) -> Tensor:
-    """Attention weights in fp32, (B, H, Q, S). positions: see `Visible.mask`; all S of them where none are given."""
+    """Attention weights in fp32, (B, H, Q, S). positions: see `Visible.mask`; by default all S."""
     with torch.autocast(q.device.type, enabled=False):
         scores = _scores(q.float(), k.float(), visible, _all_positions(q) if positions is None else positions)
         return torch.softmax(scores, dim=-1)
 
 
 def _scores(q: Tensor, k: Tensor, visible: Visible, positions: Tensor) -> Tensor:
+    """q kᵀ / √d (B, H, Q, S), −∞ where a key is hidden."""
     batch, heads, num_queries, width = q.shape
     kv_heads, num_keys = k.shape[1], k.shape[2]
     grouped = (q / math.sqrt(width)).reshape(batch, kv_heads, heads // kv_heads * num_queries, width)
@@ -92,6 +100,7 @@ def _all_positions(q: Tensor) -> Tensor:
 
 
 def _grouped_product(weights: Tensor, v: Tensor) -> Tensor:
+    """weights (B, H, Q, S) times v (B, K, S, D) → (B, H, Q, D)."""
     batch, heads, num_queries, num_keys = weights.shape
     kv_heads = v.shape[1]
     rows = weights.reshape(batch, kv_heads, heads // kv_heads * num_queries, num_keys)
@@ -99,18 +108,18 @@ def _grouped_product(weights: Tensor, v: Tensor) -> Tensor:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
-    """torch's scaled_dot_product_attention; masks are 2-d or 4-d, never 3-d (which is off the fast path)."""
+    """torch's scaled_dot_product_attention; masks are 2-d or 4-d: a 3-d mask would not use its fast path."""
     grouped = q.shape[1] != k.shape[1]
-    if visible.window is None and not visible.per_row:
+    if visible.window is None and visible.rule is None and not visible.per_row:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     mask = visible.mask(_all_positions(q), k.shape[2])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
 
 
 def banded(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
-    """A window as blocks: each block of b ≥ w queries against its own and the previous block of keys."""
-    if visible.window is None:
-        raise UserError("kernel banded computes windows only; a full head uses eager or sdpa")
+    """A window in blocks: each block of b ≥ w queries attends to the same and the previous block of keys."""
+    if visible.window is None or visible.rule is not None:
+        raise UserError("kernel banded computes windows only, without a rule; use eager or sdpa")
     batch, heads, length, width = q.shape
     kv_heads = k.shape[1]
     block = band_block(visible.window)
@@ -119,17 +128,17 @@ def banded(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     num_blocks = -(-length // block)
     tail = num_blocks * block - length
     blocks = F.pad(q, (0, 0, 0, tail)).view(batch, heads, num_blocks, block, width)
-    # Blocks stand in the batch dimension and rows beside the heads: the mask of (n, 1, b, 2b) then serves all rows.
+    # Blocks are the batch dimension, and rows are merged with heads: one mask (n, 1, b, 2b) then serves all rows.
     blocks = blocks.permute(2, 0, 1, 3, 4).reshape(num_blocks, batch * heads, block, width)
     keys, values = (_previous_and_own(t, num_blocks, block, tail) for t in (k, v))
-    mask = _band_mask(visible, num_blocks, block, length, batch, heads, q.device)
+    mask = _band_mask(visible, visible.window, num_blocks, block, length, batch, heads, q.device)
     out = F.scaled_dot_product_attention(blocks, keys, values, attn_mask=mask, enable_gqa=heads != kv_heads)
     out = out.view(num_blocks, batch, heads, block, width).permute(1, 2, 0, 3, 4)
     return out.reshape(batch, heads, num_blocks * block, width)[:, :, :length]
 
 
 def _previous_and_own(t: Tensor, num_blocks: int, block: int, tail: int) -> Tensor:
-    """(B, K, S, D) → (n, B·K, 2b, D): each block of keys with the one before it (zeros before the first)."""
+    """(B, K, S, D) → (n, B·K, 2b, D): each block of keys after the previous one (zeros before the first)."""
     batch, kv_heads, _, width = t.shape
     padded = F.pad(t, (0, 0, block, tail)).view(batch * kv_heads, num_blocks + 1, block, width)
     pairs = torch.cat((padded[:, :-1], padded[:, 1:]), dim=2)
@@ -137,22 +146,30 @@ def _previous_and_own(t: Tensor, num_blocks: int, block: int, tail: int) -> Tens
 
 
 def _band_mask(
-    visible: Visible, num_blocks: int, block: int, length: int, batch: int, heads: int, device: torch.device
+    visible: Visible,
+    window: int,
+    num_blocks: int,
+    block: int,
+    length: int,
+    batch: int,
+    heads: int,
+    device: torch.device,
 ) -> Tensor:
+    """(n, 1, b, 2b), or (n, B·H, b, 2b) if rows differ: True where a query of a block sees a key of its two blocks."""
     query = torch.arange(block, device=device)[:, None] + block
     key = torch.arange(2 * block, device=device)[None, :]
-    band = (key <= query) & (key > query - visible.window)
+    band = (key <= query) & (key > query - window)
     first = torch.arange(num_blocks, device=device)[:, None, None] > 0
     mask = (band & (first | (key >= block)))[:, None]
     if not visible.per_row:
         return mask
     own = key == query
     if visible.segments is not None:
-        # −1 and −2 are no document: padding before the first block is in nobody's.
-        padded = F.pad(visible.segments, (0, num_blocks * block - length), value=-1)
-        before = F.pad(padded, (block, 0), value=-2).view(batch, num_blocks + 1, block)
-        pairs = torch.cat((before[:, :-1], before[:, 1:]), dim=2)
-        same = padded.view(batch, num_blocks, block, 1) == pairs[:, :, None, :]
+        # −1 and −2 are different from every segment, so that padding belongs to none.
+        queries = F.pad(visible.segments, (0, num_blocks * block - length), value=-1)
+        keys = F.pad(queries, (block, 0), value=-2).view(batch, num_blocks + 1, block)
+        pairs = torch.cat((keys[:, :-1], keys[:, 1:]), dim=2)
+        same = queries.view(batch, num_blocks, block, 1) == pairs[:, :, None, :]
         mask = mask & same.transpose(0, 1)
     if visible.valid is not None:
         padded = F.pad(visible.valid, (block, num_blocks * block - length)).view(batch, num_blocks + 1, block)
@@ -162,17 +179,18 @@ def _band_mask(
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
-    """torch's flex_attention with a block mask; compiled on a GPU. On a CPU it has no backward pass."""
+    """torch's flex_attention with a block mask, compiled on a GPU. It has no backward pass on a CPU."""
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
     require_kernel("flex", q.device, training)
     if not training:
         q, k, v = q.detach(), k.detach(), v.detach()
     mask = _flex_mask(visible, q.shape[0], q.shape[2], q.device)
-    run = _compiled_flex() if q.device.type == "cuda" else flex_attention
+    run = cast(Callable[..., Any], _compiled_flex() if q.device.type == "cuda" else flex_attention)
     with warnings.catch_warnings():
-        # Uncompiled on a CPU it says at length that compiling would be faster; there it is a check, not a fast path.
+        # On a CPU it runs uncompiled, only as a check; torch warns that this is slow.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return run(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        attended = run(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+    return cast(Tensor, attended)
 
 
 @lru_cache(maxsize=1)
@@ -181,7 +199,7 @@ def _compiled_flex() -> Callable[..., Tensor]:
 
 
 def _flex_mask(visible: Visible, batch: int, length: int, device: torch.device) -> BlockMask:
-    if not visible.per_row:
+    if not visible.per_row and visible.rule is None:
         return _shared_flex_mask(visible.window, length, device)
     return create_block_mask(_mask_rule(visible), batch, None, length, length, device=device)
 
@@ -192,12 +210,14 @@ def _shared_flex_mask(window: int | None, length: int, device: torch.device) -> 
 
 
 def _mask_rule(visible: Visible) -> Callable[..., Tensor]:
-    """`Visible.mask` for one query and one key, as flex_attention asks for it."""
+    """`Visible.mask` for one query and one key, in the form that flex_attention takes."""
 
     def rule(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         seen = key <= query
         if visible.window is not None:
             seen = seen & (key > query - visible.window)
+        if visible.rule is not None:
+            seen = seen & visible.rule(query, key)
         if visible.segments is not None:
             seen = seen & (visible.segments[row, query] == visible.segments[row, key])
         if visible.valid is not None:
@@ -208,10 +228,10 @@ def _mask_rule(visible: Visible) -> Callable[..., Tensor]:
 
 
 def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
-    """xformers' memory-efficient attention (GPU extra). Its tensors are (B, S, H, D)."""
+    """xformers' memory-efficient attention, for GPUs. Its tensors are (B, S, H, D)."""
     require_kernel("xformers", q.device, training=True)
-    if visible.per_row:
-        raise UserError("kernel xformers does no padding and no packed documents here; use sdpa, banded or flex")
+    if visible.per_row or visible.rule is not None:
+        raise UserError("kernel xformers does not support padding, packed documents or rules; use sdpa, banded or flex")
     from xformers.ops import fmha, memory_efficient_attention
 
     group = q.shape[1] // k.shape[1]
@@ -219,7 +239,7 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     if visible.window is None:
         bias = fmha.attn_bias.LowerTriangularMask()
     else:
-        # Its window_left counts the keys before the query's own.
+        # The first argument counts the keys before the query's own.
         bias = fmha.attn_bias.LocalAttentionFromBottomRightMask(visible.window - 1, 0)
     out = memory_efficient_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_bias=bias)
     return out.transpose(1, 2)
@@ -229,7 +249,7 @@ KERNELS = {"eager": eager, "sdpa": sdpa, "banded": banded, "flex": flex, "xforme
 
 
 def require_kernel(kernel: str, device: torch.device, training: bool) -> None:
-    """Refuse, with the reason, a kernel that cannot run here."""
+    """UserError if a kernel cannot run on this device."""
     if kernel == "flex" and device.type == "cpu" and training:
         raise UserError("kernel flex has no backward pass on a CPU; train with auto, sdpa or banded, or on a GPU")
     if kernel == "xformers" and device.type != "cuda":
@@ -239,11 +259,11 @@ def require_kernel(kernel: str, device: torch.device, training: bool) -> None:
 
 
 def choose(kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool) -> str:
-    """The kernel that runs for one kind of head.
+    """The kernel for a softmax over the last `window` keys (None: all) of sequences of `length` tokens.
 
-    `auto` follows measurement: on a CPU in bf16 a training step of `tiny` at 128 positions took 0.13 s with the plain
-    products and 0.26 s with torch's fused kernel (medians of 20 on two cores). At longer lengths a window is cheapest as
-    blocks, and full attention fused.
+    The choices of `auto` come from measurements: on a CPU in bf16 a training step of `tiny` at 128 positions took
+    0.13 s with `eager` and 0.26 s with `sdpa` (medians of 20 on two cores). At longer lengths `banded` was fastest for
+    a window, and `sdpa` for full attention.
     """
     if kernel == "banded" and window is None:
         return "sdpa"

@@ -1,10 +1,10 @@
-"""Multi-resolution recursion: what stands between the iterations of a loop (SpiralFormer, sections 2.2 and 2.3).
+"""Multi-resolution recursion: the computation between the iterations of a loop (SpiralFormer, sections 2.2 and 2.3).
 
-One iteration gathers the states into a latent per chunk, lets the caller run the body on them, spreads the result over
-the tokens, moves it to the right so that nobody hears of a later token, and forms the next state. The body is the
-caller's: it is ordinary visits on a shorter sequence.
+One iteration has four steps: gather the states of each chunk into a latent; run the body on the latents; spread the
+result over the tokens, shifted to the right so that the model stays causal; form the next state. The caller supplies
+the body: ordinary visits on a shorter sequence.
 
-Two forms give the same numbers: `Recurrence.run` on whole sequences, and `models/recurrence_cache.py` token by token.
+Two versions give the same numbers: `Recurrence.run` on whole sequences and `models/recurrence_cache.py` in decoding.
 
 Shape legend: B batch, L tokens, n chunks, g tokens in a chunk, W width.
 """
@@ -26,16 +26,16 @@ Body = Callable[[int, Tensor], Tensor]
 
 
 class Recurrence(nn.Module):
-    """A loop's own parameters: scorers and allocators of the iterations with chunks, MeSH's routers.
+    """The parameters of a loop: scorers and allocators of the iterations with chunks, and MeSH's routers.
 
-    Nothing is made for full resolution: a softmax over a single slot has no gradient.
+    Iterations at full resolution need no scorer or allocator: a softmax over a single slot is constant.
     """
 
     def __init__(self, loop: Loop, width: int) -> None:
         super().__init__()
         chunked = [t for t, g in enumerate(loop.chunks) if g > 1]
         scored, allocated = loop.downscale == "aggregate", loop.upscale == "allocate"
-        # A bias of the scorer would add the same to every token of a chunk, which the softmax takes away again.
+        # No bias: it would add the same to the score of every token of a chunk, which softmax cancels.
         self.scorers = nn.ModuleDict({str(t): nn.Linear(width, 1, bias=False) for t in chunked if scored})
         self.allocators = nn.ModuleDict({str(t): nn.Linear(width, loop.chunks[t]) for t in chunked if allocated})
         pairs = router_sizes(loop)[::2]
@@ -48,15 +48,15 @@ class Recurrence(nn.Module):
         embedded: Tensor,
         entering: Tensor,
         body: Body,
-        seen: Callable[[int, Tensor], None] | None = None,
+        after: Callable[[int, Tensor], None] | None = None,
     ) -> Tensor:
-        """All iterations on whole sequences (B, L, W). embedded: the token embeddings; entering: the state before;
-        seen: told the state after each iteration."""
+        """All iterations on whole sequences (B, L, W). embedded: the token embeddings. entering: the state before the
+        loop. after: called with (iteration, new state) after each iteration."""
         state = Topology(self, loop, embedded, entering)
         for t in range(loop.iterations):
             state.update(t, self.iterate(loop, t, state.h, body))
-            if seen:
-                seen(t, state.h)
+            if after:
+                after(t, state.h)
         return state.h
 
     def iterate(self, loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
@@ -67,24 +67,24 @@ class Recurrence(nn.Module):
         n = loop.num_chunks(t, length)
         if n == 0:
             return torch.zeros_like(h)
-        grid, there = chunked(h, n, g, offset)
-        spread = self.spread(loop, t, body(t, self.gather(loop, t, grid, there))).flatten(1, 2)
-        # The grid starts `offset` slots before the first token; u[i] lies at i + offset.
+        grid, filled = chunked(h, n, g, offset)
+        spread = self.spread(loop, t, body(t, self.gather(loop, t, grid, filled))).flatten(1, 2)
+        # The grid starts `offset` slots before the first token, so u[i] is at slot i + offset.
         return shifted(
             F.pad(spread[:, offset:], (0, 0, 0, max(0, length - n * g + offset)))[:, :length], loop.shift_of(t)
         )
 
-    def gather(self, loop: Loop, t: int, grid: Tensor, there: Tensor) -> Tensor:
-        """Downscale: (B, n, g, W) → (B, n, W). there (B or 1, n, g): False on slots that no token fills (Eq. 16–18)."""
+    def gather(self, loop: Loop, t: int, grid: Tensor, filled: Tensor) -> Tensor:
+        """Downscale (Eq. 16–18): (B, n, g, W) → (B, n, W). filled (B or 1, n, g): False on slots without a token."""
         if loop.downscale == "mean":
-            count = loop.chunks[t] if loop.literal else there.sum(-1, keepdim=True)
-            return (grid * there[..., None]).sum(2) / count
+            count = loop.chunks[t] if loop.literal else filled.sum(-1, keepdim=True)
+            return (grid * filled[..., None]).sum(2) / count
         scores = self.scorers[str(t)](grid)[..., 0]
-        weights = _shares(scores.masked_fill(~there, float("-inf")))
+        weights = _shares(scores.masked_fill(~filled, float("-inf")))
         return (weights[..., None].to(grid.dtype) * grid).sum(2)
 
     def spread(self, loop: Loop, t: int, latents: Tensor) -> Tensor:
-        """Upscale: (B, n, W) → (B, n, g, W), with gain √g (Eq. 19–21)."""
+        """Upscale (Eq. 19–21): (B, n, W) → (B, n, g, W), with gain √g."""
         g = loop.chunks[t]
         if loop.upscale == "uniform":
             return (latents / math.sqrt(g))[:, :, None].expand(-1, -1, g, -1)
@@ -93,14 +93,17 @@ class Recurrence(nn.Module):
 
 
 def chunked(h: Tensor, n: int, g: int, offset: int) -> tuple[Tensor, Tensor]:
-    """The first n chunks of (B, L, W) as (B, n, g, W), with `offset` absent slots in front, and which slots are there."""
+    """The first n chunks of h (B, L, W), after `offset` empty slots.
+
+    Returns the grid (B, n, g, W) and the mask (1, n, g) of the slots that hold a token.
+    """
     grid = F.pad(h, (0, 0, offset, 0))[:, : n * g]
-    there = torch.arange(n * g, device=h.device).view(1, n, g) >= offset
-    return grid.unflatten(1, (n, g)), there
+    filled = torch.arange(n * g, device=h.device).view(1, n, g) >= offset
+    return grid.unflatten(1, (n, g)), filled
 
 
 def shifted(u: Tensor, by: int) -> Tensor:
-    """Every position's value moved `by` positions to the right, zeros before (Eq. 22)."""
+    """u (B, L, W) shifted by `by` positions to the right, with zeros before (Eq. 22)."""
     return u if by == 0 else F.pad(u, (0, 0, by, 0))[:, : u.shape[1]]
 
 
@@ -110,10 +113,10 @@ def _shares(scores: Tensor) -> Tensor:
 
 
 class Topology:
-    """How updates become states: h, and what it is read from.
+    """How the updates u form the state h, for each of the topologies direct, anchor and mesh.
 
-    MeSH's buffer is never made. Slot b holds [b = 0] x + Σ_s w_s[b] u_s, so that a read Σ_b r[b] m[b] is
-    r[0] x + Σ_s (r · w_s) u_s: the same number from T + 1 tensors (appendix B, Eq. 24–30).
+    MeSH's buffer of slots is not stored. Slot b would hold [b = 0] x + Σ_s w_s[b] u_s, so a read Σ_b r[b] m[b] equals
+    r[0] x + Σ_s (r · w_s) u_s, which needs only T + 1 tensors (appendix B, Eq. 24–30).
     """
 
     def __init__(self, recurrence: Recurrence, loop: Loop, embedded: Tensor, entering: Tensor) -> None:
@@ -125,7 +128,7 @@ class Topology:
             self._write_and_read(0, embedded, entering)
 
     def update(self, t: int, u: Tensor) -> None:
-        """The state after iteration t, from its shifted update u."""
+        """Set h to the state after iteration t, from its shifted update u."""
         if self.kind == "direct":
             self.h = u
         elif self.kind == "anchor":
@@ -134,6 +137,7 @@ class Topology:
             self._write_and_read(t + 1, self.h, u)
 
     def _write_and_read(self, pair: int, routed_by: Tensor, value: Tensor) -> None:
+        """Write `value` with writer `pair`, then set h to what reader `pair` reads."""
         write = _shares(self.recurrence.writers[pair](routed_by))
         read = _shares(self.recurrence.readers[pair](routed_by))
         self.written.append((write, value))

@@ -1,9 +1,9 @@
-"""Recursion token by token: chunk-triggered decoding (SpiralFormer, algorithm 2), for any batch, length and split.
+"""Loops in decoding: the body of an iteration runs only when a chunk is complete (SpiralFormer, algorithm 2).
 
-For every iteration with chunks a row keeps the states of its incomplete chunk, its last latents (as many as the shift
-reaches back over), and how many tokens it has seen. The body runs only on chunks that new tokens complete; its keys and
-values lie in ordinary cache slots, one entry for each chunk. What is missing from the first chunk is masked, as it is
-on whole sequences.
+New tokens may come one at a time or many at once, in rows of different length. For every iteration with chunks a row
+stores the states of its incomplete chunk and its last latents (as many as the shift reaches back). The keys and values
+of the body are in ordinary cache slots, one entry per chunk. Empty slots of the first chunk are masked, as on whole
+sequences.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hybridlab.models.recurrence import Recurrence, Topology
 from hybridlab.plan.loop import Loop
 
 CachedBody = Callable[[int, Tensor, Tensor | None], Tensor]
-"""(iteration, new latents (B, k, W), which of them are real (B, k) or None for all) → latents after the layers."""
+"""(iteration, new latents (B, k, W), mask of the real ones (B, k) or None for all) → latents after the layers."""
 
 
 @dataclass
 class IterationState:
-    """pending (B, g, W): the states of the incomplete chunk, by slot. latents (B, r, W): the last r chunks' results.
-    delayed (B, s, W): at full resolution, the last s updates, still to be moved to the right."""
+    """pending (B, g, W): the states of the incomplete chunk, by slot. latents (B, r, W): results of the last r chunks.
+    delayed (B, s, W): at full resolution with shift s, the last s updates."""
 
     pending: Tensor | None = None
     latents: Tensor | None = None
@@ -36,7 +36,7 @@ class IterationState:
 
 @dataclass
 class LoopState:
-    """One loop's memory. triggered: by iteration, how many chunks its body has run on, over all rows."""
+    """The state of one loop. triggered: for each iteration, on how many chunks its body has run, over all rows."""
 
     iterations: int
     by_iteration: list[IterationState] = field(init=False)
@@ -60,7 +60,7 @@ def run_cached(
     lengths: Sequence[int],
     body: CachedBody,
 ) -> Tensor:
-    """All iterations on new tokens (B, S, W) of which row r has `lengths[r]`, after `counts[r]` earlier ones."""
+    """All iterations on new tokens (B, S, W); row r has `lengths[r]` of them, after `counts[r]` earlier tokens."""
     topology = Topology(recurrence, loop, embedded, entering)
     for t in range(loop.iterations):
         step = _full if loop.chunks[t] == 1 else _chunked
@@ -72,15 +72,15 @@ def _full(
     recurrence: Recurrence, loop: Loop, t: int, state: LoopState, h: Tensor,
     counts: Sequence[int], lengths: Sequence[int], body: CachedBody,
 ) -> Tensor:  # fmt: skip
-    """An iteration at full resolution, with its last updates kept where they are shifted."""
+    """The shifted update of new tokens at full resolution."""
     mask = None if set(lengths) == {h.shape[1]} else _below(lengths, h.shape[1], h.device)
-    u, shift, mine = body(t, h, mask), loop.shift_of(t), state.by_iteration[t]
+    u, shift, kept = body(t, h, mask), loop.shift_of(t), state.by_iteration[t]
     state.triggered[t] += sum(lengths)
     if shift == 0:
         return u
-    before = h.new_zeros(len(h), shift, h.shape[2]) if mine.delayed is None else mine.delayed
+    before = h.new_zeros(len(h), shift, h.shape[2]) if kept.delayed is None else kept.delayed
     both = torch.cat((before, u), dim=1)
-    mine.delayed = _rows_from(both, lengths, shift)
+    kept.delayed = _rows_from(both, lengths, shift)
     return both[:, : h.shape[1]]
 
 
@@ -88,56 +88,54 @@ def _chunked(
     recurrence: Recurrence, loop: Loop, t: int, state: LoopState, h: Tensor,
     counts: Sequence[int], lengths: Sequence[int], body: CachedBody,
 ) -> Tensor:  # fmt: skip
-    """The shifted update of new tokens: run the body on the chunks that they complete, then read what reaches them."""
+    """The shifted update of new tokens: run the body on the chunks that they complete, then read each token's chunk."""
     g, offset, shift = loop.chunks[t], loop.offset_of(t), loop.shift_of(t)
-    mine, device = state.by_iteration[t], h.device
+    kept, device = state.by_iteration[t], h.device
     first = [(count + offset) // g for count in counts]
     complete = [(c + n + offset) // g - f for c, n, f in zip(counts, lengths, first, strict=True)]
-    kept = -(-shift // g) + 1
-    if mine.pending is None:
-        mine.pending = h.new_zeros(len(h), g, h.shape[2])
-        mine.latents = h.new_zeros(len(h), kept, h.shape[2])
-    column = {"device": device}
-    starts, seen = torch.tensor(first, **column), torch.tensor(counts, **column)
-    # Grid coordinates: slot a of a row holds token a − ω. Slots of earlier tokens lie in `pending`, the others in h.
-    both = torch.cat((mine.pending, h), dim=1)
+    num_kept = -(-shift // g) + 1
+    pending = h.new_zeros(len(h), g, h.shape[2]) if kept.pending is None else kept.pending
+    latents = h.new_zeros(len(h), num_kept, h.shape[2]) if kept.latents is None else kept.latents
+    starts, seen = torch.tensor(first, device=device), torch.tensor(counts, device=device)
+    # Grid coordinates: slot a of a row holds token a − offset. Earlier tokens are in `pending`, new ones in h.
+    both = torch.cat((pending, h), dim=1)
 
-    def fetched(slots: Tensor) -> Tensor:
-        """The states at grid coordinates (B, k) of the incomplete chunk or after it."""
+    def states_at(slots: Tensor) -> Tensor:
+        """The states (B, k, W) at grid coordinates (B, k), from the incomplete chunk on."""
         earlier = slots < (seen + offset)[:, None]
-        place = torch.where(earlier, slots - (starts * g)[:, None], slots - (seen + offset)[:, None] + g)
-        place = place.clamp(0, both.shape[1] - 1)
-        return both.gather(1, place[..., None].expand(-1, -1, both.shape[2]))
+        index = torch.where(earlier, slots - (starts * g)[:, None], slots - (seen + offset)[:, None] + g)
+        index = index.clamp(0, both.shape[1] - 1)
+        return both.gather(1, index[..., None].expand(-1, -1, both.shape[2]))
 
-    latents, most = mine.latents, max(complete)
+    most = max(complete)
     if most:
-        slots = (starts * g)[:, None] + torch.arange(most * g, **column)
-        grid = fetched(slots).unflatten(1, (most, g))
-        there = (slots >= offset).unflatten(1, (most, g))
+        slots = (starts * g)[:, None] + torch.arange(most * g, device=device)
+        grid = states_at(slots).unflatten(1, (most, g))
+        filled = (slots >= offset).unflatten(1, (most, g))
         real = None if set(complete) == {most} else _below(complete, most, device)
-        new = body(t, recurrence.gather(loop, t, grid, there), real)
+        new = body(t, recurrence.gather(loop, t, grid, filled), real)
         latents = torch.cat((latents, new), dim=1)
         state.triggered[t] += sum(complete)
-    begin = starts + torch.tensor(complete, **column)
-    mine.pending = fetched((begin * g)[:, None] + torch.arange(g, **column))
-    mine.latents = _rows_from(latents, complete, kept)
+    begin = starts + torch.tensor(complete, device=device)
+    kept.pending = states_at((begin * g)[:, None] + torch.arange(g, device=device))
+    kept.latents = _rows_from(latents, complete, num_kept)
 
-    # Token i reads u[i − s], slot ρ of chunk π; chunk p lies at kept + p − first.
-    source = seen[:, None] + torch.arange(h.shape[1], **column) - shift + offset
+    # Token i reads u[i − shift], which is a slot of a chunk; chunk p is at index num_kept + p − first of `latents`.
+    source = seen[:, None] + torch.arange(h.shape[1], device=device) - shift + offset
     chunk, slot = source.div(g, rounding_mode="floor"), source.remainder(g)
-    place = (kept + chunk - starts[:, None]).clamp(0, latents.shape[1] - 1)
+    index = (num_kept + chunk - starts[:, None]).clamp(0, latents.shape[1] - 1)
     spread = recurrence.spread(loop, t, latents)
-    rows = torch.arange(len(h), **column)[:, None]
+    rows = torch.arange(len(h), device=device)[:, None]
     reached = (source >= offset)[..., None]
-    return torch.where(reached, spread[rows, place, slot], 0.0)
+    return torch.where(reached, spread[rows, index, slot], 0.0)
 
 
 def _below(limits: Sequence[int], size: int, device: torch.device) -> Tensor:
-    """(B, size): True on the first limits[r] places of row r."""
+    """(B, size): True on the first limits[r] entries of row r."""
     return torch.arange(size, device=device)[None] < torch.tensor(limits, device=device)[:, None]
 
 
 def _rows_from(values: Tensor, starts: Sequence[int], count: int) -> Tensor:
-    """(B, count, W): row r's values from place starts[r] on."""
-    place = torch.tensor(starts, device=values.device)[:, None] + torch.arange(count, device=values.device)
-    return values.gather(1, place[..., None].expand(-1, -1, values.shape[2]))
+    """(B, count, W): `count` values of each row r, from index starts[r] on."""
+    index = torch.tensor(starts, device=values.device)[:, None] + torch.arange(count, device=values.device)
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))

@@ -1,1 +1,1 @@
-"""What runs, in which order, and how each head mixes tokens: plain data, built and edited without torch."""
+"""The execution plan (what runs, in which order) and the attention map (how heads mix tokens), without torch."""

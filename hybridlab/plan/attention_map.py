@@ -1,7 +1,7 @@
 """The attention map: how each KV head of each parameter layer mixes tokens.
 
-Keyed by parameter layer and KV head, so that a loop inherits it and growth copies it. `masks.json` is one of its
-files: `[layer][kv_head]`, 1 = full attention, 0 = sliding window (ConSA, Eq. 3).
+It is indexed by parameter layer and KV head, so every visit of a layer in a loop uses the same kinds. `masks.json`
+stores such a map: `[layer][kv_head]`, 1 = full attention, 0 = sliding window (ConSA, Eq. 3).
 
     python -c "from hybridlab import AttentionMap; print(AttentionMap.rule(8, 4, 'head', 0.5, window=16))"
 """
@@ -9,7 +9,7 @@ files: `[layer][kv_head]`, 1 = full attention, 0 = sliding window (ConSA, Eq. 3)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -17,60 +17,7 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
-
-
-@dataclass(frozen=True)
-class Full:
-    """Every earlier token and the token itself."""
-
-    def __str__(self) -> str:
-        return "full"
-
-
-@dataclass(frozen=True)
-class Window:
-    """The last `width` tokens, the token itself included: keys i − width + 1 … i."""
-
-    width: int
-
-    def __post_init__(self) -> None:
-        _check_width(self.width)
-
-    def __str__(self) -> str:
-        return f"window({self.width})"
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """z · full + (1 − z) · window, with z a tensor that a controller hands in; both kernels run (ConSA, Eq. 3)."""
-
-    width: int
-
-    def __post_init__(self) -> None:
-        _check_width(self.width)
-
-    def __str__(self) -> str:
-        return f"mixed({self.width})"
-
-
-AttentionKind = Full | Window | Mixed
-_KINDS = {"full": Full, "window": Window, "mixed": Mixed}
-
-
-MIN_BLOCK = 16
-"""Smallest block of the banded kernel; smaller ones cost more in calls than they save in keys."""
-
-
-def band_block(width: int) -> int:
-    """Queries per block of the banded kernel: its keys are this block and the one before, so it must reach w − 1 back."""
-    return max(width, MIN_BLOCK)
-
-
-def _check_width(width: int) -> None:
-    if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width < 2**31:
-        raise UserError(
-            f"window {width!r}: a window counts the query itself, so it must be a whole number of 1 or more"
-        )
+from hybridlab.plan.kinds import AttentionKind, Full, Window, kind_from_json
 
 
 @dataclass(frozen=True)
@@ -85,7 +32,7 @@ class AttentionMap:
 
     @classmethod
     def from_masks(cls, masks: Iterable[Iterable[int]], window: int) -> AttentionMap:
-        """From rows of 1 (full) and 0 (window), one row per layer, one entry per KV head."""
+        """A map from rows of 1 (full) and 0 (window): one row per layer, one entry per KV head."""
         kinds = {0: Window(window), 1: Full()}
         try:
             return cls(tuple(tuple(kinds[value] for value in row) for row in masks))
@@ -96,11 +43,12 @@ class AttentionMap:
     def rule(
         cls, num_layers: int, num_kv_heads: int, granularity: str, rho: float, window: int, nearest: bool = False
     ) -> AttentionMap:
-        """The hand-made baselines of ConSA's table 1 at sparsity `rho`.
+        """The rule-based baselines of ConSA's table 1 at sparsity `rho`.
 
-        layer: windows and full layers interleave evenly, windows first (SWA, FA, SWA, FA … at ρ = 0.5, the order of
-        Gemma 2). head: in every layer the first ρ·H_kv KV heads are windows; where ρ·H_kv is not whole, the count of
-        each layer follows the running total, so that the whole model meets ρ. The paper does not print its patterns.
+        granularity `layer`: window layers and full layers alternate evenly, windows first (SWA, FA, SWA, FA … at
+        ρ = 0.5, the order of Gemma 2). `head`: in every layer the first ρ·H_kv KV heads are windows. If ρ·H_kv is not a
+        whole number, layers get different counts, so that the whole model has sparsity ρ. The paper does not give its
+        patterns.
         """
         if granularity == "layer":
             count = exact_count(rho, num_layers, "layers", nearest)
@@ -116,22 +64,29 @@ class AttentionMap:
     def num_layers(self) -> int:
         return len(self.layers)
 
+    def each_kind(self) -> Iterator[AttentionKind]:
+        """Every kind in the map, once, in order of first appearance."""
+        yield from dict.fromkeys(kind for row in self.layers for kind in row)
+
+    @property
+    def learning(self) -> bool:
+        """Whether a controller is still choosing full attention or a window for some head."""
+        return any(kind.mask is None for kind in self.each_kind())
+
     def masks(self) -> list[list[int]]:
-        """Rows of 1 (full) and 0 (window). A mixed map has no masks yet and is refused."""
-        if any(isinstance(kind, Mixed) for row in self.layers for kind in row):
-            raise UserError(
-                "this map is still being learned (mixed heads); it has masks only after learn-masks is done"
-            )
-        return [[int(isinstance(kind, Full)) for kind in row] for row in self.layers]
+        """Rows of 1 (sees all tokens) and 0 (a window). UserError for a map that is still being learned."""
+        rows = [[kind.mask for kind in row] for row in self.layers]
+        if self.learning:
+            raise UserError("this map is still being learned; it has masks only when `hybridlab learn-masks` is done")
+        return [[mask for mask in row if mask is not None] for row in rows]
 
     def sparsity(self) -> float:
-        """The fraction of KV heads that attend to a window (ConSA, Eq. 4), exact."""
-        masks = self.masks()
-        units = [value for row in masks for value in row]
+        """The fraction of KV heads with a window (ConSA, Eq. 4), from an exact fraction."""
+        units = [value for row in self.masks() for value in row]
         return float(1 - Fraction(sum(units), len(units)))
 
     def check_shape(self, num_layers: int, num_kv_heads: int) -> None:
-        """Refuse a map that was made for another shape."""
+        """Raise UserError for a map that was made for another shape."""
         if len(self.layers) != num_layers or any(len(row) != num_kv_heads for row in self.layers):
             widths = sorted({len(row) for row in self.layers})
             raise UserError(
@@ -140,22 +95,18 @@ class AttentionMap:
             )
 
     def to_json(self) -> list[list[dict[str, Any]]]:
-        return [[{"kind": type(k).__name__.lower(), **vars(k)} for k in row] for row in self.layers]
+        return [[kind.to_json() for kind in row] for row in self.layers]
 
     @classmethod
     def from_json(cls, data: list[list[dict[str, Any]]]) -> AttentionMap:
-        def kind(entry: dict[str, Any]) -> AttentionKind:
-            return _KINDS[entry["kind"]](**{k: v for k, v in entry.items() if k != "kind"})
-
-        return cls(tuple(tuple(kind(entry) for entry in row) for row in data))
+        return cls(tuple(tuple(kind_from_json(entry) for entry in row) for row in data))
 
     def __str__(self) -> str:
-        letters = {Full: "F", Window: "w", Mixed: "m"}
-        return " ".join("".join(letters[type(kind)] for kind in row) for row in self.layers)
+        return " ".join("".join(kind.letter for kind in row) for row in self.layers)
 
 
 def spread(count: int, length: int) -> list[int]:
-    """`count` ones spread as evenly as can be over `length` places, the first as early as it can be."""
+    """`length` numbers, of which `count` are 1 and the others 0. The ones are spaced evenly and begin early."""
     ceilings = [-(-i * count // length) for i in range(length + 1)]
     return [after - before for before, after in zip(ceilings, ceilings[1:], strict=False)]
 
@@ -163,13 +114,14 @@ def spread(count: int, length: int) -> list[int]:
 def exact_count(rho: float, num_units: int, unit: str, nearest: bool = False) -> int:
     """ρ · num_units as a whole number.
 
-    Where it is not whole, the error names the two targets that can be met; with `nearest` the closer one is taken.
+    If it is not whole, UserError with the two nearest values of ρ that are possible; with `nearest`, the nearer one is
+    used.
     """
     if not 0 <= rho <= 1:
         raise UserError(f"rho {rho}: the sparsity target is a fraction between 0 and 1")
-    # A decimal like 0.3 stands for the fraction that was written, not for its nearest binary number.
+    # 0.3 means 3/10, not its nearest binary number.
     target = Fraction(str(rho)) * num_units
-    # Six written digits, as the message below has them, are close enough to mean the whole number.
+    # The message below prints six digits, so a rho with six digits must be accepted.
     if abs(target - round(target)) <= Fraction(num_units, 10**6):
         return round(target)
     low = math.floor(target)

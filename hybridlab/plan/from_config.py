@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from hybridlab.config.schema import (
-    ExplicitMap,
-    FullMap,
-    LearnedMap,
-    MapConfig,
-    MixedMap,
-    RuleMap,
-    RunConfig,
-    Shape,
-    WindowMap,
-)
-from hybridlab.errors import UserError
-from hybridlab.plan.attention_map import AttentionMap, Full, Mixed, Window
-from hybridlab.plan.plan import Plan, edited_plan
+from hybridlab.config.maps import MapConfig
+from hybridlab.config.schema import RunConfig
+from hybridlab.config.shape import Shape
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.edits import edited_plan
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
+
+
+def structure_of(config: RunConfig) -> Structure:
+    """The structure at the start of a run. References to other runs must have been replaced by their results."""
+    return Structure(config.shape, plan_of(config), map_of(config.map, config.shape))
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -23,22 +21,5 @@ def plan_of(config: RunConfig) -> Plan:
 
 
 def map_of(config: MapConfig, shape: Shape) -> AttentionMap:
-    """The attention map that a configuration names. A learned map must have been replaced by its masks before."""
-    layers, kv_heads = shape.layers, shape.kv_heads
-    match config:
-        case FullMap():
-            return AttentionMap.uniform(layers, kv_heads, Full())
-        case WindowMap():
-            return AttentionMap.uniform(layers, kv_heads, Window(config.window))
-        case MixedMap():
-            return AttentionMap.uniform(layers, kv_heads, Mixed(config.window))
-        case RuleMap():
-            return AttentionMap.rule(layers, kv_heads, config.granularity, config.rho, config.window, config.nearest)
-        case ExplicitMap():
-            attention_map = AttentionMap.from_masks(config.masks, config.window)
-            attention_map.check_shape(layers, kv_heads)
-            return attention_map
-        case LearnedMap():
-            raise UserError(
-                f"map: the masks of run {config.run} are not learned yet; run `hybridlab learn-masks` first"
-            )
+    """The attention map of a configuration. A learned map must have been replaced by its masks."""
+    return config.attention_map(shape.layers, shape.kv_heads)

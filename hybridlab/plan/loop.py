@@ -1,8 +1,8 @@
-"""A recurrence over resolutions: the same layers again and again, on chunks of the sequence (SpiralFormer, section 2).
+"""A recurrence over resolutions: the same layers run repeatedly on chunks of the sequence (SpiralFormer, section 2).
 
-Iteration t gathers the sequence into chunks of g_t tokens, runs its body on one latent per chunk, spreads the result
-over the tokens and shifts it to the right, so that no token hears of a later one. Chunk sizes of 1 are the ordinary
-full-resolution loop (LoopedFormer); a body for each iteration is a recurrence without sharing (MeSH's baseline).
+Iteration t aggregates chunks of g_t tokens, runs its body on one latent per chunk, distributes the result over the
+tokens and shifts it to the right, so that no token depends on a later one. With chunk sizes of 1 this is the ordinary
+full-resolution loop (LoopedFormer); with one body per iteration it is a recurrence without sharing (MeSH's baseline).
 
     python -c "from hybridlab import Loop, Visit; print(Loop(bodies=((Visit(1),),), chunks=(4, 2, 1)))"
 """
@@ -10,51 +10,55 @@ full-resolution loop (LoopedFormer); a body for each iteration is a recurrence w
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from hybridlab.errors import UserError
 from hybridlab.plan.visit import Visit, is_whole
 
-TOPOLOGIES = ("direct", "anchor", "mesh")
-DOWNSCALES = ("aggregate", "mean")
-UPSCALES = ("allocate", "uniform")
-POSITIONS = ("chunk", "token")
+Topology = Literal["direct", "anchor", "mesh"]
+Downscale = Literal["aggregate", "mean"]
+Upscale = Literal["allocate", "uniform"]
+Positions = Literal["chunk", "token"]
+PerIteration = int | str | tuple[int | str, ...]
+"""One value for all iterations, or a tuple with one per iteration."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """T = len(chunks) iterations over one shared body, or over one body each.
+    """T = len(chunks) iterations over one shared body, or with one body per iteration.
 
-    chunks: g_t, tokens in a chunk, 1 for full resolution.
+    chunks: g_t, the number of tokens in a chunk; 1 is full resolution.
     topology: how an iteration's update ũ becomes the next state h: `direct` h ← ũ; `anchor` h ← ũ + h(0) (Eq. 5);
-        `mesh` a read from all earlier updates (appendix B). Under `direct` over chunks the first tokens, which no
-        update has reached, are left with a state of 0, whose norm has an enormous gradient: deep models diverge.
-    offset: ω_t, by which chunk borders are shifted: `half` ⌊g/2⌋, `zero`, or a number below every chunk size; or a
-        tuple with one of them for each iteration.
-    shift: s_t, by which updates are moved to the right: `overlap` g − 1, `parallel` g, or a number of at least g − 1;
-        or a tuple.
+        `mesh` a learned weighted sum of all earlier updates (appendix B). With `direct` and chunks, the first tokens
+        get no update, so their state is 0; the norm of 0 has a very large gradient, and deep models diverge.
+    offset: ω_t, the shift of the chunk borders: `half` ⌊g/2⌋, `zero`, or a number below every chunk size; or a tuple
+        with one of these per iteration.
+    shift: s_t, the shift of updates to the right: `overlap` g − 1, `parallel` g, or a number of at least g − 1; or a
+        tuple.
     downscale: `aggregate` learned weights in each chunk (Eq. 17, 18), or `mean` (Eq. 16).
     upscale: `allocate` learned shares for the tokens of a chunk (Eq. 21), or `uniform` (Eq. 20); both with gain √g.
     positions: rotary positions of latents, `chunk` 0, 1, 2 … or `token` 0, g, 2g …
-    Chunks count from the start of a row: in training text they run across the borders of documents, as in the paper.
-    literal: the paper's ⌊L / g⌋ chunks (Eq. 13) and division by g (Eq. 16) instead of the complete chunks and the
-        tokens that are there; then an output can depend on the total length, and no cache can be kept.
+    literal: the paper's ⌊L / g⌋ chunks (Eq. 13) and division by g (Eq. 16), instead of only complete chunks and
+        division by the number of tokens in each. Outputs can then depend on the total length, so that decoding
+        with a cache is not possible.
+
+    Chunks are counted from the start of a row, so in training text they cross document borders, as in the paper.
     """
 
     bodies: tuple[tuple[Visit, ...], ...]
     chunks: tuple[int, ...]
-    topology: str = "direct"
-    offset: str | int | tuple[str | int, ...] = "half"
-    shift: str | int | tuple[str | int, ...] = "overlap"
-    downscale: str = "aggregate"
-    upscale: str = "allocate"
-    positions: str = "chunk"
+    topology: Topology = "direct"
+    offset: PerIteration = "half"
+    shift: PerIteration = "overlap"
+    downscale: Downscale = "aggregate"
+    upscale: Upscale = "allocate"
+    positions: Positions = "chunk"
     literal: bool = False
 
     def __post_init__(self) -> None:
         bodies = tuple(tuple(body) for body in self.bodies)
         if not all(isinstance(visit, Visit) for body in bodies for visit in body):
-            raise UserError("loop: a body is a sequence of visits; loops do not stand inside loops")
+            raise UserError("loop: a body is a sequence of visits; a loop cannot contain another loop")
         object.__setattr__(self, "bodies", bodies)
         for name in ("chunks", "offset", "shift"):
             value = getattr(self, name)
@@ -62,13 +66,12 @@ class Loop:
         if not self.chunks or not all(is_whole(g) and g >= 1 for g in self.chunks):
             raise UserError(f"loop: chunks {self.chunks} must be whole numbers of 1 or more; a resolution 1/8 is 8")
         if len(bodies) not in (1, len(self.chunks)):
-            raise UserError(f"loop: {len(bodies)} bodies for {len(self.chunks)} iterations; give one, or one for each")
-        for name, known in (
-            ("topology", TOPOLOGIES),
-            ("downscale", DOWNSCALES),
-            ("upscale", UPSCALES),
-            ("positions", POSITIONS),
-        ):
+            raise UserError(
+                f"loop: {len(bodies)} bodies for {len(self.chunks)} iterations; give one body, or one per iteration"
+            )
+        choices = {"topology": Topology, "downscale": Downscale, "upscale": Upscale, "positions": Positions}
+        for name, choice in choices.items():
+            known = get_args(choice)
             if getattr(self, name) not in known:
                 raise UserError(f"loop: {name} {getattr(self, name)!r} is unknown; use one of {', '.join(known)}")
         if not isinstance(self.literal, bool):
@@ -90,8 +93,8 @@ class Loop:
                 f"use overlap, parallel or {g - 1} and more"
             )
 
-    def _at(self, name: str, t: int, words: tuple[str, str]) -> str | int:
-        """A setting of iteration t: one for all, or one for each."""
+    def _at(self, name: str, t: int, words: tuple[str, str]) -> int | str:
+        """The value of a setting in iteration t. words: the values that are not numbers."""
         value = getattr(self, name)
         if isinstance(value, tuple):
             if len(value) != len(self.chunks):
@@ -109,32 +112,31 @@ class Loop:
         return self.bodies[t if len(self.bodies) > 1 else 0]
 
     def offset_of(self, t: int) -> int:
-        """ω_t; 0 at full resolution, where there is no border to shift."""
+        """ω_t; 0 at full resolution, which has no chunk borders."""
         g, offset = self.chunks[t], self._at("offset", t, ("half", "zero"))
         if g == 1 or offset == "zero":
             return 0
-        return g // 2 if offset == "half" else offset
+        return g // 2 if isinstance(offset, str) else offset
 
     def shift_of(self, t: int) -> int:
-        """s_t. A word leaves full resolution as it is, on the critical path of the token (appendix E); a number holds
-        there too."""
+        """s_t. At full resolution, `overlap` and `parallel` mean 0 (appendix E); a number is used as it is."""
         g, shift = self.chunks[t], self._at("shift", t, ("overlap", "parallel"))
         if isinstance(shift, str):
             return 0 if g == 1 else g - 1 if shift == "overlap" else g
         return shift
 
     def num_chunks(self, t: int, length: int) -> int:
-        """Latents of iteration t for so many tokens: the complete chunks, or the paper's ⌊L / g⌋."""
+        """Number of latents of iteration t for `length` tokens: complete chunks, or the paper's ⌊L / g⌋."""
         g = self.chunks[t]
         return length // g if self.literal else (length + self.offset_of(t)) // g
 
     def triggers(self, t: int, position: int) -> bool:
-        """Whether the token at a position completes a chunk, so that the body runs there in decoding (Eq. 31)."""
+        """Whether the token at this position completes a chunk, so that the body runs in decoding (Eq. 31)."""
         g = self.chunks[t]
         return (position + self.offset_of(t)) % g == g - 1
 
     def signature(self) -> tuple[Any, ...]:
-        """What its own parameters depend on."""
+        """The settings that determine which parameters the loop itself has."""
         learned = [g if g > 1 else 1 for g in self.chunks]
         return (self.topology == "mesh", self.downscale, self.upscale, *learned)
 

@@ -1,4 +1,4 @@
-"""One execution of a layer's parameters: the smallest piece of a plan."""
+"""One execution of a layer's parameters: the smallest element of a plan."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hybridlab.errors import UserError
 
 PARTS = ("block", "attention", "mlp")
 Place = tuple[int, ...]
-"""Where in a plan something runs: (index,), or (index of the loop, iteration, index in its body)."""
+"""The index of one execution in a plan: (index,), or in a loop (index of the loop, iteration, index in its body)."""
 
 
 def is_whole(value: Any) -> bool:
-    """A whole number, and not a truth value that passes for one."""
+    """Whether a value is an int, not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -21,9 +21,9 @@ def is_whole(value: Any) -> bool:
 class Visit:
     """One execution of a layer's parameters.
 
-    layer: parameter layer, 0-based.
-    part: `block` (attention, then MLP), `attention` or `mlp`, each with its residual.
-    heads: query heads that take part in the attention, ascending; None means all of them.
+    layer: parameter layer, from 0.
+    part: `block` (attention, then MLP), `attention` or `mlp`, each with its residual connection.
+    heads: query heads that run in the attention, ascending; None for all of them.
     """
 
     layer: int
@@ -40,7 +40,7 @@ class Visit:
         if self.heads is None:
             return
         if self.part == "mlp":
-            raise UserError(f"visit of layer {self.layer}: an MLP has no heads; leave `heads` out")
+            raise UserError(f"visit of layer {self.layer}: an MLP has no heads; remove `heads`")
         heads = tuple(sorted(set(self.heads)))
         if not heads or not all(is_whole(head) for head in heads) or heads[0] < 0 or len(heads) != len(self.heads):
             raise UserError(f"visit of layer {self.layer}: heads {self.heads} must be different numbers from 0 on")

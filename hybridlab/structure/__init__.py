@@ -1,1 +1,1 @@
-"""Controllers that change a model's structure while it trains, as hooks of the engine."""
+"""Controllers: hooks of the engine that change a model's structure while it trains."""

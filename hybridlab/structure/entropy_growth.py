@@ -2,10 +2,10 @@
 
     hybridlab pretrain --arch sgt
 
-The controller measures the entropy of every head at the last token of every sequence, keeps its moving average, lets
-the growth operator (structure/growth.py) act once in a window, and hands the fading heads' factors to the forward pass
-as tensors. The plan changes when a loop is added or deepened, and once more when a fade has reached 0. The one attention
-row that an entropy takes is not in the FLOPs that a record states.
+The controller measures the entropy of every head at the last token of every sequence and keeps a moving average. Once
+per window of steps the growth operator (plan/growth.py) decides from it. The factors of fading heads are inputs of the
+forward pass. The plan changes when a loop is added or gets another pass, and again when a fade has reached 0. The FLOPs
+in a record do not include the measurement of entropies (one row of attention weights per head).
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from hybridlab.analysis.entropy import head_entropies
 from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
+from hybridlab.plan.growth import Growth, LoopedLayer, growable_layers
 from hybridlab.plan.plan import Place
-from hybridlab.structure.growth import Growth, LoopedLayer, growable_layers
-from hybridlab.training.engine import Run
-from hybridlab.training.hooks import Hook
+from hybridlab.training.hooks import Hook, TrainingRun
 
 
 class EntropyAverage:
-    """The entropies (L, H) of a step, summed over its micro-batches, and their moving average over steps.
+    """The moving average over steps of the entropies (L, H), as in Adam with the bias correction 1 − decay^t.
 
-    The average starts at 0 and is divided by 1 − decay^t, so that the first steps count in full.
+    pending: the entropies of the current step, summed over its micro-batches so far.
     """
 
     def __init__(self, decay: float) -> None:
@@ -37,20 +36,22 @@ class EntropyAverage:
         self.pending: Tensor | None = None
 
     def add(self, entropies: Tensor, share: float) -> None:
-        """One micro-batch, with its share of the rows of the step."""
+        """Add the entropies (L, H) of a micro-batch with this share of the step's rows."""
         part = share * entropies
         self.pending = part if self.pending is None else self.pending + part
 
     def update(self) -> None:
-        """The end of a step."""
+        """Update the average at the end of a step."""
+        if self.pending is None:
+            return
         before = torch.zeros_like(self.pending) if self.average is None else self.average
         self.average = self.decay * before + (1 - self.decay) * self.pending
         self.updates += 1
         self.pending = None
 
     def rows(self) -> list[list[float]]:
-        """The corrected average as numbers."""
-        return (self.average / (1 - self.decay**self.updates)).tolist()
+        """The corrected average as lists; empty before the first step."""
+        return [] if self.average is None else (self.average / (1 - self.decay**self.updates)).tolist()
 
     def state(self) -> dict[str, Any]:
         average = None if self.average is None else _plain(self.average.tolist())
@@ -63,16 +64,17 @@ class EntropyAverage:
 
 
 def _plain(rows: list[list[float]]) -> list[list[float | None]]:
-    """Heads that do not run have no entropy: null in a file."""
+    """NaN, the entropy of a head that does not run, as None for JSON."""
     return [[None if value != value else value for value in row] for row in rows]
 
 
 def _numbers(rows: list[list[float | None]]) -> list[list[float]]:
+    """The inverse of `_plain`."""
     return [[float("nan") if value is None else value for value in row] for row in rows]
 
 
 class EntropyGrowth(Hook):
-    """The controller."""
+    """The controller `entropy-growth`."""
 
     def __init__(self, config: EntropyGrowthConfig) -> None:
         self.config, self.name = config, config.kind
@@ -80,12 +82,14 @@ class EntropyGrowth(Hook):
 
     # ---- hook ----
 
-    def begin(self, run: Run) -> None:
-        self.base, self.num_heads, self.device = run.model.plan, run.model.shape.heads, run.device
+    def begin(self, run: TrainingRun) -> None:
+        self.base, self.num_heads, self.device = run.initial.plan, run.initial.shape.heads, run.device
         candidates = growable_layers(self.base)
         missing = [layer for layer in self.config.layers or [] if layer not in candidates]
         if missing:
-            raise UserError(f"controller.layers: layer {missing[0]} does not run as one whole block in the plan")
+            raise UserError(
+                f"controller.layers: the plan does not run layer {missing[0]} as one whole block; leave it out"
+            )
         self.growth = Growth(self.config, self.num_heads, candidates)
         if self.config.layers is None and len(self.growth.candidates) < self.config.target_layers:
             count = len(self.growth.candidates)
@@ -93,7 +97,7 @@ class EntropyGrowth(Hook):
                 f"controller.max_layers {self.config.target_layers}: the plan leaves only {count} layers to grow; "
                 f"set controller.max_layers={count}"
                 if count
-                else "controller: the plan leaves no layer to grow"
+                else "controller: the plan leaves no layer to grow; train without this controller"
             )
         self.plan = self.base
 
@@ -104,43 +108,43 @@ class EntropyGrowth(Hook):
 
     def after_forward(self, step: int, output: Output, share: float) -> None:
         if self.growth.frozen is None:
-            table = head_entropies(self.plan, output, self.num_heads, self.growth.kept_heads())
-            self.average.add(table, share)
+            entropies = head_entropies(self.plan, output, self.num_heads, self.growth.kept_heads())
+            self.average.add(entropies, share)
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         done = step + 1
         if self.growth.frozen is None:
             self.average.update()
-        fading = {found.layer for found in self.growth.fading(step)}
-        # What is decided acts from the next step on: after the last step there is none.
-        acting = self.growth.due(done) and done < run.config.training.steps
-        events = self.growth.act(done, self.average.rows()) if acting else []
-        still = self.growth.fading(done)
-        for layer in sorted(fading - {found.layer for found in still}):
+        before = {looped.layer for looped in self.growth.fading(step)}
+        # A decision takes effect in the next step, so none is made after the last one.
+        due = self.growth.due(done) and done < run.config.training.steps
+        events = self.growth.act(done, self.average.rows()) if due else []
+        fading = self.growth.fading(done)
+        for layer in sorted(before - {looped.layer for looped in fading}):
             events.append({"kind": "fade-ended", "layer": layer, "heads": list(self.growth.kept_heads()[layer])})
         self.growth.settle(done)
         for event in events:
             self.plan = self.growth.plan(self.base, done)
-            run.change_structure(plan=self.plan, **event)
-        factors = [self._layer_factors(found, done)[head] for found in still for head in found.dropped]
-        passes = {found.layer: found.passes for found in self.growth.looped}
+            run.change_structure(structure=run.model.structure.changed(self.plan), **event)
+        factors = [self._layer_factors(looped, done)[head] for looped in fading for head in looped.dropped]
+        passes = {looped.layer: looped.passes for looped in self.growth.looped}
         return {"looped_layers": len(passes), "extra_passes": sum(passes.values()), "fade": max(factors, default=0.0)}
 
-    def finish(self, run: Run) -> dict[str, Any]:
-        """A run that ends inside a fade keeps its factors: what was trained is what is measured and saved."""
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
+        """If heads are still fading, their factors are saved with the model, which is evaluated as it was trained."""
         factors = self.factors(run.step)
         if factors:
-            run.change_structure("ended-in-a-fade", factors=factors)
+            run.change_structure("ended-in-a-fade", run.model.structure, factors=factors)
         looped = [
-            {"layer": f.layer, "heads": list(f.kept(self.num_heads)), "passes": f.passes, "since": f.since}
-            for f in self.growth.looped
+            {"layer": it.layer, "heads": list(it.kept(self.num_heads)), "passes": it.passes, "since": it.since}
+            for it in self.growth.looped
         ]
         return {"looped": looped, "frozen": self.growth.frozen or "the run ended first"}
 
     def state(self) -> dict[str, Any]:
         return {"growth": self.growth.state(), "average": self.average.state()}
 
-    def load_state(self, state: dict[str, Any], run: Run) -> None:
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
         self.growth.load_state(state["growth"])
         self.average.load_state(state["average"], self.device)
         self.plan = run.model.plan
@@ -148,8 +152,8 @@ class EntropyGrowth(Hook):
     # ---- the method ----
 
     def factors(self, step: int) -> dict[Place, Tensor]:
-        """Place → (h,): the factors of all loops of the layers that fade, in the step after `step`."""
-        fading = {found.layer: self._layer_factors(found, step) for found in self.growth.fading(step)}
+        """Place → (h,): the factors of the looped heads of fading layers, in the step after `step`."""
+        fading = {looped.layer: self._layer_factors(looped, step) for looped in self.growth.fading(step)}
         return {
             place: torch.tensor([fading[visit.layer][head] for head in visit.heads], device=self.device)
             for place, visit in self.plan.places()
@@ -157,4 +161,5 @@ class EntropyGrowth(Hook):
         }
 
     def _layer_factors(self, looped: LoopedLayer, step: int) -> list[float]:
+        """The factor of each query head of a looped layer in the step after `step`."""
         return looped.factors(step, self.num_heads, self.config.fade_steps)

@@ -1,7 +1,7 @@
-"""The hard concrete distribution (Louizos et al. 2018; ConSA, Eq. 7 and 9), in fp32, with its closed forms.
+"""The hard concrete distribution (Louizos et al. 2018; ConSA, Eq. 7 and 9), in fp32.
 
-A logistic variable is squeezed by a sigmoid, stretched to (low, high) and clipped to [0, 1], so that z is exactly 0
-or exactly 1 with positive probability and differentiable in α in between.
+A sigmoid of a logistic variable is stretched to (low, high) and clipped to [0, 1]. So z is exactly 0 or exactly 1 with
+positive probability, and differentiable in α in between.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _SMALLEST_U = 1e-6
 
 @dataclass(frozen=True)
 class HardConcrete:
-    """temperature β, stretch (γ, ζ) with γ < 0 and ζ > 1."""
+    """temperature: β. low, high: the stretch (γ, ζ), with γ < 0 and ζ > 1."""
 
     temperature: float = 2 / 3
     low: float = -0.1
     high: float = 1.1
 
     def sample(self, alpha: Tensor, u: Tensor) -> Tensor:
-        """z for uniform draws u of α's shape, differentiable in α (Eq. 7)."""
+        """z for uniform random numbers u in (0, 1) of the shape of α (Eq. 7)."""
         u = u.clamp(_SMALLEST_U, 1 - _SMALLEST_U)
         s = torch.sigmoid((torch.log(u) - torch.log1p(-u) + alpha) / self.temperature)
         return (s * (self.high - self.low) + self.low).clamp(0, 1)

@@ -1,7 +1,8 @@
-"""Scalar gates under L1: ConSA's ablation without its L0-Lagrangian (section 5.4, Eq. 12 and 13).
+"""Gates with an L1 penalty: ConSA's ablation without its L0-Lagrangian (section 5.4, Eq. 12 and 13).
 
-Every unit has a gate in [0, 1], 1 at first, that mixes full attention and a window; the loss adds 0.05 times the mean
-gate. Nothing ties the gates to the target: at the end the units with the lowest gates become windows.
+Every unit has a gate in [0, 1], initially 1, that mixes full attention and a window; `strength` (by default 0.05) times
+the mean gate is added to the loss. The penalty does not depend on the target: at the end as many units as the target
+requires, those with the lowest gates, become windows.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import torch
 from torch import Tensor
 
 from hybridlab.config.controllers import L1GatesConfig
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.structure.units import LearnedAllocation
-from hybridlab.training.engine import Run
+from hybridlab.training.hooks import TrainingRun
 from hybridlab.training.optimizer import Group
 
 
 class L1Gates(LearnedAllocation):
-    """The controller; `scores` are the gates."""
+    """The controller `l1-gates`. scores: the gates."""
 
     config: L1GatesConfig
 
@@ -35,11 +36,11 @@ class L1Gates(LearnedAllocation):
     def penalty(self, step: int) -> Tensor:
         return self.config.strength * self.scores.abs().mean()
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         with torch.no_grad():
             self.scores.clamp_(0, 1)
             return {"mean_gate": float(self.scores.mean()), "gate_spread": float(self.scores.std())}
 
-    def finish(self, run: Run) -> dict[str, Any]:
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
         gates = self.scores.detach()
         return self.fix(run, self.ranked_masks(), {"mean_gate": float(gates.mean()), "gate_spread": float(gates.std())})

@@ -6,10 +6,9 @@ Every unit (a layer, or a KV head) has a parameter α; its mask z ~ hard concret
 (Eq. 3). An augmented Lagrangian holds the expected sparsity to ρ: λ (E − ρ) + φ (E − ρ)² is minimised in α and
 maximised in λ and φ (Eq. 10). `head-single` has its own λ and φ, and its own target, in every layer.
 
-What the paper leaves open, and what is done here: its one stated learning rate (3e-4 for 1,000 steps) can move α by
-0.16 at most, so masks and multipliers have rates of their own (by default 0.2 and 0.5), constant but for the last 30 %
-of the steps. One z is drawn per optimizer step, from (seed, step), and shared by its micro-batches. α, λ and φ are fp32,
-undecayed and outside the clipping.
+Choices that the paper leaves open: its one learning rate (3e-4 for 1,000 steps) can change α by 0.16 at most, so masks
+and multipliers have their own rates (by default 0.2 and 0.5), constant until the last 30 % of the steps. One z is drawn
+per optimizer step, from (seed, step), for all its micro-batches. α, λ and φ are fp32, without weight decay or clipping.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ import torch
 from torch import Tensor
 
 from hybridlab.config.controllers import MaskLearningConfig
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.structure.hard_concrete import HardConcrete
 from hybridlab.structure.units import LearnedAllocation
-from hybridlab.training.engine import Run
+from hybridlab.training.hooks import TrainingRun
 from hybridlab.training.optimizer import Group
 
 UNDECIDED = 0.1
-"""A unit whose P(z > 0) lies farther than this from 0 and from 1 has not decided when its mask is fixed."""
+"""A unit counts as undecided if its P(z > 0) is farther than this from both 0 and 1 at the end."""
 _DRAW = 4
-"""First word of this controller's seed sequence; data/batches.py has 1 to 3."""
+"""First word of this controller's seed sequence; data/batches.py uses 1 to 3."""
 
 
 class MaskLearning(LearnedAllocation):
-    """The controller; `scores` are α. lambda_ and phi: (1,), or (L,) for head-single."""
+    """The controller `mask-learning`. scores: α. lambda_, phi: (1,), or (L,) for head-single."""
 
     config: MaskLearningConfig
 
@@ -50,7 +49,7 @@ class MaskLearning(LearnedAllocation):
     def own_tensors(self) -> dict[str, Tensor]:
         return {"scores": self.scores, "lambda_": self.lambda_, "phi": self.phi}
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrainingRun) -> None:
         super().begin(run)
         self.seed = run.config.training.seed
 
@@ -74,7 +73,7 @@ class MaskLearning(LearnedAllocation):
         gap = self.expected_sparsity() - self._target_at(step)
         return (self.lambda_ * gap + self.phi * gap.square()).sum()
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         with torch.no_grad():
             expected = float(self.expected_sparsity().mean())
             self.highest = max(self.highest, expected)
@@ -88,11 +87,11 @@ class MaskLearning(LearnedAllocation):
     def state(self) -> dict[str, Any]:
         return {"highest": self.highest}
 
-    def load_state(self, state: dict[str, Any], run: Run) -> None:
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
         self.highest = state["highest"]
 
-    def finish(self, run: Run) -> dict[str, Any]:
-        """Binarise; say what the paper's threshold would have given."""
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
+        """Binarise the masks; the results also state the sparsity of the paper's threshold."""
         threshold = self.threshold_masks()
         by_threshold = AttentionMap.from_masks(threshold, self.window).sparsity()
         expected = self.expected_sparsity().detach()
@@ -116,13 +115,15 @@ class MaskLearning(LearnedAllocation):
         return windows.view(self.num_rows, -1).mean(1)
 
     def threshold_masks(self) -> list[list[int]]:
-        """z = 1[α > 0], the paper's Eq. 11, which need not meet the target."""
+        """z = 1[α > 0] (Eq. 11) as masks; the target may be missed."""
         return self.to_heads(self.scores.detach() > 0)
 
     def _target_at(self, step: int) -> float:
+        """The target sparsity in step `step`, which rises linearly at first."""
         warmup = self.config.target_warmup_steps
         return self.target * min(1.0, (step + 1) / warmup) if warmup else self.target
 
 
 def _mixed_seed(seed: int, step: int) -> int:
+    """A 63-bit seed from (seed, step)."""
     return int(np.random.SeedSequence((_DRAW, seed, step)).generate_state(1, np.uint64)[0] >> np.uint64(1))

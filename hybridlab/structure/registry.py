@@ -1,25 +1,39 @@
-"""From a run's configuration to the hooks that act on it."""
+"""The hooks of a run, made from its configuration."""
 
 from __future__ import annotations
 
-from hybridlab.config.controllers import EntropyGrowthConfig, L1GatesConfig
+from collections.abc import Callable
+from typing import Any
+
+from hybridlab.analysis.entropy_log import EntropyLog
+from hybridlab.config.maps import MixedMap
 from hybridlab.config.schema import RunConfig
+from hybridlab.registry import Registry
 from hybridlab.structure.entropy_growth import EntropyGrowth
-from hybridlab.structure.entropy_log import EntropyLog
 from hybridlab.structure.l1_gates import L1Gates
 from hybridlab.structure.mask_learning import MaskLearning
 from hybridlab.training.hooks import Hook
 
+CONTROLLERS: Registry[Callable[[Any, RunConfig], Hook]] = Registry("controller")
+"""Kind → a function of the controller's settings and the whole configuration."""
+
+
+def _learned_window(config: RunConfig) -> int:
+    """The window of the heads whose kind is learned."""
+    assert isinstance(config.map, MixedMap), "the schema requires a mixed map for these controllers"
+    return config.map.window
+
+
+CONTROLLERS.add("entropy-growth", lambda settings, config: EntropyGrowth(settings))
+CONTROLLERS.add("mask-learning", lambda settings, config: MaskLearning(settings, config.shape, _learned_window(config)))
+CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.shape, _learned_window(config)))
+
 
 def make_hooks(config: RunConfig) -> list[Hook]:
-    """The controller, where there is one, and what is to be written down."""
+    """The log of entropies (`observe`) and the controller, if the configuration has them."""
     hooks: list[Hook] = []
     if config.observe is not None:
         hooks.append(EntropyLog(config.observe.entropy_every))
-    controller = config.controller
-    if isinstance(controller, EntropyGrowthConfig):
-        hooks.append(EntropyGrowth(controller))
-    elif controller is not None:
-        kind = L1Gates if isinstance(controller, L1GatesConfig) else MaskLearning
-        hooks.append(kind(controller, config.shape, config.map.window))
+    if config.controller is not None:
+        hooks.append(CONTROLLERS.get(config.controller.kind)(config.controller, config))
     return hooks

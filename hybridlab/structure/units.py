@@ -1,7 +1,7 @@
-"""The units that an allocation of attention is learned over, and what every way of learning it shares.
+"""The base of controllers that learn which units have full attention and which a window.
 
-A unit is a layer or a KV head. Each has a score; the units with the lowest scores become windows, as many as the target
-asks. At the end the map is fixed, and masks.json says which unit became what.
+A unit is a layer or a KV head, and each has a learned score. At the end as many units as the target requires, those
+with the lowest scores, become windows; the map is fixed and written to masks.json.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from hybridlab.config.controllers import MaskController, Schedule
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.files import write_json
 from hybridlab.plan.attention_map import AttentionMap, exact_count
-from hybridlab.training.engine import Run
-from hybridlab.training.hooks import Hook
+from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.optimizer import Group
 
 
 class LearnedAllocation(Hook):
-    """A controller with one score per unit: scores (L, 1) for layers, (L, K) for heads.
+    """A controller with one score per unit. scores: (L, 1) for layers, (L, K) for heads.
 
-    A row is a set of units that meets the target by itself: every layer (head-single), or the whole model.
+    The target holds within each row of units: one row per layer (head-single), or one for the whole model.
     """
 
     def __init__(self, config: MaskController, shape: Shape, window: int, initial_score: float) -> None:
@@ -38,36 +37,40 @@ class LearnedAllocation(Hook):
         self.scores = torch.full((shape.layers, units), initial_score)
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """What is learned beside the model, by name."""
+        """The tensors that are learned in addition to the model, by attribute name."""
         return {"scores": self.scores}
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrainingRun) -> None:
         for name, tensor in self.own_tensors().items():
             setattr(self, name, tensor.to(run.device).requires_grad_())
 
     def group(
         self, name: str, tensors: list[str], lr: float, maximize: bool = False, schedule: Schedule | None = None
     ) -> Group:
-        """An optimizer group of own tensors: fp32, undecayed, outside the clipping."""
+        """An optimizer group of some of the own tensors, without weight decay or clipping."""
         named = {f"{self.name}.{key}": self.own_tensors()[key] for key in tensors}
-        return Group(name, named, lr, tuple(self.config.betas), maximize=maximize, clipped=False, schedule=schedule)
+        return Group(name, named, lr, self.config.betas, maximize=maximize, clipped=False, schedule=schedule)
 
     def gates(self, per_unit: Tensor) -> dict[str, Any]:
-        """Forward inputs: layer → gate (K,) of its mixed heads."""
+        """The forward inputs of gates per unit (L, 1 or K): layer → gate (K,) of its mixed heads."""
         return {"gates": dict(enumerate(per_unit.expand(-1, self.shape.kv_heads)))}
 
     def ranked_masks(self) -> list[list[int]]:
-        """Rows of 1 (full) and 0 (window): in every row the lowest scores become windows (ties: the lower unit first)."""
+        """Masks (L, K) of 1 (full) and 0 (window): in every row the units with the lowest scores become windows.
+
+        Of equal scores the first become windows.
+        """
         rows = self.scores.detach().reshape(self.num_rows, -1)
         order = rows.argsort(dim=1, stable=True)
         kept = torch.ones_like(rows, dtype=torch.int).scatter_(1, order[:, : self.windows_per_row], 0)
         return self.to_heads(kept.view_as(self.scores))
 
     def to_heads(self, kept: Tensor) -> list[list[int]]:
+        """Masks per unit (L, 1 or K) as masks per KV head (L, K)."""
         return kept.int().expand(-1, self.shape.kv_heads).tolist()
 
-    def fix(self, run: Run, masks: list[list[int]], results: dict[str, Any]) -> dict[str, Any]:
-        """Give the model its final map, write masks.json, return the results for the record."""
+    def fix(self, run: TrainingRun, masks: list[list[int]], results: dict[str, Any]) -> dict[str, Any]:
+        """Give the model its final map and write masks.json; returns the results for the record."""
         chosen = AttentionMap.from_masks(masks, self.window)
         results = {"rho": self.config.rho, "target": self.target, "realised_sparsity": chosen.sparsity(), **results}
         scores = [[round(value, 6) for value in row] for row in self.scores.detach().tolist()]
@@ -77,8 +80,8 @@ class LearnedAllocation(Hook):
             "granularity": self.config.granularity,
             **results,
             "scores": scores,
-            "source_run": (run.folder.info() or {}).get("hash"),
+            "source_run": run.folder.digest,
         }
         write_json(run.folder.path / "masks.json", content)
-        run.change_structure("masks-fixed", attention_map=chosen)
+        run.change_structure("masks-fixed", run.model.structure.changed(map=chosen))
         return {**results, "granularity": self.config.granularity, "masks": chosen.masks(), "scores": scores}

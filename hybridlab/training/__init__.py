@@ -1,1 +1,1 @@
-"""The one training engine: its loop, hooks, optimizer groups, schedules, checkpoints and run folders."""
+"""The training engine: its loop, hooks, optimizer groups, schedules, checkpoints and run folders."""

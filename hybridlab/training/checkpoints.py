@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there: written aside, flushed, digested, renamed.
+"""Checkpoints, written atomically: into a temporary folder that is flushed to disk and then renamed.
 
-`checkpoints/step-00000200/` holds model.safetensors, optimizer.safetensors, state.json and, written last, digests.json.
-Nothing is unpickled.
+`checkpoints/step-00000200/` holds model.safetensors, optimizer.safetensors, state.json and, written last, digests.json
+with the SHA-256 of the others. No pickle files are read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) -> None:
-    """Write the checkpoint of `step` into `folder` and drop all but the newest `keep`."""
+    """Write the checkpoint of `step` into `folder` and delete all but the newest `keep`."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{_PREFIX}{step:08d}"
     if (target / _DIGESTS).is_file():
@@ -55,24 +55,24 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) 
 
 
 def newest_step(folder: Path) -> int | None:
-    """The step of the newest complete checkpoint."""
+    """The step of the newest complete checkpoint; None if there is none."""
     complete = _complete(folder)
     return int(complete[-1].name.removeprefix(_PREFIX)) if complete else None
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint; a damaged one is refused, with the one before it offered."""
-    complete, all_of_them = _complete(folder), sorted(folder.glob(f"{_PREFIX}*"))
-    if not all_of_them:
+    """The newest checkpoint, None if there is none. UserError if it is damaged, naming the one before it."""
+    folders = sorted(folder.glob(f"{_PREFIX}*"))
+    if not folders:
         return None
-    newest = all_of_them[-1]
+    newest = folders[-1]
     try:
         digests = json.loads((newest / _DIGESTS).read_text())
         damaged = next((n for n, d in digests.items() if not (newest / n).is_file() or _digest(newest / n) != d), None)
     except (OSError, ValueError):
         damaged = _DIGESTS
     if damaged:
-        others = [path for path in complete if path != newest]
+        others = [path for path in _complete(folder) if path != newest]
         offer = f"go on from {others[-1].name}" if others else "start again"
         raise UserError(f"{newest}: {damaged} is damaged (its digest differs); remove this checkpoint to {offer}")
     return Checkpoint(
@@ -83,6 +83,7 @@ def load_newest(folder: Path) -> Checkpoint | None:
 
 
 def _complete(folder: Path) -> list[Path]:
+    """The folders of complete checkpoints, oldest first."""
     return sorted(p for p in folder.glob(f"{_PREFIX}*") if (p / _DIGESTS).is_file())
 
 

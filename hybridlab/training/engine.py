@@ -1,37 +1,36 @@
-"""The training loop. There is one; methods act on it through hooks.
+"""The training loop, the same for all methods: they act on it through hooks.
 
     hybridlab pretrain --arch vanilla --size tiny --data embedded --steps 100 --run-dir runs/first
 
-The global batch is the truth and the micro-batch a memory setting: the loss is normalised over the weights of the
-whole batch before it is split. Data and all random draws are functions of (seed, step), so a run that was killed goes
-on from its newest checkpoint to the same bits (CPU, the same number of threads).
+The size of the micro-batches affects only memory: the loss is divided by the sum of weights of the whole batch. Data
+and all random draws are functions of (seed, step), so a run that was killed continues from its newest checkpoint and
+ends with the same bits (on a CPU, with the same number of threads).
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Batch, Batches
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import Interrupted, RunFailed
-from hybridlab.models.decoder import Decoder
-from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.plan import Place, Plan
+from hybridlab.errors import Interrupted, RunFailed, UserError
+from hybridlab.models.decoder import Decoder, Factors
+from hybridlab.plan.structure import Structure
 from hybridlab.training import checkpoints
 from hybridlab.training.checkpoints import Checkpoint
 from hybridlab.training.folders import RunFolder
 from hybridlab.training.hooks import Hook
 from hybridlab.training.metrics import MetricsLog
+from hybridlab.training.objective import Batch, NextToken, Objective
 from hybridlab.training.optimizer import (
     load_optimizer_tensors,
     make_optimizer,
@@ -42,10 +41,13 @@ from hybridlab.training.optimizer import (
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import StopRequest
 
+STATE_FORMAT = 2
+"""Format of a checkpoint's state.json. 2: the structure is one object."""
+
 
 @dataclass
 class Spent:
-    """What a run has used, without the steps that a kill made it do again."""
+    """What a run has used so far. Steps that were repeated after a kill count once."""
 
     tokens: int = 0
     flops: float = 0.0
@@ -54,8 +56,11 @@ class Spent:
 
 @dataclass
 class Run:
-    """A run in progress: what hooks see and change. step: how many optimizer steps are done. last: numbers
-    of the last one."""
+    """A run in progress; hooks read and change it.
+
+    model: at first with the initial weights; `initial` is the structure at the start. step: number of optimizer steps
+    done. last: the numbers of the last step. source: the rows of the training steps.
+    """
 
     config: RunConfig
     folder: RunFolder
@@ -64,51 +69,85 @@ class Run:
     hooks: list[Hook]
     device: torch.device
     precision: str
+    objective: Objective = field(default_factory=NextToken)
     step: int = 0
     spent: Spent = field(default_factory=Spent)
     events: list[dict[str, Any]] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.batches = Batches(self.corpus, self.config.data, self.config.training, self.config.shape.vocab)
+        self.initial = self.model.structure
+        self.source = self.objective.source(self.config, self.corpus)
         for hook in self.hooks:
             hook.begin(self)
-        self.groups = model_groups(self.model, self.config.training.optimizer)
-        self.groups += [group for hook in self.hooks for group in hook.parameter_groups()]
-        self.optimizer = make_optimizer(self.groups)
+        self.rebuild(self.initial, dict(self.model.named_parameters()), {})
         self.metrics = MetricsLog(self.folder.path / "metrics.jsonl")
 
     # ---- structure ----
 
+    def rebuild(
+        self,
+        structure: Structure,
+        tensors: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        factors: Factors | None = None,
+    ) -> None:
+        """Make model and optimizer for a structure: at the start, on resume and at every change of structure.
+
+        tensors: the model's parameters and the hooks' tensors by name; tensors of hooks that are missing keep their
+        values. optimizer: the optimizer's state, as `optimizer_tensors` gives it; tensors without an entry start
+        without moments. factors: see `Decoder`.
+        """
+        settings = self.config.runtime
+        model = Decoder.from_tensors(structure, tensors, self.model.kernel, factors)
+        model.recompute = settings.activation_checkpointing
+        self.model = model.to(self.device)
+        self.groups = model_groups(self.model, self.config.training.optimizer)
+        for group in (group for hook in self.hooks for group in hook.parameter_groups()):
+            self.groups.append(group)
+            with torch.no_grad():
+                for name, tensor in group.tensors.items():
+                    tensor.copy_(tensors.get(name, tensor))
+        self.optimizer = make_optimizer(self.groups)
+        load_optimizer_tensors(self.optimizer, self.groups, optimizer)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All trained tensors by name: those of the model and of the hooks."""
+        return {name: tensor for group in self.groups for name, tensor in group.tensors.items()}
+
     def change_structure(
         self,
         kind: str,
-        plan: Plan | None = None,
-        attention_map: AttentionMap | None = None,
-        factors: dict[Place, Tensor] | None = None,
+        structure: Structure,
+        tensors: Mapping[str, Tensor] | None = None,
+        optimizer: Mapping[str, Tensor] | None = None,
+        factors: Factors | None = None,
         **details: Any,
     ) -> None:
-        """Run another plan or map from here on, on the same weights; the change is an event of the record.
+        """Continue with another structure from the next step on, and write an event of this kind to log and record.
 
-        details: what else the event says, as JSON. A run whose loss is not finite changes nothing any more.
+        tensors, optimizer: see `rebuild`; by default the current ones. details: further fields of the event, as JSON.
+        RunFailed if the last loss is not finite.
         """
         if self.last:
             self._require_finite(self.last)
-        model = self.model.with_plan(plan, attention_map, factors)
-        changed = {"plan": (self.model.plan, model.plan), "map": (self.model.attention_map, model.attention_map)}
+        before = self.model.structure
+        changed = {"plan": (before.plan, structure.plan), "map": (before.map, structure.map)}
         event = {"step": self.step, "kind": kind, **details}
-        event |= {f"{what}_before": str(a) for what, (a, b) in changed.items() if a != b}
-        event |= {f"{what}_after": str(b) for what, (a, b) in changed.items() if a != b}
+        event |= {f"{part}_before": str(old) for part, (old, new) in changed.items() if old != new}
+        event |= {f"{part}_after": str(new) for part, (old, new) in changed.items() if old != new}
         self.events.append(event)
         self.metrics.write({"event": event})
-        self.model = model
+        if optimizer is None:
+            optimizer = optimizer_tensors(self.optimizer, self.groups)
+        self.rebuild(structure, self.tensors() if tensors is None else tensors, optimizer, factors)
 
     # ---- the loop ----
 
     def train(self, progress: Progress) -> dict[str, Any]:
-        """All steps that are left; returns the hooks' results.
+        """Do all remaining steps; returns the hooks' results by name.
 
-        A loss that is not finite ends the run; Ctrl-C and SIGTERM end it after the step, with a checkpoint.
+        RunFailed if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
         self.resume()
         settings, every = self.config.training, self.config.runtime.checkpoint_every
@@ -121,10 +160,10 @@ class Run:
                 last = self.step == settings.steps
                 if last or self.step % self.config.runtime.log_every == 0:
                     self._log(numbers, progress)
-                if last or stop.asked or self.step % every == 0:
+                if last or stop.requested or self.step % every == 0:
                     self._require_finite(numbers)
                     self.save()
-                if stop.asked:
+                if stop.requested:
                     raise Interrupted(f"{self.folder.path}: stopped after step {self.step}")
         return {hook.name: hook.finish(self) for hook in self.hooks}
 
@@ -132,7 +171,8 @@ class Run:
         """One optimizer step: gradients of the whole batch, penalties once, clipping, update."""
         settings, step = self.config.training, self.step
         set_learning_rates(self.optimizer, self.groups, settings.schedule, step, settings.steps)
-        loss = self._gradients(self.batches.batch(step), step)
+        batch = self.objective.batch(self.source.rows(step), settings.seed, step)
+        loss = self._gradients(batch, step)
         for hook in self.hooks:
             penalty = hook.penalty(step)
             if penalty is not None:
@@ -141,7 +181,7 @@ class Run:
         norm = torch.nn.utils.clip_grad_norm_(clipped, settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        # Before the hooks: what they change counts from the next step on.
+        # Counted before the hooks run, because a structure that they change is used from the next step on.
         self.spent.tokens += settings.tokens_per_step
         self.spent.flops += self._step_flops()
         self.step += 1
@@ -154,102 +194,89 @@ class Run:
     def _gradients(self, batch: Batch, step: int) -> Tensor:
         """Accumulate the gradients of the batch's mean loss; returns that loss."""
         total = float(batch.weights.sum())
-        rows = self.config.runtime.micro_batch_rows or len(batch.tokens)
         loss = torch.zeros((), device=self.device)
-        for start in range(0, len(batch.tokens), rows):
-            tokens = torch.from_numpy(batch.tokens[start : start + rows]).to(self.device)
-            weights = torch.from_numpy(batch.weights[start : start + rows]).to(self.device)
-            inputs: dict[str, Any] = {}
+        for part in batch.parts(self.config.runtime.micro_batch_rows):
+            part = part.to(self.device)
+            inputs: dict[str, Any] = dict(part.inputs)
             for hook in self.hooks:
                 inputs |= hook.forward_inputs(step)
             with self.autocast():
-                output = self.model(tokens, **inputs)
+                output = self.model(**inputs)
             for hook in self.hooks:
-                hook.after_forward(step, output, len(tokens) / len(batch.tokens))
-            part = weighted_loss(output.logits, tokens, weights) / total
-            part.backward()
-            loss += part.detach()
+                hook.after_forward(step, output, len(part) / len(batch))
+            share = self.objective.loss(output, part) / total
+            share.backward()
+            loss += share.detach()
         return loss
 
-    def autocast(self) -> AbstractContextManager:
+    def autocast(self) -> AbstractContextManager[None]:
         return autocast(self.device, self.precision)
 
     def _step_flops(self) -> float:
+        """FLOPs of one step as executed."""
         settings = self.config.training
-        model, convention = self.model, convention_of(self.kernels_used().values())
-        return (
-            ledger(model.shape, model.plan, model.attention_map, settings.seq_len, convention).training * settings.rows
-        )
+        convention = convention_of(self.kernels_used().values())
+        return ledger(self.model.structure, settings.seq_len, convention).training * settings.rows
 
     def kernels_used(self) -> dict[str, str]:
+        """The kernel of each softmax in training, see `Decoder.kernels_used`."""
         length, low_precision = self.config.training.seq_len, self.precision != "fp32"
         return self.model.kernels_used(length, self.device, low_precision)
 
     # ---- log and state ----
 
     def _log(self, numbers: dict[str, Any], progress: Progress) -> None:
+        """Write a line of metrics.jsonl and update the progress bar."""
         self._require_finite(numbers)
         line = {name: float(value) for name, value in numbers.items()}
         self.metrics.write({"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops, **line})
         progress.update(self.step, line["loss"])
 
     def _require_finite(self, numbers: dict[str, Any]) -> None:
+        """RunFailed if the loss or the gradient norm is not a finite number."""
         for name in ("loss", "gradient_norm"):
             if not math.isfinite(numbers[name]):
-                what = f"the {name.replace('_', ' ')} is {float(numbers[name])} at step {self.step}"
-                raise RunFailed(f"{self.folder.path}: {what}; lower the learning rate")
+                problem = f"the {name.replace('_', ' ')} is {float(numbers[name])} at step {self.step}"
+                raise RunFailed(f"{self.folder.path}: {problem}; lower the learning rate")
 
     def save(self) -> None:
-        """Write a checkpoint of this step."""
+        """Write a checkpoint of the current step."""
         self.metrics.flush()
-        tensors = {name: t for group in self.groups for name, t in group.tensors.items()}
         state = {
+            "format": STATE_FORMAT,
             "step": self.step,
             "spent": vars(self.spent),
             "events": self.events,
             "hooks": {hook.name: hook.state() for hook in self.hooks},
-            "plan": self.model.plan.to_json(),
-            "map": self.model.attention_map.to_json(),
+            "structure": self.model.structure.to_json(),
         }
-        checkpoint = Checkpoint(tensors, optimizer_tensors(self.optimizer, self.groups), state)
+        checkpoint = Checkpoint(self.tensors(), optimizer_tensors(self.optimizer, self.groups), state)
         checkpoints.save_checkpoint(
             self.folder.checkpoints, self.step, checkpoint, self.config.runtime.keep_checkpoints
         )
 
     def resume(self) -> None:
-        """Load the newest checkpoint, if there is one, and cut the log back to it."""
-        found = checkpoints.load_newest(self.folder.checkpoints)
-        if found is None:
+        """Load the newest checkpoint, if there is one, and remove later lines from the log."""
+        checkpoint = checkpoints.load_newest(self.folder.checkpoints)
+        if checkpoint is None:
             self.metrics.cut(0, [])
             return
-        state = found.state
+        state = checkpoint.state
+        if state.get("format") != STATE_FORMAT:
+            raise UserError(
+                f"{self.folder.path}: its checkpoints were written by another version of hybridlab; "
+                "finish the run with that version, or remove the folder and train again"
+            )
         self.step, self.events = state["step"], state["events"]
         self.spent = Spent(**state["spent"])
-        self.model = self.model.with_plan(Plan.from_json(state["plan"]), AttentionMap.from_json(state["map"]))
-        with torch.no_grad():
-            for group in self.groups:
-                for name, tensor in group.tensors.items():
-                    tensor.copy_(found.model[name])
-        load_optimizer_tensors(self.optimizer, self.groups, found.optimizer)
+        self.rebuild(Structure.from_json(state["structure"]), checkpoint.model, checkpoint.optimizer)
         for hook in self.hooks:
             hook.load_state(state["hooks"][hook.name], self)
         self.metrics.cut(self.step, self.events)
 
 
-def weighted_loss(logits: Tensor, tokens: Tensor, weights: Tensor) -> Tensor:
-    """Σ weight · −log p(token | before it), in fp32. logits (B, S, V), tokens and weights (B, S)."""
-    losses = token_losses(logits, tokens)
-    return (losses * weights[:, 1:]).sum()
-
-
-def token_losses(logits: Tensor, tokens: Tensor) -> Tensor:
-    """−log p of each token but the first, (B, S − 1), in fp32."""
-    predictions = logits[:, :-1].float().flatten(0, 1)
-    losses = F.cross_entropy(predictions, tokens[:, 1:].flatten(), reduction="none")
-    return losses.view(len(tokens), -1)
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager:
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
+    """A context in which a forward pass computes in bf16, or in fp32 if that is the precision."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)

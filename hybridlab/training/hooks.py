@@ -1,56 +1,90 @@
-"""What may act on a run while it trains. The engine knows no method by name: it calls these, in this order.
+"""Hooks: how a method acts on a run while it trains. The engine calls their methods in the order below.
 
-A controller that changes the model's structure does so through `Run.change_structure`, which records the event.
-Everything random in a hook is a function of (seed, step), so that a resumed run draws the same.
+A controller changes the model's structure through `Run.change_structure`, which records the event and rebuilds the
+model. All random draws of a hook are functions of (seed, step), so that a resumed run draws the same numbers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from hybridlab.config.schema import RunConfig
+from hybridlab.models.decoder import Decoder, Factors, Output
+from hybridlab.plan.structure import Structure
+from hybridlab.training.folders import RunFolder
 from hybridlab.training.optimizer import Group
 
-if TYPE_CHECKING:
-    from hybridlab.models.decoder import Output
-    from hybridlab.training.engine import Run
+
+class TrainingRun(Protocol):
+    """What hooks see and change of a run; `Run` in training/engine.py is one.
+
+    initial: the structure before the first step. step: optimizer steps done.
+    """
+
+    config: RunConfig
+    folder: RunFolder
+    model: Decoder
+    initial: Structure
+    device: torch.device
+    step: int
+    groups: list[Group]
+    optimizer: torch.optim.AdamW
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that are trained, by name."""
+        ...
+
+    def change_structure(
+        self,
+        kind: str,
+        structure: Structure,
+        tensors: Mapping[str, Tensor] | None = None,
+        optimizer: Mapping[str, Tensor] | None = None,
+        factors: Factors | None = None,
+        **details: Any,
+    ) -> None:
+        """Run another structure from the next step on, with an event in the record."""
+        ...
 
 
 class Hook:
-    """The base: does nothing. `name` keys its state in the checkpoint."""
+    """Base class; does nothing. name: key of its state in the checkpoint and of its results in the record."""
 
     name = "hook"
 
-    def begin(self, run: Run) -> None:
-        """Before the first step of this process: create own tensors, read the configuration."""
+    def begin(self, run: TrainingRun) -> None:
+        """Called once before the first step of this process: create tensors, read the configuration."""
 
     def parameter_groups(self) -> list[Group]:
-        """Own optimizer groups. Their tensors are saved with the checkpoint and kept out of the model."""
+        """Optimizer groups of the hook. Their tensors are saved in checkpoints, but are no part of the model."""
         return []
 
     def forward_inputs(self, step: int) -> dict[str, Any]:
-        """Further arguments of the model's forward pass in this step, made anew for each micro-batch."""
+        """Further arguments of the model's forward pass; called for each micro-batch of the step."""
         return {}
 
     def after_forward(self, step: int, output: Output, share: float) -> None:
-        """After the forward pass of a micro-batch that holds `share` of the step's rows."""
+        """Called after the forward pass of a micro-batch. share: its share of the step's rows."""
 
     def penalty(self, step: int) -> Tensor | None:
-        """A term of the loss that is added once per optimizer step."""
+        """A term that is added to the loss once per optimizer step."""
         return None
 
-    def after_step(self, run: Run, step: int) -> dict[str, float]:
-        """After optimizer step `step` (0-based; `run.step` counts it already): numbers for the log."""
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+        """Called after optimizer step `step` (0-based; `run.step` is step + 1). Returns numbers for the log."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """What beside the tensors of the groups has to survive, as JSON."""
+        """What to save in a checkpoint besides the tensors of the groups, as JSON."""
         return {}
 
-    def load_state(self, state: dict[str, Any], run: Run) -> None:
-        """The opposite of `state`; the run's model has its plan and map of that step again."""
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+        """Restore what `state` returned; the run's model already has the structure of that step."""
 
-    def finish(self, run: Run) -> dict[str, Any]:
-        """After the last step: final changes of structure; returns results for the record."""
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
+        """Called after the last step, for final changes of structure. Returns results for the record."""
         return {}

@@ -1,4 +1,4 @@
-"""What this machine can do, decided once at a run's start and written into its record."""
+"""Device, precision and software of this machine: chosen once at the start of a run and written into its record."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "hybridlab")
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one. A device that is not here is an error."""
+    """The device of this name; `auto` is the GPU if there is one. UserError if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"runtime.device {name!r}: it is no device; use auto, cpu, cuda or cuda:N") from None
+        raise UserError(f"runtime.device {name!r}: this is not a device; use auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"runtime.device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu")
     if device.type not in ("cpu", "cuda"):
@@ -30,10 +30,10 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_precision(asked: str, device: torch.device) -> str:
-    """`auto`: bf16 where the hardware multiplies it, else fp32; never fp16."""
-    if asked != "auto":
-        return asked
+def pick_precision(name: str, device: torch.device) -> str:
+    """`auto` is bf16 if the hardware has bf16 arithmetic, else fp32."""
+    if name != "auto":
+        return name
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
     flags = _cpu_flags()
@@ -49,23 +49,26 @@ def _cpu_flags() -> set[str]:
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Device, processor, threads and operating system, for a record."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {"device": device.type, "name": name, "threads": torch.get_num_threads(), "platform": platform.platform()}
 
 
 def library_versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that determine results, for a record."""
     versions = {"python": platform.python_version()}
     return versions | {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 def git_revision() -> str | None:
-    """The commit of the checkout that this code lies in, with + where the code has changed; None without one."""
+    """The git commit of this code, with + if files have changed since; None if this is not a git checkout."""
     if _git("ls-files", "--error-unmatch", __file__) is None:
         return None
     return f"{_git('rev-parse', 'HEAD')}{'+' if _git('status', '--porcelain', '.') else ''}"
 
 
 def _git(*arguments: str) -> str | None:
+    """The output of a git command, None if it fails."""
     folder = Path(__file__).resolve().parent.parent
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per logged step, per event and per resumption, cut back to the checkpoint on resume."""
+"""metrics.jsonl, the log of a run: one line per logged step, per event, and per resume that repeats steps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from hybridlab.files import write_text
 
 
 class MetricsLog:
+    """The log file of a run."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, line: dict[str, Any]) -> None:
+        """Append a line; ValueError for a number that is not finite."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def flush(self) -> None:
-        """Onto the disk, so that a checkpoint never knows more steps than the log."""
+        """Flush to disk, so that the log contains every step of the next checkpoint."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def cut(self, step: int, events: list[dict[str, Any]]) -> None:
-        """Go back to a checkpoint: drop what was logged after its step, events that it does not know, and a last line
-        that a kill left half written. How many steps were lost stays in the log."""
+        """Go back to the checkpoint of a step with these events.
+
+        Removes later steps, other events, and an incomplete last line. Adds a line with the number of steps to repeat.
+        """
         if not self.path.exists():
             return
         lines = read_metrics(self.path)
@@ -37,12 +42,12 @@ class MetricsLog:
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def redone_steps(self) -> int:
-        """Steps that were done again after kills."""
+        """How many steps were repeated after the run was killed."""
         return sum(line.get("redone", 0) for line in read_metrics(self.path))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a log."""
+    """The lines of a log up to the first incomplete one; none if there is no file."""
     if not path.exists():
         return []
     lines = []
@@ -60,7 +65,7 @@ _MOST_POINTS = 200
 
 
 def history(lines: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """The logged numbers as columns for a record, thinned evenly to 200 points with the last one kept, six digits."""
+    """The logged numbers by name, for a record: at most 200 evenly spaced steps with the last one, six digits."""
     logged = [line for line in lines if "step" in line]
     every = -(-len(logged) // _MOST_POINTS) or 1
     kept = logged[len(logged) - 1 :: -every][::-1] if logged else []

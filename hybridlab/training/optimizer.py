@@ -1,7 +1,8 @@
-"""AdamW over named groups: decayed matrices, undecayed rest, and whatever groups the hooks bring."""
+"""AdamW over named groups: matrices with weight decay, other parameters without, and the groups of hooks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +15,10 @@ from hybridlab.training.schedules import learning_rate_factor
 
 @dataclass
 class Group:
-    """Named tensors with settings of their own. lr: the peak rate. schedule: its own, or None for the run's.
-    clipped: together with the other groups."""
+    """Named tensors with their own optimizer settings.
+
+    lr: the peak learning rate. schedule: None for the run's. clipped: whether gradient clipping includes the group.
+    """
 
     name: str
     tensors: dict[str, Tensor]
@@ -29,18 +32,25 @@ class Group:
 
 
 def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
-    """The model's parameters: matrices of the blocks and the head decay; norms, embeddings and the routers of loops
-    only with `decay_all`."""
-    decayed, rest = {}, {}
+    """The groups of the model's parameters.
+
+    Weight decay applies to matrices of the blocks and the head, and only with `decay_all` to norms, biases, embeddings
+    and parameters of loops.
+    """
+    decayed: dict[str, Tensor] = {}
+    rest: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         matrix = parameter.dim() > 1 and "embedding" not in name and not name.startswith("recurrences")
         (decayed if matrix or settings.decay_all else rest)[name] = parameter
-    shared = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
-    groups = [Group("matrices", decayed, weight_decay=settings.weight_decay, **shared), Group("rest", rest, **shared)]
+    groups = [
+        Group(name, tensors, settings.lr, settings.betas, decay, eps=settings.eps)
+        for name, tensors, decay in (("matrices", decayed, settings.weight_decay), ("rest", rest, 0.0))
+    ]
     return [group for group in groups if group.tensors]
 
 
 def make_optimizer(groups: list[Group]) -> torch.optim.AdamW:
+    """AdamW with one parameter group per group, in the same order."""
     return torch.optim.AdamW(
         [
             {
@@ -60,7 +70,7 @@ def make_optimizer(groups: list[Group]) -> torch.optim.AdamW:
 def set_learning_rates(
     optimizer: torch.optim.AdamW, groups: list[Group], schedule: Schedule, step: int, steps: int
 ) -> None:
-    """The rates of optimizer step `step` (0-based) of `steps`."""
+    """Set the learning rates for optimizer step `step` (0-based) of `steps`."""
     for settings, group in zip(optimizer.param_groups, groups, strict=True):
         settings["lr"] = group.lr * learning_rate_factor(group.schedule or schedule, step, steps)
 
@@ -75,8 +85,8 @@ def optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group]) -> dict
     }
 
 
-def load_optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group], saved: dict[str, Tensor]) -> None:
-    """The opposite of `optimizer_tensors`."""
+def load_optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group], saved: Mapping[str, Tensor]) -> None:
+    """Load state saved by `optimizer_tensors`. A tensor without saved state starts without moments."""
     for group in groups:
         for name, tensor in group.tensors.items():
             prefix = f"{name}/"

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and ETA on a terminal, plain lines in a pipe. Always on standard error."""
+"""Progress of a long task on standard error: a bar with rate and ETA on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Progress over `total` steps of `tokens_per_step` tokens."""
+    """Progress over `total` steps of `tokens_per_step` tokens, of which `done` were done earlier."""
 
     def __init__(self, title: str, total: int, tokens_per_step: int, done: int = 0, quiet: bool = False) -> None:
         self.title, self.total, self.tokens_per_step = title, total, tokens_per_step
@@ -46,6 +46,7 @@ class Progress:
             self.bar.stop()
 
     def update(self, step: int, loss: float) -> None:
+        """Show that `step` steps are done; outside a terminal, at most one line in ten seconds."""
         if self.quiet:
             return
         seconds = max(1e-9, time.monotonic() - self.started)
@@ -63,7 +64,7 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any."""
+    """Seconds as m:ss, or h:mm:ss from one hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

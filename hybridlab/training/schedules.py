@@ -1,7 +1,7 @@
-"""Learning-rate schedules as a factor of the peak, a function of the step alone.
+"""Learning-rate schedules: the factor of the peak rate as a function of the step.
 
-cosine: from 1 to `final_ratio` after the warm-up. wsd: constant, then linear to `final_ratio`.
-trapezoidal: constant, then 1 − sqrt(progress) to `final_ratio`. All warm up linearly from 1 / warmup_steps.
+All warm up linearly from 1 / warmup_steps to 1 and end at `final_ratio`. cosine: falls along a half cosine. wsd:
+constant, then falls linearly. trapezoidal: constant, then falls as 1 − sqrt(progress).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hybridlab.config.controllers import Schedule
 
 
 def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
-    """The factor in optimizer step `step` (0-based) of `steps`."""
+    """The factor of optimizer step `step` (0-based) of `steps`."""
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     start = schedule.warmup_steps
@@ -20,7 +20,7 @@ def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
         start = max(start, steps - round(schedule.decay_fraction * steps))
     if step < start or steps - start <= 0:
         return 1.0
-    # The last step reaches the final ratio: progress runs over the steps that decay, 1/n … 1.
+    # Over the n steps of the decay, progress is 1/n … 1, so that the last step has the final ratio.
     progress = (step - start + 1) / (steps - start)
     shape = {
         "cosine": (1 + math.cos(math.pi * progress)) / 2,

@@ -1,25 +1,26 @@
-"""Ctrl-C and SIGTERM wait for the end of a step: in the middle of one, weights and step number do not belong together."""
+"""Ctrl-C and SIGTERM take effect at the end of a step, because a checkpoint can be saved only between steps."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from types import FrameType, TracebackType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """While open, the first signal sets `asked`; a second one acts as it did before."""
+    """A context in which the first signal only sets `requested`; a second one has its usual effect."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, object] = {}
+        self.requested = False
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        # Python lets only the main thread set handlers; elsewhere signals act as they always do.
+        # Only the main thread may set signal handlers; in others signals keep their usual effect.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in _SIGNALS}
+            self._before = {number: signal.signal(number, self._request) for number in _SIGNALS}
         return self
 
     def __exit__(
@@ -27,8 +28,8 @@ class StopRequest:
     ) -> None:
         self._restore()
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
         self._restore()
 
     def _restore(self) -> None:

@@ -6,13 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridlab.accounting.cache import kv_bytes
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
-from hybridlab.plan.attention_map import AttentionMap, Full, Window
+from hybridlab.models.generate import Sampling
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.kinds import Full, Window
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
+from tests.models import cached_logits, padding_mask, random_ids
 
 FAMILIES = {
     "llama": {"family": "llama"},
@@ -20,6 +24,7 @@ FAMILIES = {
     "neox": {"family": "neox", "rotary_fraction": 0.5},
     "gpt2": {"family": "gpt2", "max_positions": 64},
 }
+VOCAB = 61
 MASKS = [[0, 1], [1, 1], [0, 0]]
 
 
@@ -31,27 +36,18 @@ def build(family="qwen3", window=5, plan=lambda p: p, masks=MASKS, seed=0):
         kv_heads=2,
         head_width=8,
         ffn_width=40,
-        vocab=61,
+        vocab=VOCAB,
         init={"std": 0.2},
         **FAMILIES[family],
     )
-    made = Decoder(shape, plan(Plan.plain(3, shape.traits.parallel)), AttentionMap.from_masks(masks, window))
+    made = Decoder(Structure(shape, plan(Plan.plain(3, shape.traits.parallel)), AttentionMap.from_masks(masks, window)))
     draw_weights(made, seed)
     return made.double()
 
 
-def prompts(lengths, vocab=61, seed=0):
-    ids = torch.randint(vocab, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(seed))
-    return ids, torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-
-
-def cached_logits(model, ids, mask, cuts, capacity=None):
-    """The whole sequence through the cache in pieces."""
-    cache = KVCache(model, len(ids), capacity)
-    parts = []
-    for start, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
-        parts.append(model(ids[:, start:end], attention_mask=mask[:, start:end], cache=cache).logits)
-    return torch.cat(parts, 1), cache
+def prompts(lengths):
+    """Token ids of rows with these lengths, and their mask."""
+    return random_ids(max(lengths), rows=len(lengths), vocab=VOCAB), padding_mask(lengths)
 
 
 PLANS = {
@@ -71,8 +67,8 @@ def test_cached_equals_full(family, plan, cuts):
     ids, mask = prompts([23, 9, 16])
     with torch.no_grad():
         wanted = model(ids, attention_mask=mask).logits
-        found, _ = cached_logits(model, ids, mask, cuts)
-    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+        cached, _ = cached_logits(model, ids, mask, cuts)
+    torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
 
 
 @settings(max_examples=60, deadline=None)
@@ -86,8 +82,8 @@ def test_random_maps_windows_lengths_and_splits(data):
     ids, mask = prompts(lengths)
     with torch.no_grad():
         wanted = model(ids, attention_mask=mask).logits
-        found, _ = cached_logits(model, ids, mask, cuts, capacity)
-    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+        cached, _ = cached_logits(model, ids, mask, cuts, capacity)
+    torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
 
 
 def random_plan(draw, layers=3, heads=4):
@@ -129,23 +125,23 @@ def test_random_plans_with_fading_heads(data):
     ids, mask = prompts(lengths)
     with torch.no_grad():
         wanted = model(ids, attention_mask=mask).logits
-        found, _ = cached_logits(model, ids, mask, cuts)
-    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+        cached, _ = cached_logits(model, ids, mask, cuts)
+    torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
 
 
-def test_a_cache_that_loops_over_the_new_token_alone_would_fail():
+def test_a_loop_that_sees_only_the_new_token_gives_other_logits():
     """Positive control: the released code's loop sees only the current token when it decodes."""
     model = build(plan=lambda p: p.loop_heads(1, (0, 3), 2), masks=[[1, 1]] * 3)
     ids, mask = prompts([12])
     with torch.no_grad():
-        cache = KVCache(model, 1)
+        cache = KVCache(model.structure, 1)
         model(ids[:, :-1], cache=cache)
-        cache.slots[(2,)] = type(cache.slots[(2,)])(model.attention_map.layers[1], 1, None)
+        cache.visits[(2,)] = type(cache.visits[(2,)])(model.attention_map.layers[1], 1, None)
         broken = model(ids[:, -1:], cache=cache).logits
         assert (broken - model(ids).logits[:, -1:]).abs().max() > 1e-3
 
 
-def test_factors_belong_to_visits_of_their_number_of_heads():
+def test_factors_must_have_one_value_for_each_head_of_their_visit():
     model = build(plan=lambda p: p.loop_heads(1, (0, 3), 1))
     with pytest.raises(UserError, match=r"visit at \(2,\) has 2 heads"):
         model.with_plan(factors={(2,): torch.ones(4)})
@@ -153,8 +149,8 @@ def test_factors_belong_to_visits_of_their_number_of_heads():
     assert faded.with_plan(Plan.plain(3)).factors == {} and faded.with_plan().factors == faded.factors
 
 
-def test_a_ring_that_forgets_nothing_would_fail():
-    """Positive control: with a window one too wide the cached logits differ."""
+def test_a_cache_with_a_window_one_too_wide_gives_other_logits():
+    """Positive control: the comparison of logits notices one key too many."""
     model, wide = build(window=5), build(window=6)
     ids, mask = prompts([20])
     with torch.no_grad():
@@ -162,14 +158,14 @@ def test_a_ring_that_forgets_nothing_would_fail():
 
 
 @pytest.mark.parametrize("context", [3, 5, 12, 40])
-def test_bytes_are_the_planners(context):
+def test_cache_bytes_equal_the_planned_ones(context):
     plan = PLANS["head loop"]
     model = build(plan=plan).float()
     ids, mask = prompts([context, context])
     with torch.no_grad():
         _, cache = cached_logits(model, ids, mask, (), capacity=context)
-    planned = kv_bytes(model.shape, model.plan, model.attention_map, context, "fp32")
-    tensors = {t.data_ptr(): t for slot in cache.slots.values() for t in slot.tensors()}
+    planned = kv_bytes(model.structure, context, "fp32")
+    tensors = {t.data_ptr(): t for visit in cache.visits.values() for t in visit.tensors()}
     assert sum(t.numel() * 4 for t in tensors.values()) == cache.bytes == 2 * planned
 
 
@@ -179,13 +175,13 @@ def test_a_half_windowed_cache_is_half_as_large():
     half = AttentionMap.rule(4, 4, "head", 0.5, 512)
     sizes = []
     for attention_map in (half, AttentionMap.uniform(4, 4, Full())):
-        model = Decoder(shape, plan, attention_map)
+        model = Decoder(Structure(shape, plan, attention_map))
         draw_weights(model, 0)
-        cache = KVCache(model, 1, context)
+        cache = KVCache(model.structure, 1, context)
         with torch.no_grad():
             for _ in range(2):
                 model(torch.zeros(1, 700, dtype=torch.long), cache=cache)
-        assert cache.bytes == kv_bytes(shape, plan, attention_map, context, "fp32")
+        assert cache.bytes == kv_bytes(model.structure, context, "fp32")
         sizes.append(cache.bytes)
     assert sizes[0] / sizes[1] <= 0.52
 
@@ -193,19 +189,19 @@ def test_a_half_windowed_cache_is_half_as_large():
 def test_what_a_cache_cannot_do_is_refused():
     model = build()
     ids, mask = prompts([6])
-    cache = KVCache(model, 1, capacity=8)
+    cache = KVCache(model.structure, 1, capacity=8)
     model(ids, cache=cache)
     with pytest.raises(UserError, match="9 tokens do not fit into its capacity of 8"):
         model(ids[:, :3], cache=cache)
     for arguments in ({"need": "full"}, {"segment_ids": mask.long()}, {"position_ids": torch.arange(6)}):
         with pytest.raises(UserError, match="cache"):
             model(ids, cache=cache, **arguments)
-    with pytest.raises(UserError, match="another batch size or another plan"):
+    with pytest.raises(UserError, match="another batch size or another structure"):
         model(ids.repeat(2, 1), cache=cache)
-    with pytest.raises(UserError, match="another plan"):
+    with pytest.raises(UserError, match="another structure"):
         model.with_plan(model.plan.skip(0))(ids[:, :1], cache=cache)
     with pytest.raises(UserError, match="mixed heads"):
-        KVCache(build_model("consa"), 1)
+        KVCache(build_model("consa").structure, 1)
     with pytest.raises(UserError, match="to the right"):
         model(ids, attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1]]))
     with pytest.raises(UserError, match="learned positions 0 to 63"):
@@ -237,8 +233,6 @@ def test_greedy_takes_the_likeliest():
 
 
 def test_sampling_keeps_to_its_limits():
-    from hybridlab.models.generate import Sampling
-
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(4000, 1)
     generator = torch.Generator().manual_seed(0)
 
@@ -284,10 +278,10 @@ def test_wrong_settings_are_refused(wrong):
         build().generate(torch.zeros(1, 4, dtype=torch.long), **{"max_new_tokens": 3, **wrong})
 
 
-def test_windows_alone_keep_only_w():
+def test_a_cache_of_windows_alone_keeps_w_tokens():
     model = build(masks=[[0, 0]] * 3, window=4)
     assert all(kind == Window(4) for row in model.attention_map.layers for kind in row)
     ids, mask = prompts([30])
     with torch.no_grad():
         _, cache = cached_logits(model, ids, mask, (11,))
-    assert all(t.shape[2] == 4 for slot in cache.slots.values() for t in slot.tensors())
+    assert all(t.shape[2] == 4 for visit in cache.visits.values() for t in visit.tensors())

@@ -87,13 +87,13 @@ def test_attention_weights_equal_transformers(family, tmp_path):
     ids = torch.randint(97, (2, 23), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         wanted = reference(ids, output_attentions=True).attentions
-        found = ours(ids, need="full").attention
-    for layer, weights in enumerate(wanted):
-        torch.testing.assert_close(found[(layer,)], weights, atol=1e-5, rtol=1e-4)
+        weights = ours(ids, need="full").attention
+    for layer, expected in enumerate(wanted):
+        torch.testing.assert_close(weights[(layer,)], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_parity_test_can_fail(tmp_path):
-    """Positive control: a model with another rotary base must not pass."""
+def test_another_rotary_base_gives_other_logits(tmp_path):
+    """Positive control: the comparison notices a wrong constant."""
     reference = theirs(FIRST["llama"], True)
     folder = folder_of(reference, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
@@ -116,7 +116,7 @@ def test_parity_test_can_fail(tmp_path):
         {"vocab_size": 98},
     ],
 )
-def test_what_the_zoo_cannot_represent_is_refused(change, tmp_path):
+def test_unsupported_llama_settings_are_refused(change, tmp_path):
     folder = folder_of(theirs(FIRST["llama"], True), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps(config))
@@ -134,7 +134,7 @@ def test_what_the_zoo_cannot_represent_is_refused(change, tmp_path):
         ("gpt2", {"n_layer": 9}),
     ],
 )
-def test_what_the_other_families_cannot_represent_is_refused(family, change, tmp_path):
+def test_unsupported_settings_of_other_families_are_refused(family, change, tmp_path):
     folder = folder_of(theirs(FIRST[family], True), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps(config))
@@ -154,7 +154,7 @@ def test_a_base_model_without_its_head_is_read(tmp_path):
         torch.testing.assert_close(load_hf(folder)(ids).logits, reference(ids).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_folders_that_are_none(tmp_path):
+def test_folders_without_config_or_tensors_are_refused(tmp_path):
     with pytest.raises(UserError, match="no config.json"):
         load_hf(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')

@@ -1,24 +1,27 @@
-"""Loops over resolutions: nobody hears of a later token, nothing depends on the length, decoding is the whole pass."""
+"""Loops over resolutions: causality, no dependence on the total length, the papers' equations, refusals, and counts."""
 
 import dataclasses
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
-from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
-from hybridlab.config.schema import Shape
+from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.executor import Execution, Parts
 from hybridlab.models.recurrence import Recurrence
-from hybridlab.plan.attention_map import AttentionMap, Full
+from hybridlab.models.taps import Taps
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.kinds import Full
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
+from tests.models import random_ids
 
 LAYERS, VOCAB, WIDTH = 5, 61, 24
 
@@ -41,9 +44,9 @@ def build(plan, masks=None, window=4, seed=0, family="llama"):
     made = shape(family)
     attention_map = AttentionMap.from_masks(masks or [[1, 1]] * LAYERS, window)
     plan = dataclasses.replace(plan, parallel=made.traits.parallel)
-    model = Decoder(made, plan, attention_map, kernel="eager")
+    model = Decoder(Structure(made, plan, attention_map), kernel="eager")
     draw_weights(model, seed)
-    # Routers that say something, and none that lets a single token speak: fresh ones are nearly uniform.
+    # Routers that weigh the slots unequally, and none that takes one slot alone; fresh ones are nearly uniform.
     with torch.no_grad():
         generator = torch.Generator().manual_seed(seed)
         for parameter in model.recurrences.parameters():
@@ -56,7 +59,7 @@ def looped(chunks, first=1, size=2, **settings):
 
 
 def ids(length, rows=1, seed=0):
-    return torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return random_ids(length, rows, VOCAB, seed)
 
 
 def influence(model, length, seed=0):
@@ -66,8 +69,10 @@ def influence(model, length, seed=0):
     out = model(ids(length, seed=seed)).logits[0]
     handle.remove()
     probe = torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-    rows = [torch.autograd.grad(row @ probe, x, retain_graph=True, allow_unused=True)[0] for row in out]
-    return torch.stack([torch.zeros(length) if row is None else row[0].abs().sum(-1) for row in rows])
+    # All outputs in one backward pass: a row of the identity for each.
+    rows = torch.eye(length, dtype=torch.double)
+    (gradients,) = torch.autograd.grad(out @ probe, x, rows, is_grads_batched=True, allow_unused=True)
+    return torch.zeros(length, length) if gradients is None else gradients[:, 0].abs().sum(-1)
 
 
 TOPOLOGIES = ["direct", "anchor", "mesh"]
@@ -113,7 +118,7 @@ def test_no_output_depends_on_the_total_length(chunks, downscale, upscale):
             torch.testing.assert_close(model(tokens[:, :length]).logits, whole[:, :length], atol=1e-12, rtol=1e-11)
 
 
-def test_the_literal_number_of_chunks_does_depend_on_it_and_has_no_cache():
+def test_the_papers_number_of_chunks_depends_on_the_total_length_and_has_no_cache():
     """Positive control: the paper's ⌊L / g⌋ drops a whole chunk where (L mod g) + ω ≥ g."""
     model = build(looped((8,), topology="anchor", literal=True))
     tokens = ids(33)
@@ -123,10 +128,10 @@ def test_the_literal_number_of_chunks_does_depend_on_it_and_has_no_cache():
         assert changed and all(n % 8 + 4 >= 8 for n in changed)
         assert torch.equal(build(looped((8,), topology="anchor"))(tokens[:, :32]).logits, model(tokens[:, :32]).logits)
         with pytest.raises(UserError, match="depends on the total length"):
-            model(tokens, cache=KVCache(model, 1))
+            model(tokens, cache=KVCache(model.structure, 1))
 
 
-def test_shorter_than_the_first_chunk_the_update_is_zero():
+def test_a_sequence_shorter_than_the_first_chunk_has_an_update_of_zero():
     model = build(looped((8,), topology="anchor"))
     plain = model.with_plan(Plan((*Plan.plain(LAYERS).visits[:1], *Plan.plain(LAYERS).visits[3:]), LAYERS))
     with torch.no_grad():
@@ -138,7 +143,7 @@ def test_shorter_than_the_first_chunk_the_update_is_zero():
 # ---- reductions ----
 
 
-def test_reductions_to_what_is_known():
+def test_loops_at_full_resolution_equal_plain_plans():
     tokens, plain = ids(23, rows=2), Plan.plain(LAYERS)
 
     def same(one, two):
@@ -155,7 +160,7 @@ def test_reductions_to_what_is_known():
 
 @pytest.mark.parametrize("topology", ["anchor", "mesh"])
 def test_full_resolution_is_the_looped_model_of_the_same_topology(topology):
-    """Chunks of 1 with any words for offset, shift and scaling: no module, no shift, the plain loop."""
+    """Chunks of 1: offset, shift and scaling have no effect, and there are no modules for them."""
     one = build(looped((1, 1), topology=topology))
     other = build(
         looped((1, 1), topology=topology, offset="zero", shift="parallel", downscale="mean", upscale="uniform")
@@ -165,11 +170,11 @@ def test_full_resolution_is_the_looped_model_of_the_same_topology(topology):
         assert torch.equal(one(ids(19)).logits, other(ids(19)).logits)
 
 
-def test_anchor_is_its_equation():
+def test_the_anchor_topology_follows_its_equation():
     model, tokens = build(looped((1, 1), topology="anchor")), ids(12)
     with torch.no_grad():
         body = model.with_plan(Plan((Visit(1), Visit(2)), LAYERS))
-        h0 = _state(model, tokens, Plan((Visit(0),), LAYERS))
+        h0 = _state_after(model, tokens, Plan((Visit(0),), LAYERS))
         h = h0
         for _ in range(2):
             h = _run(body, h) + h0
@@ -177,7 +182,7 @@ def test_anchor_is_its_equation():
         torch.testing.assert_close(model(tokens).logits, wanted, atol=1e-12, rtol=1e-11)
 
 
-def test_mesh_is_its_equations_with_all_slots_written_out():
+def test_the_mesh_topology_follows_its_equations_with_all_slots_written_out():
     chunks = (4, 1)
     plan = looped(chunks, topology="mesh")
     model, tokens = build(plan), ids(13)
@@ -185,7 +190,7 @@ def test_mesh_is_its_equations_with_all_slots_written_out():
     own = model.recurrences[0]
     with torch.no_grad():
         x = model.embedding(tokens) * model.shape.embedding_scale
-        v = _state(model, tokens, Plan((Visit(0),), LAYERS))
+        v = _state_after(model, tokens, Plan((Visit(0),), LAYERS))
         slots = loop.iterations + 3
         memory = [x, *[torch.zeros_like(x)] * (slots - 1)]
 
@@ -203,18 +208,15 @@ def test_mesh_is_its_equations_with_all_slots_written_out():
         torch.testing.assert_close(model(tokens).logits, wanted, atol=1e-12, rtol=1e-11)
 
 
-def _state(model, tokens, plan):
+def _state_after(model, tokens, plan):
     """The residual stream after a plan, before the final norm."""
     taps = _States()
     model.with_plan(plan)(tokens, taps=taps)
     return taps.last
 
 
-class _States:
+class _States(Taps):
     last = None
-
-    def run_visit(self, place, x, visit):
-        return None
 
     def on_visit(self, place, x, delta):
         self.last = x + delta
@@ -222,15 +224,11 @@ class _States:
 
 def _run(model, x):
     """A plan of whole blocks on a state."""
-    from hybridlab.models.blocks import Pass
-
-    seq = Pass(torch.arange(x.shape[1]), "eager")
-    for index, visit in enumerate(model.plan.visits):
-        x = model._visit((index,), visit, x, seq, {}, None, None)
-    return x
+    parts = Parts(model.blocks, {})
+    return Execution(model.structure, parts, torch.arange(x.shape[1]), "eager").run(x)
 
 
-def test_shares_add_up_and_a_constant_sequence_comes_back_scaled():
+def test_shares_of_a_chunk_add_up_and_a_constant_sequence_stays_constant():
     loop = Loop(((Visit(0),),), (4,), downscale="mean", upscale="uniform", offset="zero")
     own = Recurrence(loop, WIDTH)
     h = torch.ones(1, 12, WIDTH)
@@ -243,113 +241,11 @@ def test_shares_add_up_and_a_constant_sequence_comes_back_scaled():
     torch.testing.assert_close(spread.sum(2), 2 * latents, atol=1e-5, rtol=1e-4)  # Σ β = 1, gain √4
 
 
-# ---- decoding ----
-
-
-def cached(model, tokens, mask, cuts, capacity=None):
-    cache = KVCache(model, len(tokens), capacity)
-    parts = []
-    for start, end in zip([0, *cuts], [*cuts, tokens.shape[1]], strict=True):
-        parts.append(model(tokens[:, start:end], attention_mask=mask[:, start:end], cache=cache).logits)
-    return torch.cat(parts, 1), cache
-
-
-@st.composite
-def plans(draw):
-    chunks = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
-    offset = tuple(draw(st.sampled_from(["half", "zero", draw(st.integers(0, g - 1))])) for g in chunks)
-    shift = tuple(draw(st.sampled_from(["overlap", "parallel", g - 1 + draw(st.integers(0, 12))])) for g in chunks)
-    shared = len(chunks) > 2 or draw(st.booleans())
-    size = draw(st.integers(1, 2)) if shared else 1
-    plan = Plan.plain(LAYERS).recur(
-        1,
-        size,
-        chunks,
-        shared=shared,
-        topology=draw(st.sampled_from(TOPOLOGIES)),
-        offset=offset,
-        shift=shift,
-        downscale=draw(st.sampled_from(["aggregate", "mean"])),
-        upscale=draw(st.sampled_from(["allocate", "uniform"])),
-        positions=draw(st.sampled_from(["chunk", "token"])),
-    )
-    for _ in range(draw(st.integers(0, 2))):
-        heads = sorted(draw(st.sets(st.integers(0, 3), min_size=1)))
-        plan = plan.loop_heads(draw(st.integers(0, LAYERS - 1)), heads, draw(st.integers(1, 2)))
-    return plan
-
-
-@settings(max_examples=120, deadline=None)
-@given(st.data())
-def test_decoding_equals_the_whole_pass(data):
-    """Any schedule, offset, shift, topology, head loops and windows inside, unequal lengths, any split."""
-    draw = data.draw
-    masks = draw(st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=2), min_size=LAYERS, max_size=LAYERS))
-    model = build(draw(plans()), masks, draw(st.integers(1, 6)), seed=draw(st.integers(0, 3)))
-    lengths = draw(st.lists(st.integers(1, 26), min_size=1, max_size=4))
-    longest = max(lengths)
-    cuts = sorted(draw(st.sets(st.integers(1, longest - 1), max_size=8))) if longest > 1 else []
-    tokens = ids(longest, rows=len(lengths))
-    mask = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]
-    with torch.no_grad():
-        wanted = model(tokens, attention_mask=mask).logits
-        found, _ = cached(model, tokens, mask, cuts, draw(st.sampled_from([None, longest, longest + 5])))
-        for row, length in enumerate(lengths):
-            alone = model(tokens[row : row + 1, :length]).logits[0]
-            torch.testing.assert_close(wanted[row, :length], alone, atol=1e-10, rtol=1e-9)
-    torch.testing.assert_close(found[mask], wanted[mask], atol=1e-10, rtol=1e-9)
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3", "neox", "gpt2"])
-def test_every_family_generates_the_same_without_the_cache(family):
-    model = build(looped((4, 2, 1), topology="mesh"), family=family)
-    tokens = ids(17, rows=3)
-    arguments = {"max_new_tokens": 15, "lengths": [17, 3, 9]}
-    plain = model.generate(tokens, use_cache=False, **arguments)
-    assert model.generate(tokens, **arguments).rows() == plain.rows()
-
-
-def test_a_latent_that_is_taken_one_chunk_too_late_would_fail():
-    """Positive control: algorithm 2 as printed reads the newest latent, which is wrong for s ≥ g."""
-    model = build(looped((4,), topology="anchor", shift=7))
-    tokens = ids(21)
-    with torch.no_grad():
-        wanted = model(tokens).logits
-        cache = KVCache(model, 1)
-        model(tokens[:, :-1], cache=cache)
-        state = cache.loops[1].by_iteration[0]
-        state.latents = state.latents.roll(1, dims=1)
-        assert (model(tokens[:, -1:], cache=cache).logits - wanted[:, -1:]).abs().max() > 1e-4
-
-
-def test_bodies_run_only_where_a_chunk_is_complete_and_the_cache_is_as_small():
-    plan = looped((8, 4, 2, 1), topology="mesh")
-    model, length = build(plan), 37
-    (loop,) = plan.loops.values()
-    tokens, mask = ids(length), torch.ones(1, length, dtype=torch.bool)
-    with torch.no_grad():
-        _, cache = cached(model, tokens, mask, tuple(range(1, length)), capacity=length)
-    expected = [sum(loop.triggers(t, i) for i in range(length)) for t in range(4)]
-    assert cache.loops[1].triggered == expected == [loop.num_chunks(t, length) for t in range(4)]
-    planned = kv_bytes(model.shape, plan, model.attention_map, length, "fp32")
-    assert cache.bytes == 2 * planned
-    same_depth = kv_bytes(model.shape, looped((1, 1, 1, 1)), model.attention_map, length, "fp32")
-    assert planned < 0.7 * same_depth
-    assert cache.state_bytes > 0
-
-
-@pytest.mark.parametrize("offset,counts", [("half", [2, 2, 2, 2, 2, 2, 2, 1]), ("zero", [1, 2, 1, 3, 1, 2, 1, 4])])
-def test_half_chunk_offsets_even_the_work_out(offset, counts):
-    (loop,) = looped((8, 4, 2, 1), offset=offset).loops.values()
-    found = [sum(loop.triggers(t, i) for t in range(4)) for i in range(8)]
-    assert sorted(found) == sorted(counts) and sum(found) == 15
-
-
 # ---- what is refused ----
 
 
-def test_what_a_loop_cannot_be():
-    for settings_, message in [
+def test_invalid_loops_are_refused():
+    for wrong, message in [
         ({"chunks": (0.5,)}, "whole numbers of 1 or more"),
         ({"chunks": ()}, "whole numbers"),
         ({"chunks": (3,), "shift": 1}, "see their own future"),
@@ -359,12 +255,12 @@ def test_what_a_loop_cannot_be():
         ({"chunks": (3, 2), "offset": (1,)}, "1 values of offset for 2 iterations"),
         ({"chunks": (2,), "topology": "ring"}, "topology 'ring' is unknown"),
         ({"chunks": (2,), "positions": "none"}, "positions"),
-        ({"chunks": (2,), "first": 4, "size": 3}, "does not run the layers 4 to 6"),
+        ({"chunks": (2,), "first": 4, "size": 3}, "does not run the whole blocks 4 to 6"),
     ]:
         with pytest.raises(UserError, match=message):
-            looped(**settings_)
+            looped(**wrong)
     inner = Loop(((Visit(1),),), (2,))
-    with pytest.raises(UserError, match="do not stand inside loops"):
+    with pytest.raises(UserError, match="a loop cannot contain another loop"):
         Loop(((inner,),), (2,))
     with pytest.raises(UserError, match="2 bodies for 3 iterations"):
         Loop(((Visit(1),), (Visit(2),)), (1, 1, 1))
@@ -383,9 +279,9 @@ def test_packed_rows_and_other_positions_are_refused():
         torch.testing.assert_close(packed, full(ids(12)[:, 5:]).logits, atol=1e-12, rtol=1e-11)
 
 
-def test_another_loop_needs_other_parameters():
+def test_a_loop_with_other_parameters_is_refused():
     model = build(looped((4, 2), topology="mesh"))
-    with pytest.raises(UserError, match="other scorers, allocators or routers"):
+    with pytest.raises(UserError, match="recurrences.0"):
         model.with_plan(looped((4, 3), topology="mesh"))
     assert model.with_plan(looped((4, 2), topology="mesh", shift="parallel")).plan != model.plan
     assert model.with_plan(Plan.plain(LAYERS)).plan.loops == {}
@@ -396,24 +292,24 @@ def test_another_loop_needs_other_parameters():
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("downscale,upscale", SCALES)
-def test_parameters_are_the_modules(topology, downscale, upscale):
+def test_counted_parameters_equal_those_of_the_modules(topology, downscale, upscale):
     plan = looped((8, 3, 1), topology=topology, downscale=downscale, upscale=upscale)
     model = build(plan)
     assert count_parameters(model.shape, plan).total == sum(p.numel() for p in model.parameters())
 
 
-def test_mesh_routers_of_the_paper():
+def test_mesh_routers_have_as_many_parameters_as_the_paper_counts():
     loop = Loop(((Visit(4),),), (1, 1), topology="mesh")
     assert recurrence_parameters(loop, 2048) == 61_470
 
 
 def test_the_ledger_counts_what_is_executed():
-    from torch.utils.flop_counter import FlopCounterMode
-
     plan = looped((8, 4, 1), topology="mesh").loop_heads(2, (0, 3))
     model = build(plan)
     for length in (7, 16, 33):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(ids(length))
-        wanted = ledger(model.shape, plan, AttentionMap.uniform(LAYERS, 2, Full()), length, "executed").forward
+        wanted = ledger(
+            Structure(model.shape, plan, AttentionMap.uniform(LAYERS, 2, Full())), length, "executed"
+        ).forward
         assert counter.get_total_flops() == wanted

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridlab.reproduction.run import execute
+from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.metrics import read_metrics
 

@@ -1,46 +1,24 @@
-"""The loop: accumulation, resume to the bit, kills, refusals."""
+"""The training engine: what a run writes, accumulation, exact resume, kills, and refusals."""
 
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import Interrupted, RunFailed, UserError
-from hybridlab.reproduction.run import execute
+from hybridlab.models.decoder import Decoder
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.metrics import read_metrics
+from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights
 
 
-def train(config, path, runs_dir):
-    return execute(config, RunFolder(Path(path)), Runs(Path(runs_dir)), quiet=True)
-
-
-def weights(path):
-    return load_file(Path(path) / "final" / "model.safetensors")
-
-
-def assert_same_run(one, two):
-    a, b = weights(one), weights(two)
-    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-    logs = [[line for line in read_metrics(Path(p) / "metrics.jsonl") if "redone" not in line] for p in (one, two)]
-    assert logs[0] == logs[1]
-    records = [json.loads((Path(p) / "record.json").read_text()) for p in (one, two)]
-    for key in ("results", "controllers", "events", "flops", "tokens", "steps", "structure"):
-        assert records[0][key] == records[1][key], key
-
-
-def test_a_run_leaves_everything_behind(small, tmp_path, runs_dir):
+def test_a_run_writes_its_folder_metrics_and_record(small, tmp_path, runs_dir):
     config = small(data={"mix": {"text": 0.5, "retrieval": 0.5, "assignment": 0.0}}, evaluation={"task_window": 6})
     record = train(config, tmp_path / "a", runs_dir)
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
@@ -50,15 +28,15 @@ def test_a_run_leaves_everything_behind(small, tmp_path, runs_dir):
         "model.safetensors",
         "tokenizer.json",
     ]
-    assert record["hash"] == run_hash(config) and record["tokens"] == 12 * 256 and record["steps"] == 12
+    assert record.hash == run_hash(config) and record.tokens == 12 * 256 and record.steps == 12
     lines = read_metrics(tmp_path / "a" / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 13))
-    assert lines[-1]["loss"] < lines[0]["loss"] and lines[-1]["flops"] == record["flops"]
-    retrieval = record["results"]["retrieval"]
-    parts = [retrieval[part]["n"] for part in ("inside", "relayed", "outside")]
-    assert sum(parts) == retrieval["all"]["n"] > 0 and all(parts) and retrieval["reach"] == 3 * 5
-    assert record["results"]["validation"]["n"] == 8
-    assert record["data"]["fingerprint"] and record["libraries"]["torch"] and record["precision"] == "fp32"
+    assert lines[-1]["loss"] < lines[0]["loss"] and lines[-1]["flops"] == record.flops
+    retrieval = record.results.tasks["retrieval"]
+    parts = [share.n for share in (retrieval.inside, retrieval.relayed, retrieval.outside)]
+    assert sum(parts) == retrieval.all.n > 0 and all(parts) and retrieval.reach == 3 * 5
+    assert record.results.validation.loss.n == 8
+    assert record.data.fingerprint and record.libraries["torch"] and record.precision == "fp32"
 
 
 def test_a_finished_run_is_not_touched_again(small, tmp_path, runs_dir, monkeypatch):
@@ -80,33 +58,6 @@ def test_accumulation_gives_the_same_gradient(small, tmp_path, runs_dir):
             torch.testing.assert_close(other[name], tensor, atol=2e-5, rtol=1e-3)
 
 
-class Stop(Exception):
-    pass
-
-
-def stop_after(monkeypatch, step):
-    """End the process's work in the middle of a step, as a kill would."""
-    take = Run.take_step
-
-    def taken(self):
-        if self.step == step:
-            raise Stop
-        return take(self)
-
-    monkeypatch.setattr(Run, "take_step", taken)
-
-
-def cut_and_finished(config, tmp_path, runs_dir, monkeypatch, step):
-    """A run that ends in the middle of a step and is started again; returns its record."""
-    with monkeypatch.context() as patch:
-        stop_after(patch, step)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "cut", runs_dir)
-    record = train(config, tmp_path / "cut", runs_dir)
-    assert_same_run(tmp_path / "whole", tmp_path / "cut")
-    return record
-
-
 LEARN = {
     "controller": {
         "kind": "mask-learning",
@@ -123,50 +74,17 @@ LEARN = {
 def test_resume_is_exact(small, tmp_path, runs_dir, monkeypatch, arch, step):
     config = small(arch, **(LEARN if arch == "consa" else {}))
     train(config, tmp_path / "whole", runs_dir)
-    record = cut_and_finished(config, tmp_path, runs_dir, monkeypatch, step)
-    assert record["redone_steps"] == step % 4
+    record = assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step)
+    assert record.redone_steps == step % 4
     if arch == "consa":
         assert (tmp_path / "whole" / "masks.json").read_text() == (tmp_path / "cut" / "masks.json").read_text()
 
 
-def killed_and_finished(config, tmp_path, runs_dir, steps):
-    """A run left alone and one that a real SIGKILL ends after each of these steps: the same bits."""
-    config_file = tmp_path / "config.json"
-    config_file.write_text(config.model_dump_json())
-    code = (
-        "import sys, torch; from pathlib import Path; torch.set_num_threads(1)\n"
-        "from hybridlab.config.schema import RunConfig; from hybridlab.reproduction.run import execute\n"
-        "from hybridlab.training.folders import RunFolder, Runs\n"
-        "config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())\n"
-        "execute(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)\n"
-    )
-    command = [sys.executable, "-c", code, str(config_file)]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, str(whole), str(runs_dir)], check=True)
-    kills = 0
-    for wanted in steps:
-        process = subprocess.Popen([*command, str(killed), str(runs_dir)])
-        while process.poll() is None and _logged_step(killed) < wanted:
-            time.sleep(0.005)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.wait()
-    assert kills == len(steps)
-    assert not (killed / "record.json").exists()
-    subprocess.run([*command, str(killed), str(runs_dir)], check=True)
-    assert_same_run(whole, killed)
-
-
-def _logged_step(folder):
-    return max((line["step"] for line in read_metrics(folder / "metrics.jsonl") if "step" in line), default=0)
-
-
 @pytest.mark.parametrize("arch", ["vanilla", "consa"])
-def test_sigkill_and_resume(small, tmp_path, runs_dir, arch):
-    """A real process, a real SIGKILL, twice; then the same bits as a run that nothing disturbed."""
+def test_resume_after_sigkill_is_exact(small, tmp_path, runs_dir, arch):
+    """A real process, a real SIGKILL, twice; then the same bits as an uninterrupted run."""
     settings = {**(LEARN if arch == "consa" else {}), "training": {"steps": 60}}
-    killed_and_finished(small(arch, **settings), tmp_path, runs_dir, (10, 30))
+    assert_survives_kills(small(arch, **settings), tmp_path, runs_dir, (10, 30))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -186,11 +104,11 @@ def test_an_interrupt_saves_after_the_step_and_resumes_exactly(small, tmp_path, 
             train(config, tmp_path / "cut", runs_dir)
     assert checkpoints.newest_step(tmp_path / "cut" / "checkpoints") == 6
     record = train(config, tmp_path / "cut", runs_dir)
-    assert record["redone_steps"] == 0
+    assert record.redone_steps == 0
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_a_mistake_leaves_no_folder_behind(small, tmp_path, runs_dir):
+def test_a_user_error_creates_no_folder(small, tmp_path, runs_dir):
     config = small(settings=["data.source=text:/no/such/file"])
     with pytest.raises(UserError, match="no such file"):
         train(config, tmp_path / "new" / "deeper", runs_dir)
@@ -222,23 +140,17 @@ def test_two_processes_cannot_share_a_folder(small, tmp_path, runs_dir):
 
 def test_changed_data_is_refused(small, tmp_path, runs_dir, monkeypatch):
     config = small()
-    with monkeypatch.context() as patch:
-        stop_after(patch, 6)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "a", runs_dir)
+    train_until(config, tmp_path / "a", runs_dir, monkeypatch, 6)
     info = json.loads((tmp_path / "a" / "run.json").read_text())
     (tmp_path / "a" / "run.json").write_text(json.dumps(info | {"data_fingerprint": "other"}))
     with pytest.raises(UserError, match="data has changed"):
         train(config, tmp_path / "a", runs_dir)
 
 
-def test_a_damaged_checkpoint_is_refused_then_the_one_before_serves(small, tmp_path, runs_dir, monkeypatch):
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(small, tmp_path, runs_dir, monkeypatch):
     config = small()
     train(config, tmp_path / "whole", runs_dir)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 10)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "a", runs_dir)
+    train_until(config, tmp_path / "a", runs_dir, monkeypatch, 10)
     newest = tmp_path / "a" / "checkpoints" / "step-00000008"
     (newest / "model.safetensors").write_bytes(b"garbage")
     with pytest.raises(UserError, match="go on from step-00000004"):
@@ -253,19 +165,16 @@ def test_a_loss_that_is_not_finite_ends_the_run(small, tmp_path, runs_dir):
     with pytest.raises(RunFailed, match="(loss|gradient norm) is"):
         train(config, tmp_path / "a", runs_dir)
     record = json.loads((tmp_path / "a" / "record.json").read_text())
-    assert record["status"] == "failed" and "results" not in record
+    assert record["status"] == "failed" and record["results"] is None
     assert not (tmp_path / "a" / "final").exists()
 
 
-def test_starting_from_another_run(small, tmp_path, runs_dir):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    (runs / "data").symlink_to(runs_dir / "data")
+def test_starting_from_another_run(small, runs):
     parent = small()
     train(parent, runs / "parent", runs)
     child = small(init={"run": run_hash(parent)}, settings=["training.steps=2", "training.optimizer.lr=1e-12"])
     record = train(child, runs / "child", runs)
-    assert record["parents"] == [run_hash(parent)]
+    assert record.parents == [run_hash(parent)]
     one, two = weights(runs / "parent"), weights(runs / "child")
     assert all(torch.allclose(one[k], two[k], atol=1e-6) for k in one)
     wider = small(init={"run": run_hash(parent)}, shape={"ffn_width": 48})
@@ -278,10 +187,7 @@ def test_starting_from_another_run(small, tmp_path, runs_dir):
 
 
 def test_a_parent_must_be_finished(small, tmp_path, runs_dir, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_after(patch, 6)
-        with pytest.raises(Stop):
-            train(small(), tmp_path / "half", runs_dir)
+    train_until(small(), tmp_path / "half", runs_dir, monkeypatch, 6)
     with pytest.raises(UserError, match="has not finished"):
         Runs(tmp_path).finished(str(tmp_path / "half"))
 
@@ -295,9 +201,7 @@ def test_runs_are_found_by_path_and_by_prefix(small, tmp_path, runs_dir):
         Runs(tmp_path).find("zzz")
 
 
-def test_a_leaking_model_leaves_no_number(small, tmp_path, runs_dir, monkeypatch):
-    from hybridlab.models.decoder import Decoder
-
+def test_a_model_that_fails_the_causality_probe_gets_no_results(small, tmp_path, runs_dir, monkeypatch):
     forward = Decoder.forward
 
     def leak(self, input_ids, **arguments):
@@ -307,4 +211,4 @@ def test_a_leaking_model_leaves_no_number(small, tmp_path, runs_dir, monkeypatch
     monkeypatch.setattr(Decoder, "forward", leak)
     with pytest.raises(RunFailed, match="sees the future"):
         train(small(), tmp_path / "a", runs_dir)
-    assert "results" not in json.loads((tmp_path / "a" / "record.json").read_text())
+    assert json.loads((tmp_path / "a" / "record.json").read_text())["results"] is None

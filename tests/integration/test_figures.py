@@ -1,15 +1,21 @@
-"""Figures and claims from records made up for the purpose: every kind, whole and with runs missing."""
+"""Figures and claims from handmade records: every kind, with all runs and with runs missing."""
 
 import json
 
 import pytest
+from rich.console import Console
 
 from hybridlab.config.resolve import run_hash
-from hybridlab.files import write_json
+from hybridlab.errors import UserError
+from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.experiment import benchmark_hash
+from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.records import benchmark_record, records_of
 from hybridlab.reporting.entry import print_entry, write_entry
-from hybridlab.reporting.plots import moving_average
-from hybridlab.reproduction.claims import judge
-from hybridlab.reproduction.experiment import benchmark_hash, cell_configs, experiment_ids, load_experiment
+from hybridlab.reporting.figures import build_figure
+from hybridlab.runs.record import record_path, write_record
+from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
 FIGURES = [name for name in experiment_ids() if load_experiment(name).kind == "figure"]
 MEASURED = [name for name in experiment_ids() if load_experiment(name).benchmark]
@@ -24,10 +30,17 @@ def learned(controller):
     rho = controller.rho
     scores = [[0.1 * layer + 0.01 * head for head in range(4)] for layer in range(8)]
     return {
-        "rho": rho, "target": rho, "realised_sparsity": rho, "expected_sparsity": rho, "undecided_share": 0.5,
-        "highest_expected_sparsity": 0.9, "threshold_sparsity": 0.7, "masks": MASKS, "scores": scores,
+        "rho": rho,
+        "target": rho,
+        "realised_sparsity": rho,
+        "expected_sparsity": rho,
+        "undecided_share": 0.5,
+        "highest_expected_sparsity": 0.9,
+        "threshold_sparsity": 0.7,
+        "masks": MASKS,
+        "scores": scores,
         "granularity": controller.granularity,
-    }  # fmt: skip
+    }
 
 
 def grown(controller):
@@ -48,12 +61,24 @@ def grown(controller):
 
 def entropy_log(number):
     steps = list(range(5, 101, 5))
-    tables = [[[0.95 - 0.002 * s * (layer + 1) / 8 - 0.01 * h * (number + 1) * s / 100 for h in range(8)] for layer in range(8)] for s in steps]  # fmt: skip
+    tables = [
+        [
+            [0.95 - 0.002 * s * (layer + 1) / 8 - 0.01 * h * (number + 1) * s / 100 for h in range(8)]
+            for layer in range(8)
+        ]
+        for s in steps
+    ]
     return {"steps": steps, "entropies": tables}
 
 
 def probes():
-    example = {"layer": 6, "head": 5, "entropy": 0.8, "tokens": ["a", " b", "\n"], "loops": [[0.3, 0.2, 0.1], [0.4, 0.2, 0.0], [0.5, 0.1, 0.0]]}  # fmt: skip
+    example = {
+        "layer": 6,
+        "head": 5,
+        "entropy": 0.8,
+        "tokens": ["a", " b", "\n"],
+        "loops": [[0.3, 0.2, 0.1], [0.4, 0.2, 0.0], [0.5, 0.1, 0.0]],
+    }
     numbers = {"entropy": 0.8, "trace_share": 0.05, "factor": 0.9}
     worst = {"excess": 0.1, "layer": 1, "head": 2, "row": 2, "keys": 2, "bound": 0.8, "diagonal": 0.9}
     lemma = {"rows": 100, "violations": 3, "share": 0.03, "worst": worst, "mean_diagonal": 0.05, "mean_bound": 0.9}
@@ -75,21 +100,26 @@ def probes():
         "reach": reach,
         "contributions": {"examples": [example, example]},
         "convergence": {
-            "sets": {"high": numbers, "low": {**numbers, "factor": 0.8}}, "layers": 8, "lemma": lemma, "sequences": 8,
-            "layers_where_high_is_faster": 3, "layers_where_low_is_faster": 4, "entropy_trace_rank_correlation": {"value": -0.3, "n": 64},
+            "sets": {"high": numbers, "low": {**numbers, "factor": 0.8}},
+            "layers": 8,
+            "lemma": lemma,
+            "sequences": 8,
+            "layers_where_high_is_faster": 3,
+            "layers_where_low_is_faster": 4,
+            "entropy_trace_rank_correlation": measured(-0.3, 0.1, 64),
         },
-    }  # fmt: skip
+    }
 
 
-def made_up(config, digest, number):
-    """A record of the right form."""
-    controllers, events = {}, []
+def record_for(config, digest, number):
+    """A record of a run with this configuration."""
+    hooks, events = {}, []
     if config.controller is not None and config.controller.kind == "entropy-growth":
-        events, controllers[config.controller.kind] = grown(config.controller)
+        events, hooks[config.controller.kind] = grown(config.controller)
     elif config.controller is not None:
-        controllers[config.controller.kind] = learned(config.controller)
+        hooks[config.controller.kind] = learned(config.controller)
     if config.observe is not None:
-        controllers["entropy-log"] = entropy_log(number)
+        hooks["entropy-log"] = entropy_log(number)
     steps = list(range(5, 101, 5))
     history = {"step": steps, "loss": [4 - 0.01 * s + 0.1 * number + 0.001 * (s % 3) for s in steps]}
     history["flops"] = [1e9 * s for s in steps]
@@ -97,31 +127,26 @@ def made_up(config, digest, number):
         "expected_sparsity": [0.1, 0.5, 0.9, 0.8, 0.6] + [0.5] * 15,
         "lagrangian": [-0.1 * s for s in steps],
     }
-    accuracy = {"accuracy": 0.5, "stderr": 0.01, "n": 100}
+    half = measured(0.5, 0.01, 100)
     loss = 3.0 + 0.01 * number
-    validation = {"loss": loss, "stderr": 0.05, "n": 50, "perplexity": 20.0, "perplexity_stderr": 1.0}
-    validation["windows"] = [loss + 0.1 * (i % 7) + 0.001 * (i % 3) * number for i in range(50)]
-    results = {"validation": validation, "retrieval": {"inside": accuracy, "outside": accuracy}, "probes": probes()}
-    results["extrapolation"] = {str(factor): validation for factor in (1, 2, 3, 4)}
-    return {
-        "status": "finished", "hash": digest, "parents": [], "config": config.model_dump(mode="json"), "steps": 100,
-        "tokens": 1000, "flops": 1e11, "parameters": {"total": 1000000 + number}, "history": history, "controllers": controllers, "events": events,
-        "structure": {"sparsity": 0.5, "map": "wwww", "kv_bytes": {"bytes": 4096}}, "results": results,
-    }  # fmt: skip
+    validation = make_loss(loss, [loss + 0.1 * (i % 7) + 0.001 * (i % 3) * number for i in range(50)])
+    tasks = {"retrieval": {"chance": 0.125, "window": 8, "all": half, "inside": half, "outside": half}}
+    extrapolation = {str(factor): validation for factor in (1, 2, 3, 4)}
+    results = make_results(validation=validation, tasks=tasks, extrapolation=extrapolation, probes=probes())
+    config = config.model_dump(mode="json")
+    parameters = {"total": 1000000 + number}
+    changes = {"config": config, "parameters": parameters, "history": history, "hooks": hooks, "events": events}
+    return make_record(hash=digest, results=results, **changes)
 
 
-def made_up_benchmark(spec, scale):
+def benchmark_results(spec, scale):
     def batches(number):
-        seconds = [1.0 + number, 1.01 + number, 1.02 + number]
-        found = {"tokens_per_second": 100.0, "ratio": 0.9, "ratio_stderr": 0.01, "n": 3, "seconds": seconds}
+        speed = {"tokens_per_second": measured(100.0, n=3), "ratio": measured(0.9, 0.01, 3)}
+        speed |= {"time_ratio": measured(1.1, 0.01, 3), "seconds": [1.0 + number, 1.01 + number, 1.02 + number]}
         parts = ("prefill", "decode", "passes", "token", "critical")
-        return {str(batch): dict.fromkeys(parts, found) for batch in spec.batches}
+        return {str(batch): dict.fromkeys(parts, speed) for batch in spec.batches}
 
-    return {
-        "status": "finished", "controllers": {}, "structure": {}, "config": {}, "history": {},
-        "machine": {"name": "a machine", "device": "cpu"},
-        "results": {g: {name: batches(i) for i, name in enumerate(spec.models)} for g in spec.sizes[scale]},
-    }  # fmt: skip
+    return {g: {name: batches(i) for i, name in enumerate(spec.models)} for g in spec.sizes[scale]}
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +155,11 @@ def results(tmp_path_factory):
     for name in TRAINED:
         for number, config in enumerate(cell_configs(load_experiment(name), "smoke", 0).values()):
             digest = run_hash(config)
-            write_json(folder / "records" / f"{digest}.json", made_up(config, digest, number))
+            write_record(record_for(config, digest, number), record_path(digest, folder))
     for experiment in (load_experiment(name) for name in MEASURED):
         digest = f"benchmark-{benchmark_hash(experiment, 'smoke')}"
-        record = {**made_up_benchmark(experiment.benchmark, "smoke"), "hash": digest}
-        write_json(folder / "records" / f"{digest}.json", record)
+        record = make_benchmark(benchmark_results(experiment.benchmark, "smoke"), hash=digest)
+        write_record(record, record_path(digest, folder))
     return folder
 
 
@@ -164,8 +189,6 @@ def test_the_same_records_give_the_same_bytes(results):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_without_runs_nothing_is_drawn(name, tmp_path, capsys):
-    from rich.console import Console
-
     experiment = load_experiment(name)
     data, folder = write_entry(experiment, "smoke", tmp_path)
     assert sorted(p.name for p in folder.iterdir()) == ["figure.csv", "figure.json", "figure.md"]
@@ -185,28 +208,29 @@ def test_a_figure_with_some_runs_missing_draws_the_others(results, tmp_path):
     assert drawn == ["ρ = 0.50"] and (folder / "figure.png").is_file()
 
 
+def test_a_metric_that_no_run_has_is_an_error_with_the_figures_id(results):
+    experiment = load_experiment("consa-fig10")
+    plot = experiment.plot.model_copy(update={"metric": "expected_sparsit"})
+    with pytest.raises(UserError, match="consa-fig10: plot.metric is 'expected_sparsit'.*mean 'expected_sparsity'"):
+        build_figure(experiment.model_copy(update={"plot": plot}), "smoke", results)
+
+
 @pytest.mark.parametrize("name", [n for n in experiment_ids() if load_experiment(n).claims])
 def test_every_claim_can_be_judged(name, results):
-    from hybridlab.reproduction.records import records_of
-
     experiment = load_experiment(name)
     records = records_of(experiment, "smoke", results)
+    benchmark = benchmark_record(experiment, "smoke", results)
     for claim in experiment.claims:
-        verdict = judge(claim, experiment, records)
-        assert verdict.evidence and verdict.holds in (True, False, None)
+        verdict = judge(claim, experiment, records, benchmark)
+        assert verdict.evidence and (verdict.holds is None or isinstance(verdict.holds, bool))
         # Rows of sizes that this scale does not train stay open.
-        if all(row.cell is None or row.cell in records for row in experiment.rows):
+        if benchmark or all(row.cell is None or row.cell in records for row in experiment.rows):
             assert "not run" not in verdict.evidence
 
 
-def test_tables_are_whole_with_records(results):
+def test_cells_of_a_table_come_from_its_records(results):
     data, _ = write_entry(load_experiment("consa-table1"), "smoke", results)
     cells = data["rows"][0]["cells"]
     assert (
         cells["outside"]["measured"] == 0.5 and cells["perplexity"]["stderr"] == 1.0 and cells["kv_8k"]["measured"] == 4
     )
-
-
-def test_moving_average():
-    assert moving_average([1, 2, 3, 4], 1) == [1, 2, 3, 4]
-    assert moving_average([0, 3, 6, 9], 3) == [1.5, 3, 6, 7.5]

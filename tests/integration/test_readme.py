@@ -1,14 +1,18 @@
-"""What the README shows is true."""
+"""The README: its example runs, its commands and ids exist."""
 
+import importlib
+import operator
 import re
-from pathlib import Path
+
+import pytest
+import typer
 
 from hybridlab.cli.main import app
 from hybridlab.config.loading import parse_setting
 from hybridlab.config.resolve import resolve
-from hybridlab.reproduction.experiment import experiment_ids
+from hybridlab.papers.loading import experiment_ids
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
@@ -19,8 +23,6 @@ def test_the_python_example_runs(capsys):
 
 
 def test_the_commands_exist_with_their_options():
-    import typer
-
     group = typer.main.get_command(app)
     shown = re.findall(r"^hybridlab ((?:.|\\\n)*?)(?:  +#.*)?$", README.replace("\\\n", " "), re.MULTILINE)
     assert len(shown) >= 8
@@ -46,3 +48,50 @@ def test_the_makefile_has_the_two_commands_and_ci_calls_one():
 def test_every_id_of_the_readme_is_there():
     named = set(re.findall(r"`([a-z]+-(?:(?:table|fig)\d+|speed))`", README))
     assert named == set(experiment_ids())
+
+
+def functions():
+    """(file under hybridlab/, name in it) of every `file.py:name`."""
+    return re.findall(r"`([\w/]+)\.py:([\w.]+)`", README)
+
+
+def test_every_function_that_an_equation_points_to_is_there():
+    for file, name in functions():
+        assert operator.attrgetter(name)(importlib.import_module("hybridlab." + file.replace("/", ".")))
+    parts = README.split("## From an equation to the code")[1].split("\n## ")[0].split("\n**")[1:]
+    assert [len(re.findall(r"^\| .*\.py:", part, re.MULTILINE)) > 5 for part in parts] == [True] * 3
+
+
+def test_every_file_and_picture_that_it_names_is_there():
+    named = re.findall(r"`((?:hybridlab|experiments|tests|results)/[\w./-]*)`", README)
+    named += [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
+    assert len(named) > 20 and not [path for path in named if not (ROOT / path).exists()]
+    assert re.search(r"!\[.+\]\(results/.*\.png\)", README)
+
+
+def rows_of(text):
+    """First cell → cells, of all tables of a Markdown text."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
+    ]
+    return {cells[0]: cells for cells in rows}
+
+
+def test_the_table_is_the_one_in_results_to_the_digit():
+    source = (ROOT / "results" / "consa-table1" / "smoke" / "table.md").read_text()
+    whole, shown = rows_of(source.split("## Claims")[0]), rows_of(README.split("## What comes out")[1].split("PPL:")[0])
+    columns = [whole[""].index(name) for name in shown[""]]
+    for name in set(shown) - {"---"}:
+        assert shown[name] == [whole[name][column] for column in columns]
+    assert set(shown) == set(whole)
+    claims = README.split("| claim | place |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(claims) == 4 and all(line in source.splitlines() for line in claims)
+
+
+@pytest.mark.parametrize("number", ["2606.18056", "2603.23998", "2602.11698", "2509.07324", "2512.08819"])
+def test_the_papers_are_linked(number):
+    assert f"[{number}](https://arxiv.org/abs/{number})" in README
+
+
+def test_lists_of_architectures_and_sizes_are_named():
+    assert {"hybridlab list --archs", "hybridlab list --sizes"} <= set(re.findall(r"hybridlab list --\w+", README))

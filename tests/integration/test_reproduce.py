@@ -2,18 +2,27 @@
 
 import json
 import math
+from collections import Counter
 
 import pytest
 import yaml
+from rich.console import Console
 
+from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.reporting import table as table_module
-from hybridlab.reporting.table import build_table, print_table, write_table
-from hybridlab.reproduction import experiment as experiment_module
-from hybridlab.reproduction import reproduce as reproduce_module
-from hybridlab.reproduction.experiment import cell_configs, experiment_ids, load_experiment
-from hybridlab.reproduction.records import gather_records
-from hybridlab.reproduction.reproduce import run_cells
+from hybridlab.papers import cells as cells_module
+from hybridlab.papers import loading as experiment_module
+from hybridlab.papers import records as records_module
+from hybridlab.papers import reproduce as reproduce_module
+from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.reproduce import run_cells
+from hybridlab.reporting.table import build_table
+from hybridlab.reporting.table_files import write_table
+from hybridlab.reporting.terminal import print_table
+from hybridlab.runs import queue
+from hybridlab.runs.queue import run_all
+from hybridlab.runs.run import execute
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 
 
@@ -27,8 +36,8 @@ def experiment_file(text_file, seeds=(0,)):
         "columns": [
             {"name": "ppl", "title": "PPL", "kind": "trained", "metric": "results.validation.perplexity"},
             {"name": "loss", "title": "loss", "kind": "trained", "metric": "results.validation.loss", "digits": 3},
-            {"name": "sparsity", "title": "sparsity", "kind": "exact", "metric": "structure.sparsity"},
-            {"name": "absent", "title": "absent", "kind": "trained", "metric": "results.no.such"},
+            {"name": "sparsity", "title": "sparsity", "kind": "exact", "metric": "model.sparsity"},
+            {"name": "absent", "title": "absent", "kind": "trained", "metric": "results.tasks.none.all"},
         ],
         "rows": [
             {"name": "Dense", "short": "dense", "cell": "dense", "paper": {"sparsity": 0.0, "absent": 3.0}},
@@ -85,15 +94,16 @@ def toy(tmp_path, text_file, monkeypatch):
     return load
 
 
-def go(experiment, tmp_path):
-    said = []
-    outcome = run_cells(experiment, "smoke", tmp_path / "runs", tmp_path / "results", said.append, quiet=True)
-    return outcome, said
+def reproduce(experiment, tmp_path):
+    """Train the cells; returns what became of them, and the messages on the way."""
+    messages = []
+    outcome = run_cells(experiment, "smoke", tmp_path / "runs", tmp_path / "results", messages.append, quiet=True)
+    return outcome, messages
 
 
-def test_from_yaml_to_table(toy, tmp_path):
+def test_an_experiment_file_becomes_a_table(toy, tmp_path):
     experiment = toy()
-    outcome, said = go(experiment, tmp_path)
+    outcome, messages = reproduce(experiment, tmp_path)
     assert not outcome.failed and len(list((tmp_path / "runs").glob("*/record.json"))) == 4, "equal cells are one run"
     table, folder = write_table(experiment, "smoke", tmp_path / "results")
     dense, learned = (row["cells"] for row in table["rows"])
@@ -110,27 +120,51 @@ def test_from_yaml_to_table(toy, tmp_path):
     assert dense["loss"]["n"] == 8 and dense["loss"]["stderr"] > 0 and dense["ppl"]["verdict"] is None
     assert dense["ppl"]["measured"] == pytest.approx(math.exp(dense["loss"]["measured"]))
     assert table["claims"][1]["holds"] is True and "8 windows, 1 seed" in table["claims"][0]["evidence"]
-    assert "– | 3.00" in (folder / "table.csv").read_text() or "–" in (folder / "table.md").read_text()
-    assert "0.00 |" not in (folder / "table.md").read_text().split("absent")[1].splitlines()[2]
+    assert "Dense,absent,,3.0,,0,trained,not run" in (folder / "table.csv").read_text().splitlines()
+    rows = [
+        line for line in (folder / "table.md").read_text().splitlines() if line.startswith(("| Dense", "| Learned"))
+    ]
+    assert [row.split(" | ")[-1] for row in rows] == ["– / 3.00 (not run) |", "– |"]
     assert json.loads((folder / "table.json").read_text()) == table
 
 
-def test_again_trains_nothing_and_gives_the_same_table(toy, tmp_path, monkeypatch):
+def test_reproducing_again_trains_nothing_and_gives_the_same_table(toy, tmp_path, monkeypatch):
     experiment = toy()
-    go(experiment, tmp_path)
+    reproduce(experiment, tmp_path)
     first, _ = write_table(experiment, "smoke", tmp_path / "results")
     monkeypatch.setattr("hybridlab.training.engine.Run.train", lambda *a: pytest.fail("trained again"))
-    outcome, said = go(experiment, tmp_path)
-    assert len(outcome.finished) == 4 and all("finished before" in line for line in said if "[" in line)
+    outcome, messages = reproduce(experiment, tmp_path)
+    assert len(outcome.finished) == 4 and sum("finished before" in line for line in messages) == 4
     assert write_table(experiment, "smoke", tmp_path / "results")[0] == first
 
 
 def test_deleted_results_come_back_from_the_runs(toy, tmp_path):
     experiment = toy()
-    go(experiment, tmp_path)
+    reproduce(experiment, tmp_path)
     first, _ = write_table(experiment, "smoke", tmp_path / "results")
-    gather_records(experiment, "smoke", tmp_path / "runs", tmp_path / "again")
+    assert write_table(experiment, "smoke", tmp_path / "again", tmp_path / "runs")[0] == first
     assert write_table(experiment, "smoke", tmp_path / "again")[0] == first
+
+
+def test_a_table_derives_each_configuration_hash_and_record_once(tmp_path, monkeypatch):
+    experiment = load_experiment("consa-table1")
+    calls = Counter()
+
+    def count(module, name):
+        function = getattr(module, name)
+
+        def counted(*arguments, **settings):
+            calls[name] += 1
+            return function(*arguments, **settings)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(cells_module, "resolve")
+    count(cells_module, "run_hash")
+    count(records_module, "load_record")
+    write_table(experiment, "smoke", tmp_path / "results", tmp_path / "runs")
+    cells = len(experiment.needed_cells("smoke")) * len(experiment.scales["smoke"].seeds)
+    assert calls == {"resolve": cells, "run_hash": cells, "load_record": cells} and cells > 1
 
 
 def test_a_failed_cell_is_named_and_the_others_go_on(toy, tmp_path):
@@ -140,7 +174,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(toy, tmp_path):
         }
 
     experiment = toy(break_learning)
-    outcome, _ = go(experiment, tmp_path)
+    outcome, _ = reproduce(experiment, tmp_path)
     assert set(outcome.failed) == {"learned/1", "learned/2"} and " is " in outcome.failed["learned/1"]
     assert "learned/1" in outcome.failed["learned/2"]
     assert set(outcome.finished) >= {"dense"}
@@ -150,19 +184,17 @@ def test_a_failed_cell_is_named_and_the_others_go_on(toy, tmp_path):
 
 def test_seeds_give_a_mean_with_its_error(toy, tmp_path):
     experiment = toy(seeds=(0, 1, 2))
-    go(experiment, tmp_path)
+    reproduce(experiment, tmp_path)
     table = build_table(experiment, "smoke", tmp_path / "results")
     cell = table["rows"][0]["cells"]["loss"]
     records = [json.loads(p.read_text()) for p in (tmp_path / "results" / "records").iterdir()]
     hashes = table["runs"]["dense"].values()
-    losses = [r["results"]["validation"]["loss"] for r in records if r["hash"] in hashes]
+    losses = [r["results"]["validation"]["loss"]["value"] for r in records if r["hash"] in hashes]
     assert cell["n"] == 3 == len(losses) and cell["measured"] == pytest.approx(sum(losses) / 3)
     assert "3 seeds" in table["claims"][0]["evidence"]
 
 
-def test_before_anything_is_run_everything_is_a_dash(toy, tmp_path, capsys):
-    from rich.console import Console
-
+def test_without_runs_every_measured_cell_is_a_dash(toy, tmp_path, capsys):
     experiment = toy()
     table = build_table(experiment, "smoke", tmp_path / "nothing")
     assert all(cell["measured"] is None for row in table["rows"] for cell in row["cells"].values())
@@ -175,19 +207,19 @@ def test_before_anything_is_run_everything_is_a_dash(toy, tmp_path, capsys):
     ("change", "message"),
     [
         (lambda c: c.update(colums=[]), "did you mean 'columns'"),
-        (lambda c: c["rows"][0].update(cell="nosuch"), "not among the cells"),
-        (lambda c: c["rows"][0]["paper"].update(nosuch=1.0), "unknown columns"),
-        (lambda c: c["cells"]["dense"].update(start="nosuch"), "not among the cells"),
+        (lambda c: c["rows"][0].update(cell="nosuch"), "has no cell 'nosuch'"),
+        (lambda c: c["rows"][0]["paper"].update(nosuch=1.0), "has no column 'nosuch'"),
+        (lambda c: c["cells"]["dense"].update(start="nosuch"), "has no cell 'nosuch'"),
         (lambda c: c.update(id="toy-table2"), "it must be toy-table1"),
         (lambda c: c["columns"][0].update(kind="guess"), "columns.0.kind"),
     ],
 )
-def test_mistakes_in_the_file(toy, change, message):
+def test_mistakes_in_the_file_are_explained(toy, change, message):
     with pytest.raises(UserError, match=message):
         toy(change)
 
 
-def test_cells_that_start_from_each_other(toy):
+def test_cells_that_start_from_each_other_are_refused(toy):
     def circle(content):
         content["cells"]["base"]["start"] = "learned/1"
 
@@ -195,24 +227,9 @@ def test_cells_that_start_from_each_other(toy):
         cell_configs(toy(circle), "smoke", 0)
 
 
-def test_verdicts():
-    from hybridlab.reproduction.experiment import Column
-
-    def verdict(kind, measured, paper, stderr=None, base=None, printed_base=None):
-        column = Column(name="c", title="c", kind=kind, digits=2)
-        return table_module._verdict(column, measured, stderr, paper, (base, printed_base))
-
-    assert verdict("exact", 17.4163, 17.42) == "agrees" and verdict("exact", 17.41, 17.42) == "differs"
-    assert verdict("last digit", 17.41, 17.42) == "agrees" and verdict("last digit", 17.40, 17.42) == "differs"
-    assert verdict("trained", None, 1.0) == "not run" and verdict("trained", 1.0, None) is None
-    assert verdict("trained", 1.1, 1.0, stderr=0.06) == "agrees"
-    assert verdict("trained", 5.0, 2.0, base=4.0, printed_base=1.0) == "same direction"
-    assert verdict("trained", 3.0, 2.0, base=4.0, printed_base=1.0) == "differs"
-
-
 def test_reproduction_order_puts_parents_first(toy):
     experiment = toy()
-    names = [name for name, _ in reproduce_module._in_order(experiment, "smoke").values()]
+    names = [name for name, _ in reproduce_module.in_order(experiment, "smoke").values()]
     assert names.index("base") < names.index("learned/1") < names.index("learned/2") and len(names) == 4
 
 
@@ -220,7 +237,7 @@ def test_reproduction_order_puts_parents_first(toy):
 
 
 @pytest.mark.parametrize("identifier", experiment_ids())
-def test_shipped_experiments_are_whole(identifier):
+def test_shipped_experiments_resolve_at_every_scale(identifier):
     experiment = load_experiment(identifier)
     for scale in experiment.scales:
         for seed in experiment.scales[scale].seeds:
@@ -229,3 +246,16 @@ def test_shipped_experiments_are_whole(identifier):
     assert experiment.claims or experiment.notes
     known = {column.panel for column in experiment.columns}
     assert known <= set(experiment.panels)
+
+
+def test_after_any_exception_in_one_run_the_others_go_on(small, tmp_path, runs, monkeypatch):
+    def out_of_memory_on_seed_0(config, *arguments):
+        if config.training.seed == 0:
+            raise MemoryError("out of memory")
+        return execute(config, *arguments)
+
+    monkeypatch.setattr(queue, "execute", out_of_memory_on_seed_0)
+    configs = [small(settings=[f"training.seed={seed}"]) for seed in (0, 1)]
+    pending = {run_hash(c): (f"seed {c.training.seed}", c) for c in configs}
+    outcome = run_all(pending, runs, tmp_path / "results", lambda text: None, quiet=True)
+    assert outcome.finished == ["seed 1"] and outcome.failed == {"seed 0": "MemoryError: out of memory"}

@@ -1,4 +1,4 @@
-"""Recurrence as a run: presets, budgets, continuing, probes, and what the paper prints."""
+"""Loops over resolutions in a run: presets, budgets, starting from runs, probes, and the paper's printed numbers."""
 
 import dataclasses
 import json
@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hybridlab.accounting.flops import CONVENTIONS, ledger
-from hybridlab.analysis.loops import key_marginal_entropy, local_attention_mass, loop_statistics, reach
+from hybridlab.analysis.probes.loops import key_marginal_entropy, local_attention_mass, loop_statistics
+from hybridlab.analysis.probes.reach import reach
 from hybridlab.config.loading import Layer
 from hybridlab.config.recurrence import allocate
 from hybridlab.config.resolve import resolve
@@ -15,20 +16,21 @@ from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint
-from hybridlab.plan.from_config import map_of, plan_of
-from hybridlab.reproduction.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
-from hybridlab.reproduction.budget import within_budget
-from hybridlab.reproduction.compose import compose
-from hybridlab.reproduction.run import execute
+from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
+from hybridlab.plan.from_config import map_of, plan_of, structure_of
+from hybridlab.plan.structure import Structure
+from hybridlab.runs.budget import within_budget
+from hybridlab.runs.compose import compose
+from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
-from tests.integration.test_engine import cut_and_finished, train
+from tests.training import assert_resumes_exactly, train
 
 
 @pytest.mark.parametrize(
     ("layers", "base", "large"),
     [(12, (2, 4, 2), (4, 4, 4)), (24, (4, 8, 4), (8, 8, 8)), (16, (3, 5, 3), (5, 6, 5)), (6, (1, 2, 1), (2, 2, 2))],
 )
-def test_the_papers_allocations(layers, base, large):
+def test_allocations_equal_the_papers(layers, base, large):
     assert allocate("base", layers) == base and allocate("large", layers) == large
 
 
@@ -58,11 +60,18 @@ def test_table_1_to_the_printed_digit(size, arch, topology):
     assert model_parameters(size, arch, config) < printed_parameters(size, arch, config)
 
 
-@pytest.mark.parametrize(("size", "arch", "printed"), [
-    ("pythia-160m", "spiral-b", 0.897), ("pythia-160m", "spiral-l", 0.903), ("pythia-410m", "spiral-b", 0.895),
-    ("pythia-410m", "spiral-l", 0.906), ("pythia-1b", "spiral-b", 0.926), ("pythia-1.4b", "spiral-b", 0.918),
-])  # fmt: skip
-def test_ratios_of_the_print_within_its_rounding(size, arch, printed):
+@pytest.mark.parametrize(
+    ("size", "arch", "printed"),
+    [
+        ("pythia-160m", "spiral-b", 0.897),
+        ("pythia-160m", "spiral-l", 0.903),
+        ("pythia-410m", "spiral-b", 0.895),
+        ("pythia-410m", "spiral-l", 0.906),
+        ("pythia-1b", "spiral-b", 0.926),
+        ("pythia-1.4b", "spiral-b", 0.918),
+    ],
+)
+def test_ratios_agree_with_the_print_within_its_rounding(size, arch, printed):
     assert prefill_ratio(size, arch, "spiral", 4096) == pytest.approx(printed, abs=0.004)
 
 
@@ -73,41 +82,38 @@ def spiral(small, arch="spiral-b", **parts):
 def test_a_run_learns_resumes_and_decodes(small, tmp_path, runs_dir, monkeypatch):
     config = spiral(small, evaluation={"probes": ["loops", "reach"], "validation_windows": 8})
     record = train(config, tmp_path / "whole", runs_dir)
-    assert record["history"]["loss"][-1] < record["history"]["loss"][0]
-    assert record["results"]["causality"]["largest_change"] < 1e-5
-    assert record["parameters"]["total"] == sum(p.numel() for p in load_checkpoint(tmp_path / "whole").parameters())
-    cut_and_finished(config, tmp_path, runs_dir, monkeypatch, 5)
+    assert record.history["loss"][-1] < record.history["loss"][0]
+    assert record.results.causality["largest_change"] < 1e-5
+    assert record.parameters["total"] == sum(p.numel() for p in load_checkpoint(tmp_path / "whole").parameters())
+    assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, 5)
     model = load_checkpoint(tmp_path / "whole")
     prompt = torch.randint(200, (2, 9))
     assert model.generate(prompt, 11).rows() == model.generate(prompt, 11, use_cache=False).rows()
-    found = record["results"]["probes"]["loops"]
-    assert found["chunks"] == [4, 2, 1] and len(found["entropy"]["means"]) == 3
-    json.dumps(record, allow_nan=False)
+    loops = record.results.probes["loops"]
+    assert loops["chunks"] == [4, 2, 1] and len(loops["entropy"]["means"]) == 3
+    json.dumps(record.model_dump(mode="json"), allow_nan=False)
 
 
 def test_a_head_loop_grows_inside_a_resolution_loop(small, tmp_path, runs_dir):
-    """A mixture that no paper has."""
+    """A combination of two methods that no paper trains."""
     times = {"start_step": 3, "interval": 3, "fade_steps": 3}
     controller = {"kind": "entropy-growth", "layers": [2, 1], "heads": 1, **times}
     record = train(spiral(small, controller=controller), tmp_path / "a", runs_dir)
-    assert len(record["controllers"]["entropy-growth"]["looped"]) == 2
-    assert "heads" in record["structure"]["plan"] and "1/4" in record["structure"]["plan"]
+    assert len(record.hooks["entropy-growth"]["looped"]) == 2
+    assert "heads" in record.model.plan and "1/4" in record.model.plan
     model = load_checkpoint(tmp_path / "a")
     prompt = torch.randint(200, (2, 9))
     assert model.generate(prompt, 11).rows() == model.generate(prompt, 11, use_cache=False).rows()
 
 
-def test_a_child_goes_on_with_the_loop(small, tmp_path, runs_dir):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    (runs / "data").symlink_to(runs_dir / "data")
+def test_a_run_that_starts_from_another_keeps_its_loop(small, runs):
     parent = train(small("looped", shape={"layers": 8}), runs / "parent", runs)
 
     def made(arch):
         return compose(arch, None, None, str(runs / "parent"), Runs(runs), None, Layer(), ["training.steps=2"])
 
     child = execute(made("vanilla"), RunFolder(runs / "child"), Runs(runs), quiet=True)
-    assert child["structure"]["plan"] == parent["structure"]["plan"]
+    assert child.model.plan == parent.model.plan
     assert made("looped").plan == made("vanilla").plan
     with pytest.raises(UserError, match="brings another"):
         made("spiral-b")
@@ -120,8 +126,8 @@ def test_a_budget_buys_steps_and_is_spent(small, tmp_path, runs_dir):
         parts = {"shape": {"layers": 6}, "budget": budget, "training": {"schedule": {"warmup_steps": 1}}}
         config = within_budget(small(arch, **parts))
         record = train(config, tmp_path / arch, runs_dir)
-        spent.append(record["flops"])
-        assert record["steps"] == config.training.steps
+        spent.append(record.flops)
+        assert record.steps == config.training.steps
     assert spent == pytest.approx([1e9, 1e9], rel=0.05)
     with pytest.raises(UserError, match="buys 0 steps"):
         within_budget(small("vanilla", budget={"flops": 10.0}))
@@ -130,25 +136,25 @@ def test_a_budget_buys_steps_and_is_spent(small, tmp_path, runs_dir):
 @pytest.mark.parametrize(
     ("recurrence", "message"),
     [
-        ({"allocation": "huge"}, "allocation 'huge' is unknown"),
-        ({"allocation": "base", "chunks": "8,4"}, "chunks is missing"),
+        ({"allocation": "huge"}, "recurrence.allocation = 'huge'"),
+        ({"allocation": "base", "chunks": "8,4"}, "chunks = '8,4': must be a list"),
         ({"pre": 1}, "all of pre, loop and post"),
-        ({"pre": 1, "loop": 0, "post": 1}, "loop at least 1"),
-        ({"colour": "red"}, "colour is not an argument"),
+        ({"pre": 1, "loop": 0, "post": 1}, "recurrence.loop = 0"),
+        ({"colour": "red"}, "colour is not a known setting"),
         ({"chunks": [4, 0]}, "whole numbers of 1 or more"),
         ({"chunks": [4], "shift": 2}, "see their own future"),
         ({"literal": "no"}, "must be true or false"),
         ({"shared": "no"}, "must be true or false"),
-        ({"allocation": "huge", "pre": 1, "loop": 1, "post": 1}, "allocation 'huge' is unknown"),
+        ({"allocation": "huge", "pre": 1, "loop": 1, "post": 1}, "recurrence.allocation = 'huge'"),
         ({"allocation": "unshared", "chunks": [1, 1, 1, 1]}, "for two iterations, not 4"),
     ],
 )
-def test_mistakes_in_a_recurrence(recurrence, message):
+def test_mistakes_in_a_recurrence_are_explained(recurrence, message):
     with pytest.raises(UserError, match=message):
         plan_of(resolve("spiral-b", "tiny", layers=[Layer({"recurrence": recurrence})]))
 
 
-def test_any_division_and_any_schedule():
+def test_layers_and_chunks_of_a_recurrence_can_be_chosen_freely():
     settings = ["recurrence={pre: 2, loop: 3, post: 1, chunks: [5, 3, 1], offset: [4, zero, half], shift: parallel}"]
     config = resolve("looped", "tiny", settings=settings)
     assert config.shape.layers == 6 and str(plan_of(config)).startswith("L1 → L2 → [L3, L4, L5] × {1/5, 1/3, 1} mesh")
@@ -159,7 +165,7 @@ def test_any_division_and_any_schedule():
 # ---- statistics ----
 
 
-def test_the_statistics_at_their_ends():
+def test_loop_statistics_at_their_extremes():
     n = 40
     first = torch.zeros(1, 1, n, n)
     first[..., 0] = 1
@@ -179,29 +185,26 @@ def test_the_statistics_at_their_ends():
 
 def test_dynamic_heads_are_two_fifths_and_a_plain_model_has_no_loops():
     model = build_model("spiral-b", size="tiny")
-    found = loop_statistics(model, [torch.randint(900, (2, 64))])
+    statistics = loop_statistics(model, [torch.randint(900, (2, 64))])
     for name in ("entropy", "local_mass"):
-        boxes = [v for row in found[name]["dynamic"] for v in row]
-        assert sum(boxes) == round(0.4 * len(boxes)) and len(boxes) == 24
+        dynamic = [flag for row in statistics[name]["dynamic"] for flag in row]
+        assert sum(dynamic) == round(0.4 * len(dynamic)) and len(dynamic) == 24
     assert loop_statistics(build_model("vanilla"), []) is None and reach(build_model("vanilla"), 8) is None
 
 
 def test_reach_follows_from_chunks_and_shifts():
-    """One chunk size, mean and broadcast, no other layer: output i hears of whole chunks that ended by i, and itself."""
+    """One chunk size, mean and broadcast, no other layer: output i depends on chunks that ended by i and on itself."""
     settings = ["recurrence={pre: 1, loop: 1, post: 1, chunks: [4], topology: anchor, offset: zero}"]
-    (found,) = reach(build_small(settings), 12)["maps"]
-    for i, row in enumerate(found):
-        heard = 4 * ((i + 1) // 4)
-        assert row == [int(p < heard or p == i) for p in range(12)]
+    (reached,) = reach(build_small(settings), 12)["maps"]
+    for i, row in enumerate(reached):
+        ended = 4 * ((i + 1) // 4)
+        assert row == [int(p < ended or p == i) for p in range(12)]
 
 
-# ---- what a reviewer found ----
+# ---- settings that are used or refused, padding, costs ----
 
 
-def test_what_is_asked_of_a_recurrence_is_never_dropped(small, tmp_path, runs_dir):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    (runs / "data").symlink_to(runs_dir / "data")
+def test_settings_of_a_recurrence_are_used_or_refused(small, runs):
     train(small("looped", shape={"layers": 8}), runs / "parent", runs)
     for arch in ("looped", "vanilla"):
         with pytest.raises(UserError, match="has a loop already"):
@@ -210,10 +213,10 @@ def test_what_is_asked_of_a_recurrence_is_never_dropped(small, tmp_path, runs_di
     edit = "plan=[{op: recur, first: 0, size: 2, chunks: [2, 1]}]"
     with pytest.raises(UserError, match="`plan` has a loop already"):
         resolve("spiral-b", "tiny", settings=[edit])
-    with pytest.raises(UserError, match="not a mapping"):
+    with pytest.raises(UserError, match="must be a mapping"):
         resolve("spiral-b", "tiny", settings=["recurrence=null"])
     assert len(plan_of(resolve("vanilla", "tiny", settings=[edit])).loops) == 1
-    with pytest.raises(UserError, match="wrong type|visits"):
+    with pytest.raises(UserError, match="visits.0 = 5: must be a mapping"):
         plan_of(resolve("looped", "tiny", settings=["plan=[{op: visits, visits: [5]}]"]))
 
 
@@ -227,20 +230,20 @@ def test_a_budget_and_steps_exclude_each_other_and_the_warmup_keeps_its_share(sm
     assert made.schedule.warmup_steps == round(share * made.steps) and made.steps != config.training.steps
 
 
-def test_probes_of_loops_are_skipped_where_they_have_nothing(small, tmp_path, runs_dir):
-    def found(name, **parts):
+def test_probes_of_loops_skip_plans_that_they_do_not_fit(small, tmp_path, runs_dir):
+    def probed(name, **parts):
         config = small("looped", evaluation={"probes": ["loops", "contributions"], "validation_windows": 4}, **parts)
-        return train(config, tmp_path / name, runs_dir)["results"]["probes"]
+        return train(config, tmp_path / name, runs_dir).results.probes
 
-    short = found("short", shape={"layers": 6}, recurrence={"chunks": [64, 1], "offset": "zero"})
+    short = probed("short", shape={"layers": 6}, recurrence={"chunks": [64, 1], "offset": "zero"})
     assert "fill no chunk of 64" in short["loops"]["skipped"]
     edits = {"plan": [{"op": "drop_heads", "layer": 1, "heads": [0]}, {"op": "drop_heads", "layer": 2, "heads": [0]}]}
-    assert "all of their heads" in found("dropped", shape={"layers": 6}, **edits)["loops"]["skipped"]
-    inside = found("inside", shape={"layers": 6}, plan=[{"op": "loop_heads", "layer": 1, "heads": [0]}])
+    assert "all of their heads" in probed("dropped", shape={"layers": 6}, **edits)["loops"]["skipped"]
+    inside = probed("inside", shape={"layers": 6}, plan=[{"op": "loop_heads", "layer": 1, "heads": [0]}])
     assert "no head loops" in inside["contributions"]["skipped"]
 
 
-def test_rows_that_are_asked_for_under_padding_are_those_of_the_row_alone():
+def test_attention_rows_under_padding_equal_those_without_it():
     settings = ["recurrence={pre: 1, loop: 1, post: 1, chunks: [8, 1], topology: anchor}"]
     model = build_small(settings)
     tokens = torch.randint(900, (1, 64))
@@ -257,7 +260,7 @@ def test_rows_that_are_asked_for_under_padding_are_those_of_the_row_alone():
     literal(tokens, attention_mask=torch.ones_like(tokens))
 
 
-def test_a_sequence_shorter_than_a_chunk_costs_nothing_inside():
+def test_a_sequence_shorter_than_a_chunk_costs_nothing_inside_the_loop():
     settings = [
         "recurrence={pre: 1, loop: 1, post: 1, chunks: [16], topology: anchor}",
         "map={kind: window, window: 8}",
@@ -266,13 +269,15 @@ def test_a_sequence_shorter_than_a_chunk_costs_nothing_inside():
     plan, attention_map = plan_of(config), map_of(config.map, config.shape)
     outside = plan.visits[:1] + plan.visits[2:]
     for name in CONVENTIONS:
-        cost = ledger(config.shape, plan, attention_map, 3, name).breakdown
-        plain = ledger(config.shape, dataclasses.replace(plan, visits=outside), attention_map, 3, name).breakdown
+        cost = ledger(Structure(config.shape, plan, attention_map), 3, name).breakdown
+        plain = ledger(
+            Structure(config.shape, dataclasses.replace(plan, visits=outside), attention_map), 3, name
+        ).breakdown
         assert cost["mlp"] == plain["mlp"] and cost["attention"] == plain["attention"]
 
 
 def build_small(settings):
     config = resolve("looped", "tiny", settings=settings)
-    model = Decoder(config.shape, plan_of(config), map_of(config.map, config.shape), "eager")
+    model = Decoder(structure_of(config), "eager")
     draw_weights(model, 0)
     return model

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridlab.errors import UserError
-from hybridlab.plan.attention_map import AttentionMap, Full, Mixed, Window, exact_count, read_masks, spread
+from hybridlab.plan.attention_map import AttentionMap, exact_count, read_masks, spread
+from hybridlab.plan.kinds import Full, Mixed, Window
 
 
 @pytest.mark.parametrize("granularity", ["layer", "head"])
@@ -82,3 +83,10 @@ def test_bad_masks_files(tmp_path, content):
 
 def test_text_form_has_one_letter_per_head():
     assert str(AttentionMap(((Full(), Window(2)), (Mixed(2), Full())))) == "Fw mF"
+
+
+def test_the_shares_that_an_error_proposes_are_accepted():
+    with pytest.raises(UserError) as caught:
+        exact_count(0.3, 28, "layers")
+    shares = [float(word) for word in str(caught.value).split() if word.startswith(("0.2857", "0.3214"))]
+    assert [exact_count(share, 28, "layers") for share in shares] == [8, 9]

@@ -1,13 +1,36 @@
 import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
-from hybridlab.config import controllers, schema
-from hybridlab.config.loading import Layer, check, load_file, merge, parse_setting, preset_names, read_yaml
-from hybridlab.config.resolve import resolve, run_hash
+from hybridlab.config import controllers, edits, loading, maps, recurrence, schema, shared
+from hybridlab.config.loading import (
+    Layer,
+    check,
+    load_file,
+    merge,
+    parse_setting,
+    preset_folder,
+    preset_names,
+    read_yaml,
+)
+from hybridlab.config.resolve import identity, resolve, run_hash
+from hybridlab.config.yaml_text import parse_yaml
 from hybridlab.errors import UserError
-from hybridlab.reproduction import experiment
+from hybridlab.papers import loading as experiment
+from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.listing import entries
+from hybridlab.papers.loading import load_experiment
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.from_config import map_of
+from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind, Window, register_kind
+from hybridlab.runs import compose
+from hybridlab.runs.ancestors import Ancestor
+from hybridlab.training.folders import Runs
+from tests.conftest import ROOT, run_python
 
 
 def test_every_arch_and_size_resolves():
@@ -17,7 +40,7 @@ def test_every_arch_and_size_resolves():
             assert config.arch == arch and config.size == size
 
 
-def test_unknown_key_names_place_and_nearest(tmp_path):
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("training:\n  steps: 3\n  warmup: 2\nshape:\n  with: 3\n")
     with pytest.raises(UserError, match=r"run.yaml:5: shape.with is not a known setting; did you mean 'width'"):
@@ -38,7 +61,7 @@ def test_unknown_key_inside_a_kind_names_its_own_fields():
         ("training.steps=true", "training.steps = True"),
         ("shape.tied_embeddings=3", "shape.tied_embeddings = 3"),
         ("shape.kv_heads=3", "heads 8 is not a multiple of kv_heads 3"),
-        ("shape.head_width=15", "15 of a head's would turn"),
+        ("shape.head_width=15", "an even number of channels in a head, not 15"),
         ("training.tokens_per_step=1000", "use 896 or 1024"),
         ("training.optimizer.lr=.nan", "training.optimizer.lr"),
         ("data.mix.text=0.4", "add up to 0.4"),
@@ -55,7 +78,7 @@ def test_wrong_values_are_explained(setting, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_yaml_reads_exponents_and_refuses_doubles(tmp_path):
+def test_yaml_reads_exponents_and_refuses_repeated_keys_and_python_objects(tmp_path):
     (tmp_path / "a.yaml").write_text("x: 1e-3\ny: 5E4\nz: [1, 2]\n")
     assert read_yaml(tmp_path / "a.yaml").values == {"x": 1e-3, "y": 5e4, "z": [1, 2]}
     (tmp_path / "b.yaml").write_text("x: 1\nx: 2\n")
@@ -69,7 +92,7 @@ def test_yaml_reads_exponents_and_refuses_doubles(tmp_path):
         read_yaml(tmp_path / "d.yaml")
 
 
-def test_extends_lays_files_over_each_other_and_refuses_circles(tmp_path):
+def test_extends_merges_files_and_refuses_circles(tmp_path):
     (tmp_path / "base.yaml").write_text("training: {steps: 5, seed: 1}\n")
     (tmp_path / "child.yaml").write_text("extends: base.yaml\ntraining: {steps: 7}\n")
     assert load_file(tmp_path / "child.yaml").values == {"training": {"steps": 7, "seed": 1}}
@@ -83,7 +106,7 @@ def test_a_new_kind_replaces_the_fields_of_the_old_one():
     assert merged.values == {"map": {"kind": "full"}}
 
 
-def test_precedence_of_set_over_file_over_preset(tmp_path):
+def test_set_overrides_a_file_and_a_file_overrides_presets(tmp_path):
     (tmp_path / "a.yaml").write_text("training: {steps: 500, seed: 4}\n")
     config = resolve("vanilla", "tiny", layers=[load_file(tmp_path / "a.yaml")], settings=["training.steps=90"])
     assert (config.training.steps, config.training.seed) == (90, 4)
@@ -96,14 +119,14 @@ def test_window_of_the_size_reaches_the_map_and_can_be_overridden():
     assert resolve("rule-swa", "tiny", settings=["map.window=7"]).map.window == 7
 
 
-def test_a_dense_model_is_measured_by_the_sizes_window_where_there_are_tasks():
+def test_a_dense_model_has_the_sizes_window_as_task_window_where_there_are_tasks():
     assert resolve("vanilla", "tiny", "recall").evaluation.task_window == 8
     assert resolve("vanilla", "tiny", "recall", settings=["evaluation.task_window=5"]).evaluation.task_window == 5
     assert resolve("vanilla", "tiny").evaluation.task_window is None
     assert resolve("all-window", "tiny", "recall", settings=["window=4"]).evaluation.task_window is None
 
 
-def test_hash_covers_what_matters_and_nothing_else():
+def test_the_hash_covers_the_training_and_not_the_runtime():
     base = resolve("vanilla", "tiny")
     assert run_hash(base) == run_hash(resolve("vanilla", "tiny", settings=["runtime.micro_batch_rows=2"]))
     assert run_hash(base) == run_hash(resolve("vanilla", "tiny", settings=["runtime.kernel=eager"]))
@@ -118,24 +141,263 @@ def test_a_configuration_survives_json():
     assert again == config and run_hash(again) == run_hash(config)
 
 
-def test_settings_keep_their_place():
+def test_a_setting_remembers_where_it_was_written():
     layer = parse_setting("a.b=[1, 2]")
     assert layer.values == {"a": {"b": [1, 2]}} and layer.origin(("a", "b", 0)) == "--set a.b=[1, 2]"
 
 
-def test_every_field_is_read_somewhere():
-    """A setting that nothing reads is a promise that nothing keeps."""
-    from pathlib import Path
+# ---- settings that several parts share ----
 
+
+@pytest.mark.parametrize(
+    ("arch", "values", "message"),
+    [
+        ("vanilla", {"growth": {"start_step": 9}}, "growth.start_step has no effect here: no controller grows; use"),
+        ("block-loop", {"growth": {"interval": 9}}, "growth.interval has no effect here: no controller grows"),
+        (
+            "sgt",
+            {"controller": {"interval": 20}, "growth": {"interval": 9}},
+            "growth.interval has no effect here: controller.interval is set",
+        ),
+        ("vanilla", {"window": 16}, "window has no effect on a map of kind full; use an arch with windows (rule-swa, "),
+        ("sgt", {"window": 16}, "window has no effect on a map of kind full"),
+        ("rule-swa", {"window": 16, "map": {"window": 8}}, "window and map.window have different values"),
+        (
+            "looped",
+            {"shape": {"layers": 8}, "recurrence": {"pre": 1, "loop": 2, "post": 1}},
+            "shape.layers 8 has no effect, since recurrence.pre, loop and post make 4 layers",
+        ),
+        ("looped", {"plan": [{"op": "recur", "first": 1, "size": 1, "chunks": [1]}]}, "`plan` has a loop already"),
+    ],
+)
+def test_settings_of_a_file_without_any_effect_are_refused(tmp_path, arch, values, message):
+    (tmp_path / "run.yaml").write_text(json.dumps(values))
+    with pytest.raises(UserError) as caught:
+        resolve(arch, "tiny", layers=[load_file(tmp_path / "run.yaml")])
+    assert str(caught.value).startswith("run.yaml:1: ") and message in str(caught.value)
+
+
+def test_defaults_are_used_where_they_fit_and_dropped_elsewhere():
+    shared = Layer({"window": 16, "growth": {"start_step": 9}})
+    assert resolve("vanilla", "tiny", layers=[shared]) == resolve("vanilla", "tiny")
+    assert resolve("rule-swa", "tiny", layers=[shared]).map.window == 16
+    assert resolve("sgt", "tiny", layers=[shared]).controller.start_step == 9
+
+
+def test_a_requested_window_overrides_the_layers_below(tmp_path):
+    (tmp_path / "run.yaml").write_text("window: 16\n")
+    asked, below = load_file(tmp_path / "run.yaml"), Layer({"map": {"window": 8}})
+    assert resolve("rule-swa", "tiny", layers=[below, asked]).map.window == 16
+    assert resolve("rule-swa", "tiny", layers=[asked, below]).map.window == 8
+    assert resolve("rule-swa", "tiny", layers=[asked], settings=["map.window=5"]).map.window == 5
+    other = Layer({"map": {"kind": "mixed"}, "controller": {"kind": "l1-gates", "rho": 0.5}})
+    assert resolve("rule-swa", "tiny", layers=[asked, other]).map.window == 16, "a new kind of map keeps it"
+    masks = Layer({"map": {"kind": "explicit", "masks": [[0, 1, 1, 0]] * 8, "window": 8}})
+    assert resolve("vanilla", "tiny", layers=[masks], settings=["window=5"]).map.window == 5
+    assert resolve("all-window", "tiny", layers=[asked], settings=["map.window=7"]).map.window == 7
+
+
+@pytest.mark.parametrize("data", ["embedded", "recall"])
+def test_a_requested_window_is_refused_where_the_map_has_no_windows(tmp_path, data):
+    (tmp_path / "run.yaml").write_text("window: 16\n")
+    cell = Layer({"window": 16}, {("window",): "table1.yaml:3"}, asked=True)
+    advice = "window has no effect on a map of kind full; use an arch with windows (rule-swa, all-window, consa), "
+    advice += "or set evaluation.task_window instead"
+    for layers, settings, origin in (
+        ([load_file(tmp_path / "run.yaml")], [], "run.yaml:1"),
+        ([cell], [], "table1.yaml:3"),
+        ([], ["window=16"], "--set window=16"),
+        ([Layer({"evaluation": {"task_window": 4}})], ["window=16"], "--set window=16"),
+    ):
+        with pytest.raises(UserError) as caught:
+            resolve("vanilla", "tiny", data, layers=layers, settings=settings)
+        assert str(caught.value) == f"{origin}: {advice}"
+
+
+def test_a_default_window_becomes_the_task_window_where_the_map_has_no_windows():
+    shared = Layer({"window": 16})
+    assert resolve("vanilla", "tiny", "recall", layers=[shared]).evaluation.task_window == 16
+    assert resolve("vanilla", "tiny", layers=[shared]).evaluation.task_window is None
+    assert resolve("all-window", "tiny", "recall", layers=[shared]).evaluation.task_window is None
+
+
+def test_growth_start_is_the_step_of_layers_chosen_by_entropy():
+    choice = {"top_entropy_of": "ab", "n": 3}
+    plan = Layer({"plan": [{"op": "loop_blocks", "layers": choice}]})
+    assert resolve("vanilla", "tiny", layers=[plan]).plan[0].layers.step == 40
+    assert resolve("vanilla", "tiny", layers=[plan], settings=["growth.start_step=7"]).plan[0].layers.step == 7
+
+
+# ---- maps ----
+
+
+def test_a_map_of_any_kind_by_heads_or_everywhere():
+    window = {"kind": "window", "width": 5}
+    uniform = resolve("vanilla", "tiny", layers=[Layer({"map": {"kind": "uniform", "attention": window}})])
+    assert map_of(uniform.map, uniform.shape) == AttentionMap.uniform(8, 4, Window(5))
+    assert identity(uniform)["map"] == {"kind": "uniform", "attention": window}
+    rows = [[window, {"kind": "full"}, {"kind": "full"}, window]] * 8
+    heads = resolve("vanilla", "tiny", layers=[Layer({"map": {"kind": "heads", "layers": rows}})])
+    assert map_of(heads.map, heads.shape).to_json() == rows == identity(heads)["map"]["layers"]
+    assert check(schema.RunConfig, Layer(json.loads(heads.model_dump_json()))) == heads
+
+
+def test_a_registered_attention_kind_can_be_written_in_a_map():
+    @dataclass(frozen=True)
+    class Sinks(AttentionKind):
+        name, letter, colour = "sinks", "s", "#000000"
+        width: int
+        first: int = 1
+
+    register_kind(Sinks)
+    try:
+        setting = "map={kind: uniform, attention: {kind: sinks, width: 3}}"
+        config = resolve("vanilla", "tiny", settings=[setting])
+        assert config.map.attention == Sinks(3, 1)
+        with pytest.raises(UserError, match="frist is not a setting of attention kind sinks; did you mean 'first'"):
+            resolve("vanilla", "tiny", settings=["map={kind: uniform, attention: {kind: sinks, frist: 3}}"])
+    finally:
+        ATTENTION_KINDS.remove("sinks")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{kind: uniform, attention: {kind: windw}}", "attention kind 'windw' is unknown; did"),
+        ("{kind: uniform, attention: {kind: window, wdth: 3}}", "wdth is not a setting of attention kind window"),
+        ("{kind: uniform, attention: {kind: window}}", "it takes width, not none"),
+        ("{kind: uniform, attention: {kind: window, width: 0}}", "a whole number of 1 or more"),
+        ("{kind: uniform, attention: {kind: mixed, width: 4}}", "a controller learns heads of kind mixed"),
+        ("{kind: uniform, attention: window}", "'window' is not an attention kind"),
+        ("{kind: heads, layers: [[{kind: full}]]}", "run.yaml:2: map.layers has 1 rows, but the model has 8 layers"),
+        ("{kind: heads, layers: [[{kind: ful}]]}", "map.layers.0.0: attention kind 'ful' is unknown"),
+        (f"{{kind: heads, layers: {json.dumps([[{'kind': 'full'}]] * 8)}}}", "layers.0 has 1 kinds, but"),
+        ("{kind: explicit, window: 4, masks: [[0, 1]]}", "it has 1 layers of [2] KV heads, but the model has 8"),
+    ],
+)
+def test_mistakes_in_a_map_name_its_line(tmp_path, text, message):
+    (tmp_path / "run.yaml").write_text(f"training: {{seed: 3}}\nmap: {text}\n")
+    with pytest.raises(UserError) as caught:
+        resolve("vanilla", "tiny", layers=[load_file(tmp_path / "run.yaml")])
+    assert str(caught.value).startswith("run.yaml:2: ") and message in str(caught.value)
+
+
+# ---- presets of the user ----
+
+
+def test_user_presets_are_found_by_path(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("recurrence: {allocation: base, chunks: [4, 1]}\n")
+    (tmp_path / "wide.yaml").write_text("window: 6\nshape: {width: 128}\n")
+    extended = f"extends: {preset_folder('size') / 'tiny.yaml'}\n" + (tmp_path / "wide.yaml").read_text()
+    (tmp_path / "wide.yaml").write_text(extended)
+    monkeypatch.chdir(tmp_path)
+    for arch in ("mine.yaml", "./mine.yaml", str(tmp_path / "mine.yaml")):
+        config = resolve(arch, "./wide.yaml")
+        assert (config.arch, config.size, config.shape.width) == ("mine", "wide", 128)
+        assert len(config.plan) == 1 and config.plan[0].chunks == [4, 1]
+    assert resolve("all-window", "wide.yaml").map.window == 6
+    assert run_hash(resolve("vanilla", "wide.yaml")) == run_hash(
+        resolve("vanilla", "tiny", settings=["shape.width=128"])
+    )
+    with pytest.raises(UserError, match=r"other.yaml: there is no such file"):
+        resolve("./other.yaml", "tiny")
+    (tmp_path / "mine.yaml").write_text("map: {kind: windw}\n")
+    with pytest.raises(UserError, match=r"mine.yaml:1: map.kind 'windw' is unknown; did you mean 'window'"):
+        resolve("./mine.yaml", "tiny")
+
+
+def test_a_user_preset_may_loop_layers_chosen_by_entropy(tmp_path):
+    (tmp_path / "mine.yaml").write_text("plan: [{op: loop_blocks, layers: {last: 2}}]\n")
+    layer = compose._looping_top_entropy(str(tmp_path / "mine.yaml"), "ab")
+    assert layer.values == {"plan": [{"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "n": 2}}]}
+
+
+def test_a_run_starts_from_one_whose_size_was_a_file(tmp_path, monkeypatch):
+    """Only the name of that size is known; the run to start from brings all of its settings by itself."""
+    (tmp_path / "wide.yaml").write_text(f"extends: {preset_folder('size') / 'tiny.yaml'}\nshape: {{width: 128}}\n")
+    config = resolve("all-window", str(tmp_path / "wide.yaml"))
+    settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
+    parent = Ancestor("ab", tmp_path, {**settings, "window": 8}, config.shape, config.size, config.training)
+    monkeypatch.setattr(compose, "find_ancestor", lambda *_: parent)
+
+    def started(arch, **options):
+        return compose.compose(arch, None, None, "RUN", Runs(tmp_path), None, Layer(options), [])
+
+    child = started("rule-swa")
+    assert (child.size, child.shape, child.map.window, child.init.run) == ("wide", config.shape, 8, "ab")
+    assert started("vanilla", training={"steps": 60}).training.schedule.warmup_steps == 6
+
+
+# ---- files ----
+
+
+def test_a_file_is_parsed_once_and_what_is_read_may_be_changed(tmp_path, monkeypatch):
+    path = tmp_path / "a.yaml"
+    path.write_text("x: {y: [1, 2]}\n")
+    os.utime(path, ns=(10**18, 10**18))
+    parsed = []
+    monkeypatch.setattr(loading, "parse_yaml", lambda text: parsed.append(text) or parse_yaml(text))
+    first = read_yaml(path)
+    first.values["x"]["y"].append(3)
+    assert read_yaml(path).values == {"x": {"y": [1, 2]}} and len(parsed) == 1
+    path.write_text("x: {y: [5, 6]}\n")
+    assert read_yaml(path).values == {"x": {"y": [5, 6]}}, "a file that has just been written is read again"
+    path.write_text("x: {y: [7, 8]}\n")
+    assert read_yaml(path).values == {"x": {"y": [7, 8]}}
+
+
+def test_aliases_and_merge_keys_work_as_in_yaml(tmp_path):
+    (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: [*a, 2025-01-01, 1e3]\n")
+    both = {"x": 1, "y": 2}
+    assert read_yaml(tmp_path / "a.yaml").values == {"a": both, "b": {"x": 1, "y": 3}, "c": [both, "2025-01-01", 1e3]}
+
+
+def test_the_list_parses_each_file_once_and_loads_no_torch():
+    code = (
+        "import sys, collections\nfrom pathlib import Path\nfrom hybridlab.config import loading\n"
+        "parse, seen = loading.parse_yaml, collections.Counter()\n"
+        "def counted(text):\n    seen[text] += 1\n    return parse(text)\n"
+        "loading.parse_yaml = counted\n"
+        "from hybridlab.papers.listing import entries\n"
+        "assert len(entries(Path('results'))) > 30\n"
+        "print(max(seen.values()), 'torch' in sys.modules)"
+    )
+    assert run_python(code, cwd=ROOT).split() == ["1", "False"]
+
+
+def test_an_experiment_is_done_when_all_of_its_records_are_there(tmp_path):
+    def done():
+        return next(entry["done"] for entry in entries(tmp_path) if entry["id"] == "consa-fig1")
+
+    configs = cell_configs(load_experiment("consa-fig1"), "smoke", 0).values()
+    paths = [tmp_path / "records" / f"{run_hash(config)}.json" for config in configs]
+    for path in paths:
+        assert done() == []
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+    assert done() == ["smoke"]
+
+
+def test_every_field_is_read_somewhere():
+    """A setting that nothing reads would have no effect."""
     package = Path(schema.__file__).resolve().parent.parent
-    schemas = ("schema.py", "controllers.py")
+    parts = (schema, controllers, edits, maps, recurrence, shared)
+    schemas = tuple(Path(part.__file__).name for part in parts)
     code = "\n".join(p.read_text() for p in package.rglob("*.py") if p.name not in schemas)
     own = "\n".join((package / "config" / name).read_text() for name in schemas)
-    for name, model in [*vars(schema).items(), *vars(controllers).items(), *vars(experiment).items()]:
-        if not (isinstance(model, type) and issubclass(model, BaseModel)) or name == "Strict":
+    for name, model in [item for part in (*parts, experiment) for item in vars(part).items()]:
+        if not (isinstance(model, type) and issubclass(model, BaseModel)) or name == "BaseModel":
             continue
         for field in model.model_fields:
-            if field == "kind":
+            if field in ("kind", "op"):
                 continue
             read = f".{field}" in code or f"self.{field}" in own or f'"{field}"' in code
             assert read, f"{name}.{field} is read by nothing"
+
+
+def test_a_short_run_shortens_the_presets_warmup():
+    runs = Runs(Path("none"))
+    config = compose.compose("vanilla", None, None, None, runs, None, Layer({"training": {"steps": 10}}), [])
+    assert config.training.schedule.warmup_steps == 1
+    whole = compose.compose("vanilla", None, None, None, runs, None, Layer(), [])
+    assert whole.training.schedule.warmup_steps == 50

@@ -1,9 +1,12 @@
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from hybridlab.config.loading import Layer, check
+from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import Data, Training
 from hybridlab.data.batches import Batches, Windows, row_counts, task_generator
 from hybridlab.data.shards import corpus_for, describe, open_corpus, prepare
@@ -155,7 +158,7 @@ def test_damaged_folders_are_refused(tmp_path):
     make_tokenizer("bpe:300", ["other text"]).save(str(tmp_path / "p" / "tokenizer.json"))
     with pytest.raises(UserError, match="not the tokenizer"):
         open_corpus(tmp_path / "p")
-    with pytest.raises(UserError, match="no prepared data"):
+    with pytest.raises(UserError, match="not prepared data"):
         open_corpus(tmp_path)
 
 
@@ -173,23 +176,23 @@ def test_an_epoch_sees_every_window_once(corpus):
     data, training = data_of(), training_of()
     batches = Batches(corpus, data, training, 400)
     steps = len(batches.windows) // 4
-    rows = np.concatenate([batches.batch(step).tokens for step in range(steps)])
+    rows = np.concatenate([batches.rows(step).tokens for step in range(steps)])
     wanted = np.stack([batches.windows[i] for i in range(len(batches.windows))])
-    seen = {row.tobytes() for row in rows}
-    assert len(rows) == steps * 4 and len(seen & {w.tobytes() for w in wanted}) == len(seen)
+    seen, there = (Counter(row.tobytes() for row in windows) for windows in (rows, wanted))
+    assert len(rows) == steps * 4 and not seen - there
 
 
 def test_a_batch_is_a_function_of_seed_and_step(corpus):
     data = data_of(mix={"text": 0.5, "retrieval": 0.25, "assignment": 0.25})
     one, two, other = (Batches(corpus, data, training_of(8, 32, seed), 400) for seed in (0, 0, 1))
-    assert np.array_equal(one.batch(7).tokens, two.batch(7).tokens)
-    assert not np.array_equal(one.batch(7).tokens, one.batch(8).tokens)
-    assert not np.array_equal(one.batch(7).tokens, other.batch(7).tokens)
+    assert np.array_equal(one.rows(7).tokens, two.rows(7).tokens)
+    assert not np.array_equal(one.rows(7).tokens, one.rows(8).tokens)
+    assert not np.array_equal(one.rows(7).tokens, other.rows(7).tokens)
 
 
 def test_weights_are_one_on_text_and_two_on_answers(corpus):
     data = data_of(mix={"text": 0.5, "retrieval": 0.5, "assignment": 0.0})
-    batch = Batches(corpus, data, training_of(4, 32), 400).batch(0)
+    batch = Batches(corpus, data, training_of(4, 32), 400).rows(0)
     assert (batch.weights[:, 0] == 0).all() and (batch.weights[:2, 1:] == 1).all()
     assert set(np.unique(batch.weights[2:])) == {0.0, 2.0}
 
@@ -205,17 +208,17 @@ def test_windows_do_not_cross_shards():
     ]
 
 
-def test_shares_become_rows():
+def test_shares_of_the_mix_become_rows():
     assert row_counts(data_of(mix={"text": 0.5, "retrieval": 0.3, "assignment": 0.2}), 16) == {
         "text": 8,
         "retrieval": 5,
         "assignment": 3,
     }
-    with pytest.raises(UserError, match="no row at all"):
+    with pytest.raises(UserError, match="rounds to zero rows"):
         row_counts(data_of(mix={"text": 0.96, "retrieval": 0.04, "assignment": 0.0}), 4)
 
 
-def test_what_does_not_fit_is_refused(corpus, tmp_path):
+def test_data_that_does_not_fit_the_model_is_refused(corpus, tmp_path):
     with pytest.raises(UserError, match="--set shape.vocab=385"):
         Batches(corpus, data_of(mix={"text": 0.5, "retrieval": 0.5, "assignment": 0.0}), training_of(), 300)
     with pytest.raises(UserError, match="less than one sequence"):
@@ -253,3 +256,35 @@ def test_distances_fall_on_both_sides_of_a_window():
     episodes = make_row("assignment", 128, task_generator(1, 0))
     assert episodes.open.sum() * 5 == len(episodes.open) and episodes.open[0]
     assert {len(make_row("assignment", 64, task_generator(1, i)).options[0]) for i in range(5)} == {5}
+
+
+def test_a_tokenizers_own_truncation_and_padding_are_switched_off(tmp_path):
+    tokenizer = make_tokenizer("byte", [])
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=12)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = make_tokenizer(f"file:{tmp_path}", [])
+    assert len(loaded.encode("a" * 100).ids) == 100 and isinstance(loaded, Tokenizer)
+
+
+def test_the_end_token_as_text_inside_a_document_does_not_end_it(tmp_path):
+    lines = [json.dumps({"text": "before <|end|> after"})] * 4
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    data = resolve(
+        "vanilla", "tiny", settings=[f"data.source=jsonl:{tmp_path / 'a.jsonl'}", "data.tokenizer=byte"]
+    ).data
+    prepare(data, tmp_path / "out")
+    corpus = open_corpus(tmp_path / "out")
+    assert sum(int((shard == corpus.meta["tokenizer"]["end"]).sum()) for shard in corpus.train + corpus.validation) == 4
+
+
+@pytest.mark.parametrize("line", ['{"text": "\\ud800"}', '{"text": ' + "9" * 5000 + "}", "[" * 100_000])
+def test_strange_jsonl_lines_are_explained(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(line)
+    with pytest.raises(UserError, match="a.jsonl:1"):
+        list(read_documents(f"jsonl:{tmp_path / 'a.jsonl'}"))
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + b'{"text": "one"}\n')
+    assert list(read_documents(f"jsonl:{tmp_path / 'a.jsonl'}")) == ["one"]

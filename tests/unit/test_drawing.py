@@ -5,12 +5,13 @@ from hybridlab.accounting.summary import summarize
 from hybridlab.config.resolve import resolve
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
 
 
 def drawn():
     shape = resolve("vanilla", "tiny", settings=["shape.layers=3"]).shape
     plan = Plan.plain(3).loop_heads(1, (0, 5), 1)
-    return rows(shape, plan, AttentionMap.from_masks([[0, 0, 1, 1]] * 3, 8))
+    return rows(Structure(shape, plan, AttentionMap.from_masks([[0, 0, 1, 1]] * 3, 8)))
 
 
 def test_the_drawing_has_a_row_for_every_visit():
@@ -19,7 +20,7 @@ def test_the_drawing_has_a_row_for_every_visit():
     assert drawn()[3].heads == ("absent",) * 4 and drawn()[3].mlp
 
 
-def test_text_and_picture_show_the_same():
+def test_the_text_has_letters_and_the_svg_escapes_its_title():
     text, svg = as_text(drawn()), as_svg(drawn(), "a < b & c")
     assert "w·F·" in text and "w window" in text
     root = ElementTree.fromstring(svg)

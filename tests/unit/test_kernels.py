@@ -2,13 +2,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab.errors import UserError
 from hybridlab.models import kernels
-from hybridlab.models.attention import attend
+from hybridlab.models.attention import HeadGroup, attend
 from hybridlab.models.kernels import Visible, banded, eager, probabilities, sdpa
-from hybridlab.plan import attention_map
-from hybridlab.plan.attention_map import Full, Mixed, Window
+from hybridlab.plan import bands
+from hybridlab.plan.kinds import Full, Mixed, Window
 
 
 def tensors(batch=2, heads=4, kv_heads=2, length=37, width=8, seed=0, grad=False):
@@ -17,7 +18,7 @@ def tensors(batch=2, heads=4, kv_heads=2, length=37, width=8, seed=0, grad=False
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(grad) for shape in shapes]
 
 
-def written_down(q, k, v, window, valid=None, segments=None):
+def by_definition(q, k, v, window, valid=None, segments=None):
     """Attention by loops, from the definition."""
     batch, heads, length, width = q.shape
     group = heads // k.shape[1]
@@ -33,28 +34,28 @@ def written_down(q, k, v, window, valid=None, segments=None):
     return out
 
 
-HERE = ["eager", "sdpa", "banded", "flex"]
+CPU_KERNELS = ["eager", "sdpa", "banded", "flex"]
 WINDOWS = [1, 2, 5, 17, 36, 37, 100]
 
 
 @pytest.mark.parametrize(
-    ("name", "window"), [(n, w) for n in HERE for w in [None, *WINDOWS] if (n, w) != ("banded", None)]
+    ("name", "window"), [(n, w) for n in CPU_KERNELS for w in [None, *WINDOWS] if (n, w) != ("banded", None)]
 )
 def test_kernels_equal_the_definition(name, window, monkeypatch):
-    monkeypatch.setattr(attention_map, "MIN_BLOCK", 4)
+    monkeypatch.setattr(bands, "MIN_BLOCK", 4)
     q, k, v = tensors()
-    found = kernels.KERNELS[name](q, k, v, Visible(window))
-    torch.testing.assert_close(found, written_down(q, k, v, window), atol=1e-12, rtol=1e-10)
+    computed = kernels.KERNELS[name](q, k, v, Visible(window))
+    torch.testing.assert_close(computed, by_definition(q, k, v, window), atol=1e-12, rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", HERE)
-def test_padding_and_documents(name, monkeypatch):
-    monkeypatch.setattr(attention_map, "MIN_BLOCK", 4)
+@pytest.mark.parametrize("name", CPU_KERNELS)
+def test_kernels_equal_the_definition_with_padding_and_documents(name, monkeypatch):
+    monkeypatch.setattr(bands, "MIN_BLOCK", 4)
     q, k, v = tensors(length=21)
     valid = torch.arange(21)[None] < torch.tensor([21, 13])[:, None]
     segments = torch.tensor([[0] * 9 + [1] * 12, [5] * 2 + [6] * 19])
-    found = kernels.KERNELS[name](q, k, v, Visible(5, valid, segments))
-    torch.testing.assert_close(found, written_down(q, k, v, 5, valid, segments), atol=1e-12, rtol=1e-10)
+    computed = kernels.KERNELS[name](q, k, v, Visible(5, valid, segments))
+    torch.testing.assert_close(computed, by_definition(q, k, v, 5, valid, segments), atol=1e-12, rtol=1e-10)
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,9 +65,9 @@ def test_banded_equals_eager_forward_and_backward(length, window, heads, batch):
     weight = torch.randn_like(inputs[0])
     reference = eager(*inputs, Visible(window))
     wanted = torch.autograd.grad((reference * weight).sum(), inputs)
-    found = banded(*inputs, Visible(window))
-    torch.testing.assert_close(found, reference, atol=1e-12, rtol=1e-10)
-    for got, want in zip(torch.autograd.grad((found * weight).sum(), inputs), wanted, strict=True):
+    computed = banded(*inputs, Visible(window))
+    torch.testing.assert_close(computed, reference, atol=1e-12, rtol=1e-10)
+    for got, want in zip(torch.autograd.grad((computed * weight).sum(), inputs), wanted, strict=True):
         torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-9)
 
 
@@ -77,9 +78,8 @@ def test_a_window_holds_exactly_w_keys(window):
     assert (seen == torch.arange(1, 21).clamp(max=window)).all()
 
 
-def test_banded_never_makes_a_square():
+def test_banded_never_makes_a_square_matrix():
     """The largest tensor that banded makes grows with S·w, not S²; eager's is the positive control."""
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Largest(TorchDispatchMode):
         size = 0
@@ -124,39 +124,39 @@ def test_kernels_that_cannot_run_here_say_why():
 def test_heads_of_different_kinds_each_get_their_own():
     q, k, v = tensors(kv_heads=4, heads=8)
     kinds = [Window(3), Full(), Window(3), Window(9)]
-    found = attend(q, k, v, kinds, kernel="eager").out
+    out = attend(HeadGroup(q, k, v, "eager"), kinds).out
     for kv_head, window in enumerate([3, None, 3, 9]):
         rows = slice(2 * kv_head, 2 * kv_head + 2)
         want = eager(q[:, rows], k[:, [kv_head]], v[:, [kv_head]], Visible(window))
-        torch.testing.assert_close(found[:, rows], want)
+        torch.testing.assert_close(out[:, rows], want)
 
 
-def test_mixed_is_the_gated_sum_and_its_ends_are_the_kinds():
+def test_mixed_heads_are_the_gated_sum_of_full_and_window_attention():
     q, k, v = tensors()
     full, window = eager(q, k, v, Visible()), eager(q, k, v, Visible(3))
     for gate in ([1.0, 1.0], [0.0, 0.0], [0.25, 1.0]):
         z = torch.tensor(gate, dtype=torch.float64)
-        found = attend(q, k, v, [Mixed(3)] * 2, gate=z, kernel="eager").out
+        out = attend(HeadGroup(q, k, v, "eager", gate=z), [Mixed(3)] * 2).out
         per_head = z.repeat_interleave(2).view(1, -1, 1, 1)
-        assert torch.equal(found, per_head * full + (1 - per_head) * window)
+        assert torch.equal(out, per_head * full + (1 - per_head) * window)
     with pytest.raises(ValueError, match="gate"):
-        attend(q, k, v, [Mixed(3)] * 2)
+        attend(HeadGroup(q, k, v), [Mixed(3)] * 2)
 
 
-def test_weights_come_back_as_asked():
+def test_returned_weights_are_full_or_the_last_row():
     q, k, v = tensors()
-    full = attend(q, k, v, [Full(), Window(4)], need="full")
+    full = attend(HeadGroup(q, k, v, need="full"), [Full(), Window(4)])
     torch.testing.assert_close(
         (full.weights @ v.repeat_interleave(2, 1).float()).double(), full.out, atol=1e-5, rtol=1e-4
     )
-    last = attend(q, k, v, [Full(), Window(4)], need="last_row")
+    last = attend(HeadGroup(q, k, v, need="last_row"), [Full(), Window(4)])
     torch.testing.assert_close(last.weights[:, :, 0], full.weights[:, :, -1])
     valid = torch.arange(37)[None] < torch.tensor([37, 20])[:, None]
-    padded = attend(q, k, v, [Full(), Window(4)], need="last_row", valid=valid)
+    padded = attend(HeadGroup(q, k, v, need="last_row", valid=valid), [Full(), Window(4)])
     torch.testing.assert_close(padded.weights[1, :, 0], full.weights[1, :, 19])
 
 
-def test_automatic_choice():
+def test_the_kernel_auto_depends_on_window_length_and_precision():
     cpu = torch.device("cpu")
     assert kernels.choose("auto", None, 128, cpu, low_precision=True) == "eager"
     assert kernels.choose("auto", 16, 4096, cpu, low_precision=False) == "banded"

@@ -1,9 +1,17 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+from hybridlab.config.edits import PlanEdit
+from hybridlab.config.loading import Layer, check
+from hybridlab.config.resolve import identity, resolve
+from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.plan.plan import Plan, Visit, check_heads, edited_plan
+from hybridlab.plan.edits import edited_plan
+from hybridlab.plan.plan import Plan, Visit, check_heads
 
 
 def layers(plan):
@@ -64,17 +72,47 @@ def test_impossible_edits_are_refused(edit):
         edit(Plan.plain(4))
 
 
+EDITS = TypeAdapter(list[PlanEdit])
+
+
+def made(*edits, num_layers=4, num_heads=2):
+    return edited_plan(num_layers, num_heads, EDITS.validate_json(json.dumps(edits), strict=True))
+
+
 def test_edits_as_data():
     edits = [{"op": "loop_heads", "layer": 1, "heads": [0], "extra_passes": 1}, {"op": "skip", "layers": [0]}]
-    assert edited_plan(3, 4, edits) == Plan.plain(3).loop_heads(1, (0,), 1).skip(0)
-    for wrong in (
-        [{"op": "jump"}],
-        [{"op": "swap", "first": 0}],
-        [{"op": "skip", "layers": [0], "x": 1}],
-        [{"op": "skip", "layers": 3}],
-    ):
-        with pytest.raises(UserError, match="plan edit 1"):
-            edited_plan(3, 4, wrong)
+    assert made(*edits) == Plan.plain(4).loop_heads(1, (0,), 1).skip(0)
+    assert layers(made({"op": "swap", "first": 0, "second": 2, "size": 2})) == [2, 3, 0, 1]
+    assert layers(made({"op": "swap", "first": 0, "second": 2})) == [2, 1, 0, 3]
+    assert layers(made({"op": "reverse", "start": 1, "size": 3})) == [0, 3, 2, 1]
+    assert layers(made({"op": "truncate", "layers": 2})) == [0, 1]
+    assert made({"op": "drop_heads", "layer": 0, "heads": [1]}).visits[0] == Visit(0, "block", (0,))
+    looped = made({"op": "recur", "first": 1, "size": 1, "chunks": [2, 1], "shared": False, "topology": "anchor"})
+    assert looped == Plan.plain(4).recur(1, 1, (2, 1), shared=False, topology="anchor")
+    assert made({"op": "recur", "first": 1, "size": 1, "chunks": [2]}) == Plan.plain(4).recur(1, 1, (2,))
+    assert made({"op": "visits", "visits": looped.to_json()["visits"]}) == looped
+
+
+WRITTEN = [
+    {"op": "loop_heads", "layer": 5, "heads": [3]},
+    {"op": "loop_heads", "layer": 5, "heads": [3], "extra_passes": 1},
+    {"op": "loop_attention", "layers": {"last": 2}},
+    {"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "n": 3, "step": 7}},
+    {"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "n": 3, "step": 7, "exclude": [0]}, "extra_passes": 1},
+    {"op": "recur", "first": 2, "size": 2, "chunks": [4, 1]},
+    {"op": "recur", "first": 2, "size": 2, "chunks": [4, 1], "offset": ["half", 0], "shift": 3, "shared": True},
+    {"op": "swap", "first": 0, "second": 4},
+    {"op": "visits", "visits": [{"layer": 0, "part": "block", "heads": None}]},
+    {"op": "visits", "visits": [{"bodies": [[{"layer": 1, "part": "mlp", "heads": None}]], "chunks": [2]}]},
+]
+
+
+@pytest.mark.parametrize("edit", WRITTEN, ids=str)
+def test_an_edit_is_stored_with_the_keys_that_were_written(edit):
+    """A run's hash covers them: defaults that are added later must not change it."""
+    config = check(RunConfig, Layer({**resolve("vanilla", "tiny").model_dump(mode="json"), "plan": [edit]}))
+    assert config.model_dump(mode="json")["plan"] == [edit] == identity(config)["plan"]
+    assert check(RunConfig, Layer(json.loads(config.model_dump_json()))).plan == config.plan
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["block", "attention", "mlp"]))))
@@ -83,38 +121,36 @@ def test_json_round_trip(visits):
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_loops_of_blocks():
+def test_loop_blocks_repeats_whole_blocks():
     plan = Plan.plain(3).loop_blocks([0, 2], 2)
     assert str(plan) == "L1 → L1 → L1 → L2 → L3 → L3 → L3"
 
 
-def test_edits_name_layers_by_their_place_too():
-    def plan(*edits):
-        return edited_plan(4, 2, edits)
+def test_edits_may_name_the_last_layers():
+    assert made({"op": "loop_blocks", "layers": {"last": 2}}) == Plan.plain(4).loop_blocks([2, 3])
+    assert made({"op": "loop_attention", "layers": [1]}) == Plan.plain(4).loop_heads(1, (0, 1))
+    assert layers(made({"op": "skip", "layers": {"last": 3}})) == [0]
 
-    assert plan({"op": "loop_blocks", "layers": {"last": 2}}) == Plan.plain(4).loop_blocks([2, 3])
-    assert plan({"op": "loop_attention", "layers": [1]}) == Plan.plain(4).loop_heads(1, (0, 1))
-    grown = Plan.plain(4).loop_heads(1, (0,), 2)
-    assert plan({"op": "visits", "visits": grown.to_json()["visits"]}) == grown
-    for wrong, message in [
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
         ({"op": "loop_blocks", "layers": {"last": 5}}, "last 5 is not between 1 and 4"),
-        ({"op": "loop_blocks", "layers": {"last": "x"}}, "neither a list"),
+        ({"op": "loop_blocks", "layers": {"last": 0}}, "last 0 is not between 1 and 4"),
         (
             {"op": "loop_blocks", "layers": {"top_entropy_of": "ab", "step": 1, "n": 1}},
-            "known when it has been trained",
+            "known only after its training",
         ),
-        ({"op": "loop_blocks"}, "'layers' is missing"),
-        ({"op": "visits", "visits": [{"layer": 0}]}, "lacks one"),
-        ({"op": "visits", "visits": 3}, "wrong type"),
-        ({"op": "visits", "visits": [{"layer": 1.5, "part": "block", "heads": None}]}, "whole numbers from 0"),
-        ({"op": [1]}, "is unknown"),
-        ({"op": "loop_heads", "layer": 1, "heads": [0.5]}, "a list of whole numbers"),
-        ({"op": "loop_heads", "layer": True, "heads": [0]}, "a whole number"),
-        ({"op": "loop_heads", "layer": 1, "heads": [0], "extra_passes": 2 * 10**9}, "between 0 and 1000"),
         ({"op": "loop_attention", "layers": [1, 1]}, "names a layer twice"),
-        ({"op": "truncate", "layers": 1.5}, "a whole number"),
-        ({"op": "swap", "first": 0, "second": 1.0}, "a whole number"),
+        ({"op": "loop_heads", "layer": 1, "heads": [0], "extra_passes": 2 * 10**9}, "between 0 and 1000"),
         ({"op": "loop_blocks", "layers": [1], "extra_passes": -1}, "between 0 and 1000"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            plan(wrong)
+        ({"op": "loop_heads", "layer": 1, "heads": [2]}, "names head 2, but there are heads 0 to 1"),
+        ({"op": "skip", "layers": [-1]}, "layer -1 does not exist"),
+        ({"op": "visits", "visits": [{"layer": -1, "part": "mlp", "heads": None}]}, "whole numbers from 0"),
+        ({"op": "recur", "first": 1, "size": 1, "chunks": [0]}, "whole numbers of 1 or more"),
+    ],
+)
+def test_an_edit_that_does_not_fit_is_refused_with_its_number(edit, message):
+    with pytest.raises(UserError, match=message) as caught:
+        made({"op": "swap", "first": 0, "second": 1}, edit)
+    assert str(caught.value).startswith(f"plan edit 2 ({edit['op']}): ")

@@ -8,6 +8,7 @@ import torch
 from hybridlab.config.controllers import Schedule
 from hybridlab.config.schema import Optimizer
 from hybridlab.errors import UserError
+from hybridlab.files import write_json
 from hybridlab.models.build import build_model
 from hybridlab.training import checkpoints
 from hybridlab.training.checkpoints import Checkpoint
@@ -22,14 +23,14 @@ def factors(name, steps=100, **changes):
     return [learning_rate_factor(schedule, step, steps) for step in range(steps)]
 
 
-def test_cosine():
+def test_the_cosine_schedule():
     path = factors("cosine", warmup_steps=10, final_ratio=0.1)
     assert path[0] == 0.1 and path[9] == 1.0 and path[-1] == pytest.approx(0.1)
     assert path[54] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 2)) / 2)
     assert all(a >= b for a, b in zip(path[9:], path[10:], strict=False))
 
 
-def test_wsd_and_trapezoidal():
+def test_the_wsd_and_trapezoidal_schedules():
     linear = factors("wsd", warmup_steps=10, decay_fraction=0.2, final_ratio=0.0)
     root = factors("trapezoidal", warmup_steps=10, decay_fraction=0.2, final_ratio=0.0)
     assert linear[9:80] == [1.0] * 71 and linear[-1] == 0.0 and linear[89] == pytest.approx(0.5)
@@ -64,11 +65,11 @@ def test_checkpoints_keep_the_newest(tmp_path):
     for step in (2, 4, 6):
         save(tmp_path, step, step)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000004", "step-00000006"]
-    found = checkpoints.load_newest(tmp_path)
-    assert found.state == {"step": 6} and found.model["w"][0] == 6
+    newest = checkpoints.load_newest(tmp_path)
+    assert newest.state == {"step": 6} and newest.model["w"][0] == 6
 
 
-def test_unfinished_checkpoints_are_not_seen(tmp_path):
+def test_unfinished_checkpoints_are_ignored(tmp_path):
     save(tmp_path, 2)
     (tmp_path / ".step-00000004.partial").mkdir()
     (tmp_path / "step-00000006").mkdir()
@@ -86,7 +87,7 @@ def test_damaged_checkpoints_are_refused_and_the_one_before_offered(tmp_path, na
         checkpoints.load_newest(tmp_path)
 
 
-def test_metrics_are_cut_back(tmp_path):
+def test_metrics_after_a_checkpoint_are_removed_and_counted(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for step in (1, 2, 3):
         log.write({"step": step, "loss": 1.0})
@@ -103,8 +104,6 @@ def test_metrics_are_cut_back(tmp_path):
 
 
 def test_writes_are_atomic(tmp_path, monkeypatch):
-    from hybridlab.files import write_json
-
     path = tmp_path / "a.json"
     write_json(path, {"x": 1})
     monkeypatch.setattr(os, "replace", lambda *a: (_ for _ in ()).throw(OSError("no space")))
@@ -113,5 +112,5 @@ def test_writes_are_atomic(tmp_path, monkeypatch):
     assert json.loads(path.read_text()) == {"x": 1} and [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_clock():
+def test_durations_are_shown_as_hours_minutes_seconds():
     assert [clock(s) for s in (0, 65, 3661)] == ["0:00", "1:05", "1:01:01"]

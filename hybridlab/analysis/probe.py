@@ -1,0 +1,111 @@
+"""Probes: measurements on a trained model, shown by `hybridlab analyze` and stored in a run's record.
+
+A module registers its probe under a name:
+
+    PROBES.add("entropy", Probe(measure, report))
+
+The built-in probes are the modules of hybridlab/analysis/probes/. They read evenly spaced windows of the validation
+text, the same for every model on the same data, and compute in fp32.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from torch import Tensor
+
+from hybridlab.data.batches import Windows
+from hybridlab.data.shards import Corpus
+from hybridlab.errors import UserError
+from hybridlab.models.decoder import Decoder
+from hybridlab.registry import PROBES
+
+LONGEST = 256
+"""Largest sequence length of probes that need whole attention matrices."""
+SHOWN = 32
+"""Length of a sequence that is shown token by token."""
+Rows = Annotated[int, Field(ge=1)]
+"""Type of a probe's setting for the number of sequences that it reads."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A part of a report. A cell without a value is None."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str | int | float | None]]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measurement, and the display of its result.
+
+    measure: (model, corpus, seq_len, own settings with defaults) → a mapping that can be written as JSON, or
+    {"skipped": reason} for a model that the probe does not apply to. report: that mapping → texts and tables in their
+    order. needs_attention: whether models without attention are skipped.
+    """
+
+    measure: Callable[..., dict[str, Any]]
+    report: Callable[[dict[str, Any]], Iterator[str | Table]]
+    needs_attention: bool = True
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Name → default of the probe's own settings: the parameters of `measure` after the first three."""
+        return {name: default for name, (_, default) in self._fields().items()}
+
+    def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings, converted (also from text) to the types that `measure` declares; UserError if one cannot be"""
+        fields: dict[str, Any] = self._fields()
+        schema: type[BaseModel] = create_model("Settings", __config__=ConfigDict(extra="forbid"), **fields)
+        try:
+            return schema(**settings).model_dump(exclude_unset=True)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            name, message = ".".join(map(str, problem["loc"])), problem["msg"]
+            if problem["type"] == "extra_forbidden":
+                raise UserError(f"{name} is not a setting of this probe; known: {', '.join(self.settings)}") from None
+            raise UserError(f"{name} = {problem['input']!r}: {message[0].lower()}{message[1:]}") from None
+
+    def _fields(self) -> dict[str, tuple[Any, Any]]:
+        """Name → (type, default); if `measure` declares no type, it is that of the default."""
+        own = list(inspect.signature(self.measure, eval_str=True).parameters.values())[3:]
+        if missing := [p.name for p in own if p.default is p.empty]:
+            raise TypeError(f"the setting {missing[0]!r} of a probe needs a default")
+        return {p.name: (type(p.default) if p.annotation is p.empty else p.annotation, p.default) for p in own}
+
+
+def run_probe(name: str, model: Decoder, corpus: Corpus, seq_len: int, **settings: Any) -> dict[str, Any]:
+    """The result of a probe on the validation part of a corpus, or {"skipped": reason} if it does not apply."""
+    probe = PROBES.get(name)
+    settings = probe.checked(settings)
+    if probe.needs_attention and all(visit.part == "mlp" for _, visit in model.plan.places()):
+        return {"skipped": "the plan has no attention"}
+    return probe.measure(model.eval(), corpus, seq_len, **settings)
+
+
+def probe_results(name: str, model: Decoder, corpus: Corpus, seq_len: int) -> dict[str, Any]:
+    """The result of a probe with its default settings, for a record. After a UserError it is {"skipped": reason}, so
+    that the run keeps its other results."""
+    try:
+        return run_probe(name, model, corpus, seq_len)
+    except UserError as reason:
+        return {"skipped": str(reason)}
+
+
+def spaced_windows(model: Decoder, corpus: Corpus, length: int, count: int) -> Tensor:
+    """(count, length): windows of tokens, evenly spaced over the validation part, on the model's device. Fewer windows
+    if the corpus has fewer; UserError if it has none."""
+    windows = Windows(corpus.validation, length)
+    if not len(windows):
+        raise UserError(f"the validation part of {corpus.folder} has no {length} tokens in a row; give more text")
+    chosen = np.unique(np.linspace(0, len(windows) - 1, min(count, len(windows))).round().astype(int))
+    tokens = np.stack([windows[int(i)] for i in chosen])
+    return torch.from_numpy(tokens).to(next(model.parameters()).device)

@@ -1,0 +1,106 @@
+"""Contributions of tokens to a looped head, by pass: C_j = A_Nj · ‖V_j‖ for the last token N (SGT, section 5.4).
+
+hybridlab analyze RUN --probe contributions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from hybridlab.analysis.entropy import visit_entropies
+from hybridlab.analysis.probe import SHOWN, Probe, Rows, Table, spaced_windows
+from hybridlab.data.shards import Corpus
+from hybridlab.models.blocks import Block
+from hybridlab.models.decoder import Decoder
+from hybridlab.models.taps import Taps
+from hybridlab.plan.plan import Place, Plan
+from hybridlab.registry import PROBES
+
+
+def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 2) -> dict[str, Any]:
+    """examples: the result of `contributions` for each of `rows` sequences."""
+    examples = []
+    for tokens in spaced_windows(model, corpus, min(seq_len, SHOWN), rows + 1)[1:]:
+        texts = [corpus.tokenizer.decode([token]) for token in tokens.tolist()]
+        examples.append(contributions(model, tokens, texts))
+    return {"skipped": "the plan has no head loops"} if None in examples else {"examples": examples}
+
+
+def report(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A table for each sequence: a row for each token, a column for each pass."""
+    for example in measured["examples"]:
+        columns = ["token", *(f"loop {i}" for i in range(len(example["loops"])))]
+        rows = [[repr(text), *values] for text, *values in zip(example["tokens"], *example["loops"], strict=True)]
+        yield f"A·‖V‖ from the last token: layer {example['layer'] + 1}, head {example['head'] + 1}"
+        yield Table("", columns, rows)
+
+
+def head_loops(plan: Plan) -> dict[int, list[Place]]:
+    """Layers with head loops → the places of their attention, in the order of passes. Loops over iterations are left
+    out, since their passes see different states."""
+    places: dict[int, list[Place]] = {}
+    for place, visit in plan.places():
+        if visit.part != "mlp" and len(place) == 1:
+            places.setdefault(visit.layer, []).append(place)
+    return {layer: passes for layer, passes in places.items() if any(plan[place].heads for place in passes[1:])}
+
+
+def contributions(model: Decoder, tokens: Tensor, texts: list[str]) -> dict[str, Any] | None:
+    """C on one sequence (S,) with its tokens as text, in the layer with most passes, for its looped head of highest
+    entropy.
+
+    loops: C of every pass, each (S,). None if the plan has no head loops.
+    """
+    loops = head_loops(model.plan)
+    if not loops:
+        return None
+    layer = max(loops, key=lambda index: (len(loops[index]), index))
+    places = loops[layer]
+    taps = _Inputs(set(places))
+    with torch.no_grad():
+        output = model(tokens[None], need="last_row", taps=taps)
+    running = {place: model.plan[place].heads or tuple(range(model.shape.heads)) for place in places}
+    first = dict(zip(running[places[0]], visit_entropies(output)[places[0]][0].tolist(), strict=True))
+    # A head that runs in the loop only has no first pass to compare with.
+    looped = [head for head in model.plan[places[-1]].heads or running[places[0]] if head in first]
+    if not looped:
+        return None
+    head = max(looped, key=first.__getitem__)
+    rows = []
+    for place in (place for place in places if head in running[place]):
+        weights = output.attention[place][0, running[place].index(head), 0]
+        rows.append((weights * _value_norms(model, layer, head, taps.inputs[place][0])).tolist())
+    return {
+        "layer": layer,
+        "head": head,
+        "entropy": first[head],
+        "tokens": texts,
+        "loops": [[round(value, 6) for value in row] for row in rows],
+    }
+
+
+class _Inputs(Taps):
+    """Stores the inputs of chosen visits."""
+
+    def __init__(self, places: set[Place]) -> None:
+        self.places = places
+        self.inputs: dict[Place, Tensor] = {}
+
+    def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
+        if place in self.places:
+            self.inputs[place] = x
+
+
+def _value_norms(model: Decoder, layer: int, head: int, x: Tensor) -> Tensor:
+    """‖V_j‖ of the head at every position of x (S, W)."""
+    block, width, group = cast(Block, model.blocks[layer]), model.shape.head_width, model.shape.group
+    with torch.no_grad():
+        values = block.attention.v(block.attention_norm(x)).float()
+    return values.view(len(x), -1, width)[:, head // group].norm(dim=-1)
+
+
+PROBES.add("contributions", Probe(measure, report))

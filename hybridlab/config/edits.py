@@ -1,0 +1,218 @@
+"""Settings of plan edits, one model for each `op`.
+
+    plan: [{op: loop_heads, layer: 5, heads: [3], extra_passes: 2}, {op: skip, layers: {last: 1}}]
+
+Layers and heads are numbered from 0. Whether they exist is checked when an edit is applied to a plan.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from hybridlab.config.types import AsWritten, NonNegativeInt, PositiveInt
+from hybridlab.errors import UserError
+from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, Topology, Upscale
+from hybridlab.plan.plan import Plan
+
+
+class LastLayers(AsWritten):
+    """The last `last` layers of the model."""
+
+    last: int
+
+
+class TopEntropy(AsWritten):
+    """Layers chosen by the entropies of another run (SGT's Block Loop, section 5.1, "Baseline").
+
+    The n layers with the highest mean head entropy in the run `top_entropy_of` after `step`, without `exclude`.
+    """
+
+    top_entropy_of: str
+    step: PositiveInt
+    n: PositiveInt
+    exclude: list[NonNegativeInt] = [0]
+
+
+def _choice(value: Any) -> str:
+    """The member of `LayerChoice` that a value belongs to."""
+    names = value.keys() if isinstance(value, dict) else set()
+    if isinstance(value, TopEntropy) or names & TopEntropy.model_fields.keys():
+        return "top_entropy"
+    return "last" if isinstance(value, dict | LastLayers) else "list"
+
+
+LayerChoice = Annotated[
+    Annotated[list[int], Tag("list")] | Annotated[LastLayers, Tag("last")] | Annotated[TopEntropy, Tag("top_entropy")],
+    Discriminator(_choice),
+]
+
+
+def chosen_layers(choice: LayerChoice, num_layers: int) -> list[int]:
+    """The layers that an edit names, in a plan over `num_layers`."""
+    if isinstance(choice, TopEntropy):
+        raise UserError(f"layers: those of run {choice.top_entropy_of} are known only after its training, not here")
+    if isinstance(choice, LastLayers):
+        if not 1 <= choice.last <= num_layers:
+            raise UserError(f"layers: last {choice.last} is not between 1 and {num_layers}")
+        return list(range(num_layers - choice.last, num_layers))
+    if len(set(choice)) != len(choice):
+        raise UserError(f"layers: {choice} names a layer twice; extra_passes says how often it runs")
+    return choice
+
+
+class LoopSettings(AsWritten):
+    """Settings of a recurrence over resolutions. `Loop` in plan/loop.py explains and checks them."""
+
+    chunks: list[int]
+    topology: Topology = Loop.topology
+    offset: PerIteration = Loop.offset
+    shift: PerIteration = Loop.shift
+    downscale: Downscale = Loop.downscale
+    upscale: Upscale = Loop.upscale
+    positions: Positions = Loop.positions
+    literal: bool = Loop.literal
+
+    def loop_settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in LoopSettings.model_fields if name != "chunks"}
+
+
+class LoopHeads(AsWritten):
+    """Run chosen heads of a layer again, between its attention and its MLP."""
+
+    op: Literal["loop_heads"]
+    layer: int
+    heads: list[int]
+    extra_passes: int = 1
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.loop_heads(self.layer, self.heads, self.extra_passes)
+
+
+class LoopAttention(AsWritten):
+    """Run all heads of these layers again."""
+
+    op: Literal["loop_attention"]
+    layers: LayerChoice
+    extra_passes: int = 1
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        for layer in chosen_layers(self.layers, plan.num_layers):
+            plan = plan.loop_heads(layer, range(num_heads), self.extra_passes)
+        return plan
+
+
+class LoopBlocks(AsWritten):
+    """Run these whole layers again, each right after itself."""
+
+    op: Literal["loop_blocks"]
+    layers: LayerChoice
+    extra_passes: int = 1
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.loop_blocks(chosen_layers(self.layers, plan.num_layers), self.extra_passes)
+
+
+class Recur(LoopSettings):
+    """Put the layers [first, first + size) into a loop over resolutions. shared: all iterations use the same layers;
+    otherwise each iteration uses the next `size` layers."""
+
+    op: Literal["recur"]
+    first: int
+    size: int
+    shared: bool = True
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.recur(self.first, self.size, self.chunks, self.shared, **self.loop_settings())
+
+
+class Skip(AsWritten):
+    """Remove these layers from the plan."""
+
+    op: Literal["skip"]
+    layers: LayerChoice
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.skip(*chosen_layers(self.layers, plan.num_layers))
+
+
+class Swap(AsWritten):
+    """Exchange `size` layers from `first` on with as many from `second` on."""
+
+    op: Literal["swap"]
+    first: int
+    second: int
+    size: int = 1
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.swap(self.first, self.second, self.size)
+
+
+class Reverse(AsWritten):
+    """Run `size` layers from `start` on in the opposite order."""
+
+    op: Literal["reverse"]
+    start: int
+    size: int
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.reverse(self.start, self.size)
+
+
+class Truncate(AsWritten):
+    """Keep only the first `layers` layers."""
+
+    op: Literal["truncate"]
+    layers: int
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.truncate(self.layers)
+
+
+class DropHeads(AsWritten):
+    """Run a layer's attention without these heads."""
+
+    op: Literal["drop_heads"]
+    layer: int
+    heads: list[int]
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return plan.drop_heads(self.layer, self.heads, num_heads)
+
+
+class WrittenVisit(AsWritten):
+    """One visit as JSON; see `Visit` in plan/visit.py."""
+
+    layer: int
+    part: Literal["block", "attention", "mlp"]
+    heads: list[int] | None
+
+
+class WrittenLoop(LoopSettings):
+    """A loop as JSON: one body for all iterations, or one per iteration."""
+
+    bodies: list[list[WrittenVisit]]
+
+
+def _item(value: Any) -> str:
+    return "loop" if isinstance(value, WrittenLoop) or (isinstance(value, dict) and "bodies" in value) else "visit"
+
+
+Item = Annotated[Annotated[WrittenVisit, Tag("visit")] | Annotated[WrittenLoop, Tag("loop")], Discriminator(_item)]
+
+
+class Visits(AsWritten):
+    """A complete plan, which replaces the result of the edits before it."""
+
+    op: Literal["visits"]
+    visits: list[Item]
+
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        return Plan.from_json({**plan.to_json(), "visits": self.model_dump(mode="json")["visits"]})
+
+
+PlanEdit = Annotated[
+    LoopHeads | LoopAttention | LoopBlocks | Recur | Skip | Swap | Reverse | Truncate | DropHeads | Visits,
+    Field(discriminator="op"),
+]

@@ -1,0 +1,195 @@
+"""From pydantic's errors to one sentence: the origin, the setting, the mistake, and the nearest known name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from hybridlab.config.yaml_text import KeyPath
+from hybridlab.registry import nearest
+
+_PLAIN = {
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping of names to values",
+    "model_type": "must be a mapping of names to values",
+    "model_attributes_type": "must be a mapping of names to values",
+}
+"""pydantic's type of error → message, where pydantic's own message names a Python type."""
+
+
+def explain(
+    model: type[BaseModel],
+    values: dict[str, Any],
+    origin: Callable[[KeyPath], str],
+    error: ValidationError,
+    also: Iterable[str] = (),
+) -> str:
+    """The first mistake in `values` as one sentence.
+
+    origin: path of a value → where it was written. also: names that are allowed at the top level in addition to the
+    model's own.
+    """
+    problems = error.errors(include_url=False)
+    # A misspelt name of a required setting causes two errors; the one about the misspelt name helps more.
+    problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    kind, context = problem["type"], problem.get("ctx", {})
+    path = written_path(problem["loc"], values, missing=kind == "missing")
+    tag = context.get("discriminator", "").strip("'")
+    if kind == "union_tag_invalid":
+        path = (*path, tag)
+    misspelt = difflib.get_close_matches(tag, _names(_value_at(values, path)), 1) if "not_found" in kind else []
+    if misspelt:
+        path, kind = (*path, misspelt[0]), "extra_forbidden"
+    name, written = ".".join(str(part) for part in path), origin(path)
+    prefix = f"{written}: " if written else ""
+    if kind == "extra_forbidden":
+        known = sorted({*known_names(model, path[:-1], values), *(also if len(path) == 1 else ())} - {path[-1]})
+        others = f"known here: {', '.join(known)}"
+        return f"{prefix}{name} is not a known setting; {nearest(str(path[-1]), known, others)}"
+    if kind == "missing":
+        here = f"add `{path[-1]}: VALUE` there"
+        other = f", or --set {name}=VALUE" if all(isinstance(part, str) for part in path) else ""
+        return f"{prefix}{name} is missing; {here}{other}"
+    if kind == "union_tag_not_found":
+        tags = [str(tags_of(member).get(tag)) for member in _models_at(model, path, values)]
+        return f"{prefix}{name} needs `{tag}`; known: {', '.join(tags)}"
+    if kind == "union_tag_invalid":
+        tags = [text.strip("' ") for text in context["expected_tags"].split(",")]
+        return f"{prefix}{name} {context['tag']!r} is unknown; {nearest(context['tag'], tags)}"
+    if kind == "value_error":
+        return f"{prefix}{name + ': ' if name else ''}{_lower(problem['msg'].removeprefix('Value error, '))}"
+    same = [p for p in problems if written_path(p["loc"], values) == path]
+    messages = " or ".join(dict.fromkeys(_message(p) for p in same)).replace(" or must be ", " or ")
+    return f"{prefix}{name} = {problem['input']!r}: {messages}"
+
+
+def written_path(location: KeyPath, values: Any, missing: bool = False) -> KeyPath:
+    """The path of keys in `values`, from pydantic's location, which also contains the tags of unions.
+
+    missing: the last part is a key that `values` lacks.
+    """
+    if missing:
+        mappings = [path for path in _readings(location[:-1], values) if isinstance(_value_at(values, path), dict)]
+        lacking = [path for path in mappings if location[-1] not in _value_at(values, path)]
+        return (*max(lacking or [()], key=len), location[-1])
+    readings = list(_readings(location, values))
+    whole = [path for path in readings if path[-1:] == location[-1:]]
+    return max(whole or readings, key=len)
+
+
+def _readings(location: KeyPath, values: Any) -> Iterator[KeyPath]:
+    """Every way to follow a location through the values, without the parts that are read as tags."""
+    if not location:
+        yield ()
+        return
+    first, rest = location[0], location[1:]
+    if _holds(values, first):
+        yield from ((first, *path) for path in _readings(rest, values[first]))
+    yield from _readings(rest, values)
+
+
+def _holds(values: Any, part: str | int) -> bool:
+    if isinstance(values, dict):
+        return part in values
+    return isinstance(values, list) and isinstance(part, int) and part < len(values)
+
+
+def _value_at(values: Any, path: KeyPath) -> Any:
+    for part in path:
+        values = values[part] if _holds(values, part) else None
+    return values
+
+
+def _names(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+def known_names(model: type[BaseModel], path: KeyPath, values: Any) -> list[str]:
+    """The names that the schema allows in the mapping at this path."""
+    models = _fitting(_models_at(model, path, values), _value_at(values, path))
+    return sorted({name for member in models for name in member.model_fields})
+
+
+def unknown_names(model: type[BaseModel], values: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
+    """(path, known names) of every name in `values` that the schema does not have. Missing settings are no mistake."""
+    here = _value_at(values, path) if path else values
+    if isinstance(here, list):
+        for index in range(len(here)):
+            yield from unknown_names(model, values, (*path, index))
+    elif isinstance(here, dict):
+        known = known_names(model, path, values) if _models_at(model, path, values) else list(here)
+        for name in here:
+            if name in known:
+                yield from unknown_names(model, values, (*path, name))
+            else:
+                yield (*path, name), known
+
+
+def _models_at(model: type[BaseModel], path: KeyPath, values: Any) -> list[type[BaseModel]]:
+    """The models that the schema allows at this path."""
+    annotations: list[Any] = [model]
+    for part in path:
+        annotations = [inner for annotation in annotations for inner in _below(annotation, part, values)]
+        values = values[part] if _holds(values, part) else None
+    return [member for annotation in annotations for member in _models(annotation)]
+
+
+def _below(annotation: Any, part: str | int, value: Any) -> list[Any]:
+    """The types allowed under key or index `part` of a value of type `annotation`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (list, tuple):
+        return [argument for argument in arguments if isinstance(part, int)]
+    if origin is dict:
+        return [arguments[1]] if isinstance(part, str) else []
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields
+        return [fields[part].annotation] if part in fields else []
+    models = _fitting(_models(annotation), value)
+    others = [argument for argument in arguments if not _models(argument)]
+    return [inner for choice in (*models, *others) for inner in _below(choice, part, value)]
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models in this type; those of the elements of a list or mapping are not included."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (list, tuple, dict, Literal):
+        return []
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _fitting(models: list[type[BaseModel]], value: Any) -> list[type[BaseModel]]:
+    """The models whose tag (`kind`, `op`) equals that of the value; all models if none matches."""
+    written = value if isinstance(value, dict) else {}
+    return [m for m in models if (tags := tags_of(m)) and all(written.get(k) == v for k, v in tags.items())] or models
+
+
+def tags_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The fields that have a single possible value; these distinguish the members of a union."""
+    literals = {n: f.annotation for n, f in model.model_fields.items() if get_origin(f.annotation) is Literal}
+    return {name: get_args(literal)[0] for name, literal in literals.items() if len(get_args(literal)) == 1}
+
+
+def _message(problem: Any) -> str:
+    """The message about a value of a wrong type or outside its range."""
+    if problem["type"] in _PLAIN:
+        return _PLAIN[problem["type"]]
+    message = problem["msg"].replace("Input should be", "must be")
+    if problem["type"] == "literal_error" and isinstance(problem["input"], str):
+        allowed = [text.strip("' ") for text in problem["ctx"]["expected"].replace(" or ", ",").split(",")]
+        near = difflib.get_close_matches(problem["input"], allowed, 1)
+        message += f"; did you mean {near[0]!r}?" if near else ""
+    return _lower(message)
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,91 @@
+"""The shape of a model: its parameters, as data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hybridlab.config.families import FAMILIES, FamilyName, Norm, Traits
+from hybridlab.config.types import PositiveFloat, PositiveInt, Strict, Width
+
+
+class Init(Strict):
+    """Initialization of the weights: normal distributions with mean 0; norms start at 1."""
+
+    scheme: Literal["constant", "inverse-sqrt-width"] = "constant"
+    """Standard deviation of linear layers: `std` (constant) or std / sqrt(width) (inverse-sqrt-width)."""
+    std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    embedding_std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    scale_outputs_by_depth: bool = False
+    """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2)."""
+    truncate: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Truncate the normal distribution at this many standard deviations (OLMo: 3)."""
+
+
+class Shape(Strict):
+    """The parameters of a model."""
+
+    family: FamilyName
+    layers: Width
+    width: Width
+    heads: Width
+    kv_heads: Width
+    head_width: Width
+    ffn_width: Width
+    vocab: Annotated[int, Field(ge=1, le=2**31)]
+    rope_base: PositiveFloat = 10000.0
+    norm_eps: PositiveFloat = 1e-6
+    tied_embeddings: bool = True
+    embedding_scale: PositiveFloat = 1.0
+    """Factor on the embeddings after the lookup; the output head uses them unscaled."""
+    init: Init = Init()
+    norm: Norm | None = None
+    """Default: the norm of the family."""
+    parallel_residual: bool | None = None
+    """Whether attention and MLP of a block read the same input. Default: as in the family."""
+    rotary_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Fraction of a head's channels that rotary positions rotate. Default: as in the family."""
+    max_positions: PositiveInt | None = None
+    """Rows of the table of learned positions (gpt2); rotary families have none."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Shape:
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
+                f"every KV head serves the same number of query heads"
+            )
+        learned = self.traits.learned_positions
+        if learned and (self.max_positions is None or self.rotary_fraction is not None):
+            raise ValueError("the family gpt2 has learned positions: set max_positions and remove rotary_fraction")
+        if not learned and self.max_positions is not None:
+            raise ValueError(f"max_positions has no effect on the family {self.family}: its positions are rotary")
+        if not learned and self.rotary_width % 2:
+            raise ValueError(
+                f"rotary positions need an even number of channels in a head, not {self.rotary_width}; "
+                "change head_width or rotary_fraction"
+            )
+        return self
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of the family, with those that this shape sets replaced."""
+        family = FAMILIES[self.family]
+        return replace(
+            family,
+            norm=self.norm or family.norm,
+            parallel=family.parallel if self.parallel_residual is None else self.parallel_residual,
+            rotary_fraction=self.rotary_fraction or family.rotary_fraction,
+        )
+
+    @property
+    def rotary_width(self) -> int:
+        """Number of channels of a head that rotary positions rotate; the others stay unchanged (GPT-NeoX)."""
+        return int(self.head_width * self.traits.rotary_fraction)
+
+    @property
+    def group(self) -> int:
+        """Number of query heads that share one KV head."""
+        return self.heads // self.kv_heads

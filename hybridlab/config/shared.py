@@ -1,0 +1,172 @@
+"""Settings at the top of a configuration that several parts use: `window`, `growth` and `recurrence`.
+
+A size sets a window w (512 in ConSA's models, 8 in tiny) and the times of a growth; an arch with a loop sets its
+recurrence. These are defaults: the map, the controller and the plan use them where they fit. A setting that is written
+for one run (in a file or with `--set`) and has no effect is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from hybridlab.config.controllers import ControllerConfig
+from hybridlab.config.edits import PlanEdit
+from hybridlab.config.loading import Layer
+from hybridlab.config.maps import MapConfig, Windowed
+from hybridlab.config.recurrence import Recurrence
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Window, members
+from hybridlab.errors import UserError
+
+_MAPS = members(MapConfig)
+_CONTROLLERS = members(ControllerConfig)
+
+
+class GrowthTimes(Strict):
+    """Times of a growth, in optimizer steps; see EntropyGrowthConfig."""
+
+    start_step: PositiveInt | None = None
+    interval: PositiveInt | None = None
+    fade_steps: NonNegativeInt | None = None
+
+
+class Shared(BaseModel):
+    """Only `window` and `growth`; all other settings are checked later."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    window: Window | None = None
+    growth: GrowthTimes = GrowthTimes()
+
+
+class WithRecurrence(BaseModel):
+    """A recurrence and the plan edits. The edits are checked before the recurrence becomes the first of them, which
+    changes their indices."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    recurrence: Recurrence
+    plan: list[PlanEdit] = []
+
+
+AT_THE_TOP = ("extends", *Shared.model_fields, "recurrence")
+"""Names that are allowed at the top level of a configuration in addition to those of RunConfig."""
+
+
+def asked_for(stack: Sequence[Layer], *path: str) -> str | None:
+    """The origin of the last layer that asks for a setting; None if it is a default or not set."""
+    for layer in reversed(stack):
+        value: Any = layer.values
+        for part in path:
+            value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
+        if layer.asked and value is not _ABSENT:
+            return layer.origin(path) or ".".join(path)
+    return None
+
+
+_ABSENT = object()
+
+
+def move_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
+    """Move `window` to the setting that uses it. stack: the layers that `layer` was merged from.
+
+    A window that is asked for overrides `map.window` in the layers before it, and is refused where the map has no
+    window. A default window fills `map.window` where that is not set; where the map has no window, it becomes
+    `evaluation.task_window` if the data contains tasks.
+    """
+    values, mapping = dict(layer.values), layer.values.get("map")
+    asked = asked_for(stack, "window")
+    if asked is not None:
+        return _move_asked_window(layer, stack, asked)
+    window = values.get("window")
+    if window is None or not isinstance(mapping, dict):
+        return layer
+    origins = {("map", "window"): layer.origin(("window",)), **layer.origins}
+    if _is_windowed(mapping):
+        del values["window"]
+        values["map"] = {"window": window, **mapping}
+    elif _has_tasks(values):
+        values["evaluation"] = {"task_window": window, **values.get("evaluation", {})}
+    return Layer(values, origins)
+
+
+def _is_windowed(mapping: dict[str, Any]) -> bool:
+    model = _MAPS.get(str(mapping.get("kind")))
+    return model is not None and issubclass(model, Windowed)
+
+
+def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Layer:
+    """origin: where the window was written, for errors."""
+    values, mapping = dict(layer.values), layer.values.get("map", {"kind": "full"})
+    kind = mapping.get("kind") if isinstance(mapping, dict) else None
+    if not isinstance(kind, str) or kind not in _MAPS:
+        return layer  # the schema reports the mistake
+    wanted = max(i for i, one in enumerate(stack) if one.asked and "window" in one.values)
+    window, origins = stack[wanted].values["window"], dict(layer.origins)
+    values.pop("window")
+    if "window" in _MAPS[kind].model_fields:
+        own = max((i for i, one in enumerate(stack) if "window" in _mapping(one)), default=-1)
+        if own == wanted and mapping["window"] != window:
+            raise UserError(f"{origin}: window and map.window have different values; remove one of the two")
+        if "window" not in mapping or own < wanted:
+            values["map"], origins["map", "window"] = {**mapping, "window": window}, origin
+    elif window is not None:
+        raise UserError(
+            f"{origin}: window has no effect on a map of kind {kind}; use an arch with windows "
+            "(rule-swa, all-window, consa), or set evaluation.task_window instead"
+        )
+    return Layer(values, origins)
+
+
+def _mapping(layer: Layer) -> dict[str, Any]:
+    mapping = layer.values.get("map")
+    return mapping if isinstance(mapping, dict) else {}
+
+
+def _has_tasks(values: dict[str, Any]) -> bool:
+    """Whether some rows of the data are synthetic tasks, whose measurement uses a window."""
+    data = values.get("data")
+    mix = data.get("mix") if isinstance(data, dict) else None
+    readable = isinstance(values.get("evaluation", {}), dict)
+    return readable and isinstance(mix, dict) and mix.get("text", 1) != 1
+
+
+def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> Layer:
+    """Move the times of a growth to the controller, and `start_step` to plan edits whose layers entropies choose."""
+    values, origins = dict(layer.values), dict(layer.origins)
+    values.pop("growth", None)
+    times = growth.model_dump(include=growth.model_fields_set)
+    controller, edits = values.get("controller"), values.get("plan")
+    taken: set[str] = set()
+    grows = False
+    if isinstance(controller, dict) and _grows(controller.get("kind")):
+        grows = True
+        taken = times.keys() - controller.keys()
+        values["controller"] = {**times, **controller}
+        origins |= {("controller", name): layer.origin(("growth", name)) for name in taken}
+    if "start_step" in times and isinstance(edits, list):
+        values["plan"] = [_started(edit, times["start_step"]) for edit in edits]
+        taken |= {"start_step"} if values["plan"] != edits else set()
+    for name in times.keys() - taken:
+        origin = asked_for(stack, "growth", name)
+        if origin is not None and grows:
+            raise UserError(f"{origin}: growth.{name} has no effect here: controller.{name} is set; remove one of them")
+        if origin is not None:
+            raise UserError(f"{origin}: growth.{name} has no effect here: no controller grows; use --arch sgt")
+    return Layer(values, origins)
+
+
+def _grows(kind: Any) -> bool:
+    """Whether a controller of this kind takes the times of a growth."""
+    model = _CONTROLLERS.get(str(kind))
+    return model is not None and model.model_fields.keys() >= GrowthTimes.model_fields.keys()
+
+
+def _started(edit: Any, step: int) -> Any:
+    """A plan edit with its `step` set, if another run's entropies choose its layers and it sets no step itself."""
+    choice = edit.get("layers") if isinstance(edit, dict) else None
+    if not isinstance(choice, dict) or "top_entropy_of" not in choice:
+        return edit
+    return {**edit, "layers": {"step": step, **choice}}

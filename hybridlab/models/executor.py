@@ -1,0 +1,157 @@
+"""The executor: one forward pass over a plan, visit by visit, with taps for analyses.
+
+`Execution` holds everything that belongs to one pass. It makes the `AttentionCall` of each visit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hybridlab.models.attention import Attended
+from hybridlab.models.blocks import AttentionCall, Block
+from hybridlab.models.cache import KVCache
+from hybridlab.models.recurrence import Recurrence
+from hybridlab.models.recurrence_cache import run_cached
+from hybridlab.models.taps import Taps
+from hybridlab.plan.loop import Loop
+from hybridlab.plan.structure import Structure
+from hybridlab.plan.visit import Place, Visit
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The modules that a plan uses. recurrences: by the index of their loop in the plan. recompute: recompute the
+    activations of the branches in the backward pass instead of storing them."""
+
+    blocks: Sequence[Block]
+    recurrences: dict[int, Recurrence]
+    recompute: bool = False
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One forward pass.
+
+    positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gates: layer → (K,) of its mixed heads. factors:
+    place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights
+    to collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each
+    row. stride: positions per entry of the cache.
+    """
+
+    structure: Structure
+    parts: Parts
+    positions: Tensor
+    kernel: str = "auto"
+    valid: Tensor | None = None
+    segments: Tensor | None = None
+    gates: dict[int, Tensor] | None = None
+    factors: dict[Place, Tensor] = field(default_factory=dict)
+    need: str = "none"
+    taps: Taps | None = None
+    cache: KVCache | None = None
+    lengths: Sequence[int] = ()
+    stride: int = 1
+    attended: dict[Place, Attended] = field(default_factory=dict)
+
+    def run(self, embedded: Tensor) -> Tensor:
+        """Run the plan: embeddings (B, S, W) → the residual stream before the final norm (B, S, W)."""
+        if self.taps:
+            embedded = self.taps.on_embeddings(embedded)
+        x = embedded
+        for index, item in enumerate(self.structure.plan.visits):
+            x = self.visit((index,), item, x) if isinstance(item, Visit) else self.loop(index, item, embedded, x)
+        return x
+
+    # ---- loops ----
+
+    def loop(self, index: int, loop: Loop, embedded: Tensor, x: Tensor) -> Tensor:
+        """Run a loop on the state x (B, S, W). embedded: the token embeddings."""
+        recurrence = self.parts.recurrences[index]
+
+        def body(t: int, z: Tensor, real: Tensor | None = None) -> Tensor:
+            return self.on_latents(loop, t, z, real).body(index, loop, t, z)
+
+        if self.cache is not None:
+            state = self.cache.loops[index]
+            return run_cached(recurrence, loop, state, embedded, x, self.cache.counts, self.lengths, body)
+        taps = self.taps
+        after = (lambda t, h: taps.on_iteration((index, t), h)) if taps else None
+        return recurrence.run(loop, embedded, x, body, after)
+
+    def body(self, index: int, loop: Loop, t: int, z: Tensor) -> Tensor:
+        """Run the body of iteration t on latents z (B, n, W)."""
+        for inner, visit in enumerate(loop.body(t)):
+            z = self.visit((index, t, inner), visit, z)
+        return z
+
+    def on_latents(self, loop: Loop, t: int, z: Tensor, real: Tensor | None) -> Execution:
+        """This pass with positions and padding of the latents z (B, n, W) of iteration t, one latent per chunk.
+
+        A chunk that contains padding counts as padding. real (B, n), in decoding: False where a row has no such latent.
+        """
+        g = loop.chunks[t]
+        if g == 1:
+            return self
+        numbers = torch.arange(z.shape[1], device=z.device)
+        if self.cache is None and self.valid is not None:
+            complete = (self.valid.sum(1) + loop.offset_of(t)) // g
+            real = numbers[None] < complete[:, None]
+        stride = g if loop.positions == "token" else 1
+        return replace(self, positions=numbers * stride, stride=stride, valid=real, segments=None)
+
+    # ---- visits ----
+
+    def visit(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
+        """Run one visit on x (B, S, W), through the taps if there are any."""
+        if self.taps is None:
+            return self._run(place, visit, x)
+        out = self.taps.run_visit(place, x, visit, lambda x: self._run(place, visit, x))
+        self.taps.on_visit(place, x, out - x)
+        return out
+
+    def call(self, place: Place, visit: Visit) -> AttentionCall:
+        """The arguments of the attention of a visit."""
+        heads = self.structure.heads(visit)
+        gate = None if self.gates is None else self.gates.get(visit.layer)
+        if gate is not None and len(heads.kv) < len(gate):
+            gate = gate[list(heads.kv)]
+        return AttentionCall(
+            heads,
+            self.structure.kinds(visit),
+            self.positions,
+            self.kernel,
+            self.valid,
+            self.segments,
+            self.need,
+            gate,
+            self.factors.get(place),
+            None if self.cache is None else self.cache.visits[place],
+            self.stride,
+        )
+
+    def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
+        block = self.parts.blocks[visit.layer]
+        mlp_input = x
+        if visit.part != "mlp":
+            attended = self._branch(block.attention_branch, x, self.call(place, visit))
+            x = x + attended.out
+            mlp_input = mlp_input if self.structure.plan.parallel else x
+            if attended.weights is not None:
+                self.attended[place] = attended
+        if visit.part != "attention":
+            x = x + self._branch(block.mlp_branch, mlp_input)
+        return x
+
+    def _branch(self, branch: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a branch of a block. It reads nothing but its arguments, so that it can be recomputed."""
+        if self.parts.recompute and torch.is_grad_enabled():
+            return cast(Result, checkpoint(branch, *arguments, use_reentrant=False))
+        return branch(*arguments)

@@ -1,0 +1,123 @@
+"""Cache slots: what the heads of one attention kind store in decoding.
+
+`KeyValues` is the standard slot: keys and values of all positions, or of the last w in a ring buffer (position p at
+index p mod w). A kind that stores something else defines a slot of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridlab.models.kernels import Rule
+
+
+class Slot(Protocol):
+    """The cache of the heads of one kind in one visit. counts: entries stored so far, by row."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], counts: Sequence[int], positions: Tensor
+    ) -> Tensor:
+        """Attention (B, h, S, D) of new queries q (B, h, S, D) at `positions` to the stored entries and to the new k, v
+        (B, K, S, D), which are not stored here. serving[i]: which of these KV heads query head i reads."""
+        ...
+
+    def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
+        """Store the first lengths[r] of the new entries of each row r."""
+        ...
+
+    def tensors(self) -> list[Tensor]:
+        """All stored tensors."""
+        ...
+
+
+class KeyValues:
+    """Stored keys and values. window: the last `window` positions, None for all. rule: see `Visible`. capacity: the
+    most entries of a row, None if unknown."""
+
+    def __init__(self, window: int | None, rule: Rule | None = None, *, capacity: int | None = None) -> None:
+        self.window, self.rule, self.capacity = window, rule, capacity
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for tensor in (self.keys, self.values) if tensor is not None]
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], counts: Sequence[int], positions: Tensor
+    ) -> Tensor:
+        keys, values, seen = self._visible(k, v, counts, positions)
+        return masked_attention(q, keys, values, serving, seen)
+
+    def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
+        keys, values = self._reserved(k, max(c + n for c, n in zip(counts, lengths, strict=True)))
+        size, length = keys.shape[2], k.shape[2]
+        if len(set(counts)) == 1 and set(lengths) == {length}:
+            # Only the last `size` of them fit into the ring.
+            first = max(0, length - size)
+            indices = torch.arange(counts[0] + first, counts[0] + length, device=k.device) % size
+            keys[:, :, indices], values[:, :, indices] = k[:, :, first:], v[:, :, first:]
+            return
+        source = torch.arange(length, device=k.device)[None]
+        ends = torch.tensor(lengths, device=k.device)[:, None]
+        rows, sources = ((source < ends) & (source >= ends - size)).nonzero(as_tuple=True)
+        indices = (torch.tensor(counts, device=k.device)[rows] + sources) % size
+        keys[rows, :, indices], values[rows, :, indices] = k[rows, :, sources], v[rows, :, sources]
+
+    def _size(self, needed: int) -> int:
+        """Entries to allocate: the smaller of window and capacity, or `needed` if there is neither."""
+        limits = [limit for limit in (self.window, self.capacity) if limit is not None]
+        return min(limits, default=needed)
+
+    def _reserved(self, like: Tensor, needed: int) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, K, N, D) like `like`, with room for `needed` entries."""
+        size = self._size(needed)
+        if self.keys is None or self.values is None:
+            shape = (like.shape[0], like.shape[1], size, like.shape[3])
+            self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+        elif self.keys.shape[2] < size:
+            grow = (0, 0, 0, size - self.keys.shape[2])
+            self.keys, self.values = F.pad(self.keys, grow), F.pad(self.values, grow)
+        return self.keys, self.values
+
+    def _visible(
+        self, k: Tensor, v: Tensor, counts: Sequence[int], positions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys and values of stored and new entries, and the mask (True where a query at `positions` sees an entry;
+        None if every query sees all)."""
+        longest = max(counts)
+        held_keys, held_values = self._reserved(k, longest)
+        stored = held_keys.shape[2] if self.window is not None else longest
+        keys = torch.cat((held_keys[:, :, :stored], k), dim=2)
+        values = torch.cat((held_values[:, :, :stored], v), dim=2)
+        equal = positions.dim() == 1
+        if equal and k.shape[2] == 1 and self.window is None and self.rule is None:
+            return keys, values, None
+        count = torch.tensor(counts, device=k.device)[:, None]
+        index = torch.arange(stored, device=k.device)[None]
+        if self.window is None:
+            position = torch.where(index < count, index, -1)
+        else:
+            position = count - 1 - (count - 1 - index) % stored
+        new = positions.expand(len(counts), -1) if equal else positions
+        key_position = torch.cat((position, new), dim=1)[:, None, :]
+        query_position = new[:, :, None]
+        seen = (key_position >= 0) & (key_position <= query_position)
+        if self.window is not None:
+            seen &= key_position > query_position - self.window
+        if self.rule is not None:
+            seen &= self.rule(query_position, key_position)
+        return keys, values, seen[:, None]
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], seen: Tensor | None) -> Tensor:
+    """Softmax attention under a mask (B, 1, Q, S); query head i reads KV head serving[i]."""
+    group = len(serving) // k.shape[1]
+    grouped = list(serving) == [i // group for i in range(len(serving))]
+    if not grouped:
+        k, v = k[:, list(serving)], v[:, list(serving)]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped and group > 1)

@@ -1,0 +1,1 @@
+"""The papers: experiment files, the runs behind their tables, analytic columns, benchmarks and claims."""

@@ -1,0 +1,166 @@
+"""Columns that need no training: numbers computed from shapes, plans and maps."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from hybridlab.accounting.flops import CONVENTIONS, flops
+from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
+from hybridlab.accounting.schedule_cost import training_flops
+from hybridlab.config.loading import Layer, preset_names
+from hybridlab.config.resolve import resolve
+from hybridlab.config.shape import Shape
+from hybridlab.config.types import Strict
+from hybridlab.errors import UserError
+from hybridlab.papers.calls import Function, called, one_of
+from hybridlab.plan.from_config import plan_of
+from hybridlab.registry import Registry
+
+SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
+ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
+ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
+FieldName = Annotated[str, one_of("field of a shape", lambda: Shape.model_fields)]
+
+Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
+ANALYTIC: Registry[Function] = Registry("analytic function")
+
+
+def analytic(function: Analytic) -> Analytic:
+    """Register a function under its own name, for `compute: {function: NAME, …}` in a column."""
+    ANALYTIC.add(function.__name__, Function.of(function))
+    return function
+
+
+class Variant(Strict):
+    """An architecture with changes of its configuration."""
+
+    arch: ArchName
+    config: dict[str, Any] | None = None
+
+
+@analytic
+def training_flops_per_step(
+    size: SizeName,
+    arch: ArchName,
+    convention: ConventionName,
+    seq_len: int,
+    batch: int,
+    config: dict[str, Any] | None = None,
+) -> float:
+    """FLOPs of one optimizer step of `batch` sequences."""
+    return flops(arch, seq_len, convention, size=size, **(config or {})).training * batch
+
+
+@analytic
+def reduction_percent(
+    before: Variant, after: Variant, size: SizeName, convention: ConventionName, seq_len: int, batch: int
+) -> float:
+    """The reduction of the training FLOPs from `before` to `after`, in percent."""
+    first, second = (
+        training_flops_per_step(size, variant.arch, convention, seq_len, batch, variant.config)
+        for variant in (before, after)
+    )
+    return 100 * (1 - second / first)
+
+
+@analytic
+def training_flops_of_run(
+    size: SizeName, arch: ArchName, convention: ConventionName, config: dict[str, Any] | None = None
+) -> float:
+    """FLOPs of a whole run with the size's own settings, summed over the stages of a plan that grows."""
+    return training_flops(resolve(arch, size, layers=[Layer(config or {})]), convention)
+
+
+@analytic
+def overhead_percent(
+    size: SizeName, arch: ArchName, convention: ConventionName, config: dict[str, Any] | None = None
+) -> float:
+    """The additional FLOPs of a whole run over those of the vanilla run of its size, in percent."""
+    extra = training_flops_of_run(size, arch, convention, config) / training_flops_of_run(size, "vanilla", convention)
+    return 100 * (extra - 1)
+
+
+@analytic
+def printed_parameters(
+    size: SizeName, arch: ArchName, config: dict[str, Any] | None = None, embedding: bool = True
+) -> float:
+    """Parameters as SpiralFormer's table 1 counts them (CONVENTIONS.md): blocks with norms and biases, scorers and
+    allocators at full resolution too; with embedding, both embedding tables and two d × d matrices that the text does
+    not mention."""
+    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    shape, plan = resolved.shape, plan_of(resolved)
+    count = count_parameters(shape)
+    loops = sum(recurrence_parameters(loop, shape.width, printed=True) for loop in plan.loops.values())
+    inner = count.block_matrices + count.norms_and_biases + loops
+    return inner + (count.embedding + count.head + 2 * shape.width**2 if embedding else 0)
+
+
+@analytic
+def model_parameters(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+    """Parameters of the model in this package."""
+    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    return count_parameters(resolved.shape, plan_of(resolved)).total
+
+
+@analytic
+def prefill_flops(
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+) -> float:
+    """Forward FLOPs of one sequence."""
+    return flops(arch, seq_len, convention, size=size, **(config or {})).forward
+
+
+@analytic
+def prefill_ratio(
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+) -> float:
+    """Forward FLOPs of an architecture relative to the vanilla stack of its size and changed shape."""
+    shape = {"shape": config["shape"]} if config and "shape" in config else None
+    base = prefill_flops(size, "vanilla", convention, seq_len, shape)
+    return prefill_flops(size, arch, convention, seq_len, config) / base
+
+
+@analytic
+def block_parameters(size: SizeName) -> float:
+    """Parameters as SGT's table 8 counts them: projections and MLP matrices, input embedding and head, without norms
+    and biases."""
+    count = count_parameters(resolve("vanilla", size).shape)
+    return count.block_matrices + count.embedding + count.head
+
+
+@analytic
+def total_parameters(size: SizeName, arch: ArchName = "vanilla") -> float:
+    """All parameters of a shape, without those of loops."""
+    return count_parameters(resolve(arch, size).shape).total
+
+
+@analytic
+def shape_field(size: SizeName, field: FieldName) -> float:
+    """A number of a size preset's shape."""
+    return getattr(resolve("vanilla", size).shape, field)
+
+
+@analytic
+def code_path(path: str) -> str:
+    """A dotted name of code in this package, without `hybridlab.`; UserError if it does not exist."""
+    names = path.split(".")
+    for cut in range(len(names) - 1, 0, -1):
+        try:
+            module = importlib.import_module(".".join(names[:cut]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            functools.reduce(getattr, names[cut:], module)
+            return path.removeprefix("hybridlab.")
+        except AttributeError:
+            break
+    raise UserError(f"code_path: {path} does not exist; write the dotted name of a module, class or function")
+
+
+def compute(call: dict[str, Any], given: dict[str, Any]) -> float | str:
+    """The result of `{function: NAME, argument: value, …}`; arguments that the row gives replace those of the call."""
+    function, arguments = called(ANALYTIC, "function", Layer({**call, **given}))
+    return function.run(**arguments)

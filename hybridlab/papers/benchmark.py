@@ -1,0 +1,191 @@
+"""Speed of several architectures: generation with the cache, forward passes, training steps; with ratios and errors.
+
+Weights are random, since speed does not depend on them. Every round runs every architecture once, and the order rotates
+from round to round, so that a machine which slows down affects all of them; ratios are computed round by round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import resolve
+from hybridlab.models.cache import KVCache
+from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.taps import Taps
+from hybridlab.papers.experiment import Benchmark, BenchmarkModel, Experiment, benchmark_hash
+from hybridlab.plan.forecast import final_structure
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.visit import Place, Visit
+from hybridlab.runs.record import BenchmarkRecord, Speed, record_path, write_record
+from hybridlab.statistics import Measurement, paired_ratio
+from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
+
+
+def run_benchmark(
+    experiment: Experiment, scale: str, results_dir: Path, say: Callable[[str], None]
+) -> BenchmarkRecord | None:
+    """Measure, and write the record; None if there is no benchmark, or its record exists already."""
+    spec = experiment.benchmark
+    if spec is None:
+        return None
+    digest = benchmark_hash(experiment, scale)
+    path = record_path(f"benchmark-{digest}", results_dir)
+    if path.is_file():
+        say(f"{experiment.id}: already measured ({path})")
+        return None
+    device = pick_device("auto")
+    results = {
+        group: _measure_size(spec, size, device, partial(_say_of, say, f"{experiment.id}, {group}"))
+        for group, size in spec.sizes[scale].items()
+    }
+    record = BenchmarkRecord(
+        status="finished",
+        hash=digest,
+        benchmark=spec.model_dump(mode="json"),
+        git=git_revision(),
+        libraries=library_versions(),
+        machine=describe_machine(device),
+        dtype="bf16",
+        results=results,
+    )
+    write_record(record, path)
+    return record
+
+
+def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
+    say(f"{name}: {text}")
+
+
+def _measure_size(
+    spec: Benchmark, size: str, device: torch.device, say: Callable[[str], None]
+) -> dict[str, dict[str, dict[str, Speed]]]:
+    """model → batch → part → speed, with its ratio to the first model."""
+    models = {name: _model(choice, size, device) for name, choice in spec.models.items()}
+    names, measure = list(models), _MEASURES[spec.kind]
+    speeds: dict[str, dict[str, dict[str, Speed]]] = {name: {} for name in names}
+    for batch in spec.batches:
+        seconds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+        for model in models.values():
+            measure(model, batch, spec.prompt, min(4, spec.new_tokens))
+        for number in range(spec.rounds):
+            rotated = names[number % len(names) :] + names[: number % len(names)]
+            for name in rotated:
+                seconds[name].append(measure(models[name], batch, spec.prompt, spec.new_tokens))
+            say(f"batch {batch}, round {number + 1} of {spec.rounds}")
+        tokens = {"prefill": spec.prompt, "passes": spec.prompt, "decode": spec.new_tokens}
+        for name in names:
+            first = seconds[names[0]]
+            speeds[name][str(batch)] = {
+                # A part that the first model lacks is compared with the whole token of the same model.
+                part: speed(
+                    [s[part] for s in seconds[name]],
+                    [s[part] for s in first] if part in first[0] else [s["token"] for s in seconds[name]],
+                    batch * tokens.get(part, 1),
+                )
+                for part in seconds[name][0]
+            }
+    return speeds
+
+
+def _model(choice: BenchmarkModel, size: str, device: torch.device) -> Decoder:
+    config = resolve(choice.arch, size, layers=[Layer(choice.config)])
+    model = Decoder(final_structure(config))
+    draw_weights(model, 0)
+    return model.to(device, torch.bfloat16).eval()
+
+
+def _decoding(model: Decoder, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:
+    """Seconds for the prompt, and for the greedy tokens that follow it."""
+    device = next(model.parameters()).device
+    cache = KVCache(model.structure, batch, prompt + new_tokens)
+    with torch.inference_mode():
+        started = _now(device)
+        picked = model(_tokens(model, batch, prompt), cache=cache).logits[:, -1:].argmax(-1)
+        filled = _now(device)
+        for _ in range(new_tokens):
+            picked = model(picked, cache=cache).logits[:, -1:].argmax(-1)
+        return {"prefill": filled - started, "decode": _now(device) - filled}
+
+
+def _recursion(model: Decoder, batch: int, length: int, new_tokens: int) -> dict[str, float]:
+    """Seconds for a forward pass (prefill), for a forward and a backward pass (passes), and for one token, with (token)
+    and without (critical) the loop bodies over chunks. With updates that arrive a chunk later (`shift: parallel`) such
+    a body is not needed before the next token and may run in the background, so `critical` is the latency of a token
+    (SpiralFormer, appendix E)."""
+    device, tokens = next(model.parameters()).device, _tokens(model, batch, length)
+    with torch.inference_mode():
+        started = _now(device)
+        model(tokens)
+        prefill = _now(device) - started
+    started = _now(device)
+    logits = model(tokens).logits
+    F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
+    passes = _now(device) - started
+    model.zero_grad(set_to_none=True)
+    chunked = any(g > 1 for loop in model.plan.loops.values() for g in loop.chunks)
+    cache, bodies = KVCache(model.structure, batch, length + new_tokens), _TimedBodies(model.plan, device)
+    with torch.inference_mode():
+        picked = model(tokens, cache=cache).logits[:, -1:].argmax(-1)
+        started = _now(device)
+        for _ in range(new_tokens):
+            picked = model(picked, cache=cache, taps=bodies if chunked else None).logits[:, -1:].argmax(-1)
+        token = (_now(device) - started) / new_tokens
+    seconds = {"prefill": prefill, "passes": passes, "token": token}
+    return seconds | ({"critical": token - bodies.seconds / new_tokens} if chunked else {})
+
+
+class _TimedBodies(Taps):
+    """Sums the time of the visits in loop bodies over chunks."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self.device, self.seconds = device, 0.0
+        self.chunked = {(i, t) for i, loop in plan.loops.items() for t, g in enumerate(loop.chunks) if g > 1}
+
+    def run_visit(
+        self, place: Place, x: torch.Tensor, visit: Visit, run: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        if place[:2] not in self.chunked:
+            return run(x)
+        started = _now(self.device)
+        out = run(x)
+        self.seconds += _now(self.device) - started
+        return out
+
+
+_MEASURES = {"decoding": _decoding, "recursion": _recursion}
+
+
+def _tokens(model: Decoder, batch: int, length: int) -> torch.Tensor:
+    """Random tokens (B, S), the same for every model of a size."""
+    tokens = torch.randint(model.shape.vocab, (batch, length), generator=torch.Generator().manual_seed(0))
+    return tokens.to(next(model.parameters()).device)
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def speed(seconds: list[float], first: list[float], tokens: int) -> Speed:
+    """Median tokens per second; the ratios of speeds and of times to the first model, with standard errors."""
+
+    def rounded(ratio: Measurement) -> Measurement:
+        value, stderr = (None if x is None else round(x, 4) for x in (ratio.value, ratio.stderr))
+        return Measurement(value=value, stderr=stderr, n=ratio.n)
+
+    median = round(tokens / statistics.median(seconds), 2)
+    return Speed(
+        tokens_per_second=Measurement(value=median, n=len(seconds)),
+        ratio=rounded(paired_ratio(first, seconds)),
+        time_ratio=rounded(paired_ratio(seconds, first)),
+        seconds=[round(value, 5) for value in seconds],
+    )

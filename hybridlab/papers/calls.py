@@ -1,0 +1,120 @@
+"""Functions that an experiment file calls by name: `test: {kind: printed_gain, row: A, …}`, `compute: {function: …}`.
+
+The arguments are read from the function's signature, so mistakes are reported when the file is loaded. A type can say
+what a text refers to: `RowName` is the short name of a row of the experiment, `CellName` one of its cells.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import AfterValidator, create_model
+
+from hybridlab.config.loading import KeyPath, Layer, check
+from hybridlab.config.types import Strict
+from hybridlab.errors import UserError
+from hybridlab.registry import Registry, nearest
+
+
+@dataclass(frozen=True)
+class Refers:
+    """Marks a text as a name. to: the kind of thing it names. of: the argument with the id of another experiment that
+    must have it."""
+
+    to: str
+    of: str | None = None
+
+
+RowName = Annotated[str, Refers("row")]
+"""The short name of a row."""
+ColumnName = Annotated[str, Refers("column")]
+CellName = Annotated[str, Refers("cell")]
+ModelName = Annotated[str, Refers("model")]
+"""A model of the experiment's benchmark."""
+ExperimentName = Annotated[str, Refers("experiment")]
+MetricPath = Annotated[str, Refers("metric")]
+"""A dotted path into a record."""
+
+
+def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:
+    """Marks a text as one of the names in `known`, which do not depend on the experiment."""
+
+    def check_name(name: str) -> str:
+        if name not in (names := list(known())):
+            raise ValueError(f"{name!r} is not a {what}; {nearest(name, names)}")
+        return name
+
+    return AfterValidator(check_name)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function with the model of its arguments. hints: argument → annotated type."""
+
+    run: Callable[..., Any]
+    hints: dict[str, Any]
+    arguments: type[Strict]
+
+    @classmethod
+    def of(cls, run: Callable[..., Any], skip: int = 0) -> Function:
+        """skip: the number of leading parameters that the file does not write."""
+        hints = get_type_hints(run, include_extras=True)
+        fields: dict[str, Any] = {
+            name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+            for name, parameter in list(inspect.signature(run).parameters.items())[skip:]
+        }
+        model = create_model(run.__name__, __base__=Strict, **fields)
+        return cls(run, {name: hint for name, (hint, _) in fields.items()}, model)
+
+    def references(self, values: dict[str, Any]) -> Iterator[tuple[KeyPath, Refers, str]]:
+        """(path in the arguments, what it refers to, name) of every name in the arguments."""
+        for argument, hint in self.hints.items():
+            yield from _references(hint, values.get(argument), (argument,))
+
+
+def _references(hint: Any, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Refers, str]]:
+    if get_origin(hint) in (Union, types.UnionType):
+        for part in get_args(hint):
+            yield from _references(part, value, path)
+    elif isinstance(value, str):
+        yield from ((path, mark, value) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Refers))
+    elif isinstance(value, list | tuple):
+        inner = [part for part in get_args(hint) if part is not Ellipsis]
+        for index, item in enumerate(value):
+            # A tuple has a type for each index, a list one for all.
+            yield from _references(inner[index % len(inner)] if inner else Any, item, (*path, index))
+
+
+CLAIM_KINDS: Registry[Function] = Registry("claim kind", loads="hybridlab.papers.claims")
+"""The values of `test.kind` of a claim; see papers/claims/kinds.py."""
+
+
+def called(registry: Registry[Function], key: str, layer: Layer) -> tuple[Function, dict[str, Any]]:
+    """The function that a file names at `key`, and its checked arguments; a UserError begins with file and line."""
+    values = dict(layer.values)
+    name = values.pop(key, None)
+    if not isinstance(name, str):
+        known = ", ".join(registry.names())
+        raise UserError(f"{_at(layer, (key,))}{registry.what}: write `{key}: NAME`; known: {known}")
+    try:
+        function = registry.get(name)
+    except UserError as error:
+        raise UserError(f"{_at(layer, (key,))}{error}") from None
+    for argument in values:
+        if argument not in function.hints:
+            hint = nearest(argument, list(function.hints), None if function.hints else "it takes none")
+            raise UserError(f"{_at(layer, (argument,))}{registry.what} {name} takes no argument {argument!r}; {hint}")
+    for argument, field in function.arguments.model_fields.items():
+        if field.is_required() and argument not in values:
+            raise UserError(f"{_at(layer, (key,))}{registry.what} {name} needs the argument {argument!r}")
+    arguments = check(function.arguments, Layer(values, layer.origins))
+    return function, {argument: getattr(arguments, argument) for argument in function.hints}
+
+
+def _at(layer: Layer, path: KeyPath) -> str:
+    origin = layer.origin(path)
+    return f"{origin}: " if origin else ""

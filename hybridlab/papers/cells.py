@@ -1,0 +1,92 @@
+"""From the cells of an experiment to the configurations of their runs, parents before children."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybridlab.config.loading import KeyPath, Layer
+from hybridlab.config.resolve import data_layer, resolve, run_hash
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
+from hybridlab.papers.experiment import CELL, Experiment
+from hybridlab.registry import nearest
+from hybridlab.runs.budget import within_budget
+from hybridlab.runs.continuation import after
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """The run of a cell at one scale and seed, its configuration and the hash of that."""
+
+    cell: str
+    config: RunConfig
+    hash: str
+
+
+def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, RunConfig]:
+    """The configuration of every needed cell at a scale and seed, parents before children."""
+    return {run.cell: run.config for run in cell_runs(experiment, scale, seed)}
+
+
+def cell_runs(experiment: Experiment, scale: str, seed: int) -> Iterator[CellRun]:
+    """The run of every needed cell, parents before children. Each is made only when it is asked for."""
+    made: dict[str, CellRun] = {}
+
+    def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
+        """The runs that are not made yet, of a cell's parents and of the cell itself."""
+        if name in children:
+            raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
+        if name in made:
+            return
+        for parent in experiment.cells[name].parents:
+            yield from make(parent, (*children, name))
+        config = _cell_config(experiment, scale, seed, name, made)
+        made[name] = CellRun(name, config, run_hash(config))
+        yield made[name]
+
+    for name in experiment.needed_cells(scale):
+        yield from make(name, ())
+
+
+def _cell_config(experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun]) -> RunConfig:
+    """The configuration of one cell. made: the runs of its parents, by cell."""
+    spec, cell = experiment.at(scale), experiment.cells[name]
+    size = spec.size_of(cell)
+    if size is None:
+        line = experiment.at_line(("cells", name, "group"))
+        raise UserError(f"{line}{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}")
+    if cell.phase not in spec.phases:
+        line = experiment.at_line(("cells", name, "phase"))
+        hint = nearest(cell.phase, list(spec.phases))
+        raise UserError(f"{line}{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}; {hint}")
+    inherited: dict[str, Any] = {}
+    if cell.start is not None:
+        inherited["init"] = {"run": made[cell.start].hash}
+    if cell.masks is not None:
+        inherited["map"] = {"kind": "learned", "run": made[cell.masks].hash}
+        inherited["controller"] = None
+    own = _with_texts(cell.config, {CELL + parent: made[parent].hash for parent in cell.parents})
+    here: KeyPath = ("scales", scale)
+    origins: dict[KeyPath, str] = {(): f"{experiment.id}, cell {name}"}
+    # A cell's own settings must take effect; those that it shares with other cells are used where they fit.
+    layers = [
+        replace(data_layer(spec.data), origins=origins),
+        experiment.part((*here, "config"), spec.config),
+        experiment.part((*here, "phases", cell.phase), spec.phases[cell.phase]),
+        Layer(inherited, origins),
+        replace(experiment.part(("cells", name, "config"), own), asked=True),
+        replace(experiment.part((*here, "overrides", name), spec.overrides.get(name, {})), asked=True),
+        Layer({"training": {"seed": seed}}, origins),
+    ]
+    config = within_budget(resolve(cell.arch, size, layers=layers))
+    return config if cell.start is None else after(made[cell.start].config.training, config)
+
+
+def _with_texts(values: Any, replaced: dict[str, str]) -> Any:
+    if isinstance(values, dict):
+        return {key: _with_texts(inner, replaced) for key, inner in values.items()}
+    if isinstance(values, list):
+        return [_with_texts(inner, replaced) for inner in values]
+    return replaced.get(values, values) if isinstance(values, str) else values

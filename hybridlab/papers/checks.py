@@ -1,0 +1,209 @@
+"""Checks of the names in an experiment file when it is loaded: the experiment must have each of them.
+
+The error is one sentence with file and line, and the nearest known name.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from hybridlab.config import resolve
+from hybridlab.config.loading import KeyPath, Layer
+from hybridlab.errors import UserError
+from hybridlab.papers.analytic import ANALYTIC
+from hybridlab.papers.calls import CLAIM_KINDS, called
+from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.registry import nearest
+from hybridlab.runs.record import BenchmarkRecord, Record
+
+Named = tuple[KeyPath, str, str]
+"""The path of a name in the file, the kind of thing that it names, and the name."""
+
+
+def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Experiment]) -> None:
+    """UserError for a name that the experiment does not have, and for a call that does not fit its function.
+
+    read: loads another experiment by its id, without checks.
+    """
+    names = Names(experiment, read)
+    for path, what, name in [
+        *_rows(experiment),
+        *_columns(experiment, layer),
+        *_panels(experiment),
+        *_cells(experiment),
+    ]:
+        names.check(path, what, name, layer)
+    parts = _by_entry(layer)
+    for i, claim in enumerate(experiment.claims):
+        call = Layer(claim.test, _below(parts.get(("claims", i), {}), "test"))
+        kind, arguments = called(CLAIM_KINDS, "kind", call)
+        for path, refers, name in kind.references(arguments):
+            elsewhere = arguments[refers.of] if refers.of else None
+            names.check(path, refers.to, name, call, elsewhere)
+    for i, column in enumerate(experiment.columns):
+        for j, row in enumerate(experiment.rows if column.compute else []):
+            origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
+            called(ANALYTIC, "function", Layer({**(column.compute or {}), **row.given}, origins))
+
+
+def check_settings(experiment: Experiment, layer: Layer) -> None:
+    """UserError for an unknown setting of any cell, row, scale or benchmark model, also of those that are not needed
+    here: an experiment file shares its cells with others."""
+    for path, values in _settings(experiment):
+        resolve.check_names(layer.part(path, values))
+    for name, spec in experiment.scales.items():
+        groups = {cell.group for cell in experiment.cells.values() if cell.group}
+        sizes = spec.size if isinstance(spec.size, dict) else {}
+        names = [("overrides", cell, "cell", list(experiment.cells)) for cell in spec.overrides]
+        names += [("size", group, "group of cells", sorted(groups)) for group in sizes]
+        for key, written, what, known in names:
+            if written not in known:
+                origin = layer.origin(("scales", name, key, written))
+                raise UserError(f"{origin}: {experiment.id} has no {what} {written!r}; {nearest(written, known)}")
+
+
+def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
+    """Path and values of every part of the file that is a part of a run's configuration."""
+    for name, cell in experiment.cells.items():
+        yield ("cells", name, "config"), cell.config
+    for name, spec in experiment.scales.items():
+        yield ("scales", name, "config"), spec.config
+        for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
+            for key, values in settings.items():
+                yield ("scales", name, part, key), values
+    for i, row in enumerate(experiment.rows):
+        yield ("rows", i, "given", "config"), row.given.get("config", {})
+    for i, column in enumerate(experiment.columns):
+        yield ("columns", i, "compute", "config"), (column.compute or {}).get("config", {})
+    for name, model in (experiment.benchmark.models if experiment.benchmark else {}).items():
+        yield ("benchmark", "models", name, "config"), model.config
+
+
+class Names:
+    """The rows, columns, panels, models and cells of an experiment, which its file can name."""
+
+    def __init__(self, experiment: Experiment, read: Callable[[str], Experiment]) -> None:
+        self.experiment, self.read = experiment, read
+        self.others: dict[str, Names] = {}
+
+    def check(self, path: KeyPath, what: str, name: str, layer: Layer, elsewhere: str | None = None) -> None:
+        """elsewhere: the id of the experiment that must have it, if it is another one."""
+        origin = layer.origin(path)
+        try:
+            owner = self if elsewhere is None else self._other(elsewhere)
+            problem = owner.problem(what, name)
+        except UserError as error:
+            problem = str(error)
+        if problem:
+            raise UserError(f"{origin}: {problem}" if origin else problem)
+
+    def problem(self, what: str, name: str) -> str | None:
+        """What is wrong with a name; None if the experiment has it."""
+        if what == "metric":
+            return metric_problem(name, BenchmarkRecord if self.experiment.benchmark else Record)
+        if what == "experiment":
+            self._other(name)
+            return None
+        known = self._known(what)
+        if name in known:
+            return None
+        return f"{self.experiment.id} has no {what} {name!r}; {nearest(name, known, None if known else 'it has none')}"
+
+    def _known(self, what: str) -> list[str]:
+        experiment = self.experiment
+        if what == "row":
+            return [row.short for row in experiment.rows]
+        if what == "column":
+            return [column.name for column in experiment.columns]
+        if what == "panel":
+            return list(experiment.panels)
+        if what == "model":
+            return list(experiment.benchmark.models) if experiment.benchmark else []
+        return list(experiment.cells)
+
+    def _other(self, identifier: str) -> Names:
+        if identifier == self.experiment.id:
+            return self
+        if identifier not in self.others:
+            self.others[identifier] = Names(self.read(identifier), self.read)
+        return self.others[identifier]
+
+
+def _rows(experiment: Experiment) -> Iterator[Named]:
+    for i, row in enumerate(experiment.rows):
+        measured = experiment.benchmark is not None and row.cell == BENCHMARK
+        if row.cell is not None and not measured:
+            yield ("rows", i, "cell"), "cell", row.cell
+        for name in row.paper:
+            yield ("rows", i, "paper", name), "column", name
+    if experiment.reference is not None:
+        yield ("reference",), "row", experiment.reference
+
+
+def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
+    for i, column in enumerate(experiment.columns):
+        yield ("columns", i, "panel"), "panel", column.panel
+        path = ("columns", i, "metric")
+        for row in experiment.rows if column.metric else []:
+            try:
+                yield path, "metric", column.metric_of(row)
+            except UserError as error:
+                raise UserError(f"{layer.origin(path)}: {error}") from None
+
+
+def _panels(experiment: Experiment) -> Iterator[Named]:
+    for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
+        for j, series in enumerate(panel.series):
+            for k, name in enumerate(series.named):
+                key: KeyPath = ("cells", k) if series.cells else ("cell",)
+                yield ("plot", "panels", i, "series", j, *key), "cell", name
+
+
+def _cells(experiment: Experiment) -> Iterator[Named]:
+    for name, cell in experiment.cells.items():
+        for other in cell.parents:
+            key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
+            yield ("cells", name, key), "cell", other
+
+
+def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:
+    """The origins of values below each entry of the file's lists, such as (claims, 3), from one pass over all."""
+    parts: dict[KeyPath, dict[KeyPath, str]] = {}
+    for path, origin in layer.origins.items():
+        parts.setdefault(path[:2], {})[path[2:]] = origin
+    return parts
+
+
+def _below(origins: dict[KeyPath, str], key: str) -> dict[KeyPath, str]:
+    """The origins of the values under a key, by their path below it."""
+    return {path[1:]: origin for path, origin in origins.items() if path[:1] == (key,)}
+
+
+# ---- dotted paths into a record ----
+
+
+def metric_problem(path: str, root: type[BaseModel]) -> str | None:
+    """What is wrong with a dotted path into a record, judged by its types; None if nothing is."""
+    here: Any = root
+    for part in path.split("."):
+        here = _not_none(here)
+        if get_origin(here) is dict:
+            here = get_args(here)[1]
+        elif isinstance(here, type) and issubclass(here, BaseModel):
+            known = list(here.model_fields)
+            if part not in known and not isinstance(getattr(here, part, None), property):
+                return f"{path}: a record has no {part!r} there; {nearest(part, known)}"
+            here = here.model_fields[part].annotation if part in known else Any
+        elif here is not Any:
+            return f"{path}: {path[: path.index(part) - 1]} has no parts"
+    return None
+
+
+def _not_none(annotation: Any) -> Any:
+    """X for `X | None`."""
+    inner = [part for part in get_args(annotation) if part is not type(None)]
+    return inner[0] if get_origin(annotation) in (Union, types.UnionType) and len(inner) == 1 else annotation

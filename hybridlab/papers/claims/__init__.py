@@ -1,0 +1,10 @@
+"""Tests of the papers' claims: one file for each paper, and files with the tests that several papers share.
+
+Importing this package imports every module in it, which registers the claim kinds that they define.
+"""
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,201 @@
+"""Attention kinds: how one head mixes tokens. A kind is one object that defines its name, letter, colour, window, cost,
+cache slot and kernel; other code does not depend on which kind it has.
+
+This file does not import torch: a kind computes with the heads that are passed to it (models/attention.py) and
+describes its slot in the cache (models/cache.py). A new kind is one file:
+
+    @register_kind
+    @dataclass(frozen=True)
+    class Sinks(AttentionKind):
+        \"\"\"The first tokens and the last `width`.\"\"\"
+        name, letter, colour = "sinks", "s", "#009E73"
+        width: int
+        ...
+
+A configuration uses it with `map: {kind: uniform, attention: {kind: sinks, width: 8}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from hybridlab.errors import UserError
+from hybridlab.registry import Registry
+
+
+class Counting(Protocol):
+    """The part of a FLOPs convention (accounting/flops.py) that a kind uses."""
+
+    def keys(self, length: int, window: int | None) -> float:
+        """Keys counted per query, in a softmax over the last `window` keys (None: all) of `length`."""
+        ...
+
+
+class KindHeads(Protocol):
+    """The heads of one kind in one visit (`HeadGroup` in models/attention.py); tensors are Any here, without torch."""
+
+    @property
+    def gate(self) -> Any:
+        """(K,), what a controller passes to the heads of kinds that are being learned; None without one."""
+        ...
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        ...
+
+    def softmax(self, window: int | None, rule: Any = None) -> Any:
+        """Softmax attention over the last `window` keys (None: all) by the chosen kernel, as `Attended`."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """How a head mixes tokens. By default one softmax over the last `window` keys (None: all of them).
+
+    name: in JSON and on the command line. letter and colour: in drawings.
+    """
+
+    name: ClassVar[str]
+    letter: ClassVar[str]
+    colour: ClassVar[str]
+
+    @property
+    def window(self) -> int | None:
+        """Number of keys that a query sees, its own included; None for all."""
+        return None
+
+    @property
+    def mask(self) -> int | None:
+        """ConSA's mask: 1 for a head that sees all tokens, 0 for a window, None while it is being learned."""
+        return 1 if self.window is None else 0
+
+    @property
+    def softmaxes(self) -> tuple[int | None, ...]:
+        """The window of every softmax that it computes. Each is counted in the cost and run by a kernel."""
+        return (self.window,)
+
+    def keys(self, length: int, counting: Counting) -> float:
+        """Keys counted per query in a sequence of `length` tokens; times 4 · head width (q·k and weights·v) = FLOPs."""
+        return sum(counting.keys(length, window) for window in self.softmaxes)
+
+    def cached(self, positions: int) -> int:
+        """Number of positions whose keys and values the cache slot keeps after `positions` tokens."""
+        return positions if self.window is None else min(self.window, positions)
+
+    def attend(self, heads: KindHeads) -> Any:
+        """The attention of the heads of this kind; `heads.softmax(window, rule)` runs the chosen kernel."""
+        return heads.softmax(self.window)
+
+    def slot(self, standard: Callable[..., Any]) -> Any:
+        """The cache slot for decoding. `standard(window)` keeps keys and values of the last `window` positions;
+        `standard(window, rule)` also hides from a query the keys that the rule excludes."""
+        return standard(self.window)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.name, **asdict(self)}
+
+    def __str__(self) -> str:
+        return self.name if self.window is None else f"{self.name}({self.window})"
+
+
+ATTENTION_KINDS: Registry[type[AttentionKind]] = Registry("attention kind")
+Kind = TypeVar("Kind", bound=type[AttentionKind])
+
+
+def register_kind(kind: Kind) -> Kind:
+    """Register a kind. Use it as a decorator of a frozen dataclass; UserError if its name or letter is taken."""
+    for other in ATTENTION_KINDS.items.values():
+        if other.letter == kind.letter and other.name != kind.name:
+            raise UserError(
+                f"attention kind {kind.name!r}: the letter {kind.letter!r} belongs to {other.name!r}; choose another"
+            )
+    ATTENTION_KINDS.add(kind.name, kind)
+    return kind
+
+
+def kind_from_json(data: dict[str, Any]) -> AttentionKind:
+    """A kind from {"kind": NAME, and its fields}; UserError if the fields do not fit."""
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    kind = ATTENTION_KINDS.get(str(data.get("kind")))
+    try:
+        return kind(**fields)
+    except TypeError:
+        wanted = ", ".join(field.name for field in dataclass_fields(kind)) or "no settings"
+        raise UserError(f"attention kind {kind.name}: it takes {wanted}, not {', '.join(fields) or 'none'}") from None
+
+
+def check_width(width: int) -> None:
+    """Raise UserError for a window that is not a whole number of 1 or more."""
+    if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width < 2**31:
+        raise UserError(
+            f"window {width!r}: a window counts the query itself, so it must be a whole number of 1 or more"
+        )
+
+
+@register_kind
+@dataclass(frozen=True)
+class Full(AttentionKind):
+    """Every earlier token and the token itself."""
+
+    name, letter, colour = "full", "F", "#D55E00"
+
+
+@register_kind
+@dataclass(frozen=True)
+class Window(AttentionKind):
+    """The last `width` tokens, the token itself included: keys i − width + 1 … i."""
+
+    name, letter, colour = "window", "w", "#56B4E9"
+    width: int
+
+    def __post_init__(self) -> None:
+        check_width(self.width)
+
+    @property
+    def window(self) -> int:
+        return self.width
+
+
+@register_kind
+@dataclass(frozen=True)
+class Mixed(AttentionKind):
+    """z · full + (1 − z) · window, where z is a tensor from a controller; both kernels run (ConSA, Eq. 3)."""
+
+    name, letter, colour = "mixed", "m", "#CC79A7"
+    width: int
+
+    def __post_init__(self) -> None:
+        check_width(self.width)
+
+    @property
+    def window(self) -> int:
+        return self.width
+
+    @property
+    def mask(self) -> None:
+        return None
+
+    @property
+    def softmaxes(self) -> tuple[int | None, ...]:
+        return (None, self.width)
+
+    def cached(self, positions: int) -> int:
+        return positions
+
+    def attend(self, heads: KindHeads) -> Any:
+        if heads.gate is None:
+            raise ValueError("mixed heads need their gate z, which a controller passes to the forward pass")
+        full, window = heads.softmax(None), heads.softmax(self.width)
+        z = heads.gate.repeat_interleave(heads.group).view(1, -1, 1, 1)
+        weights = None
+        if full.weights is not None and window.weights is not None:
+            weights = z * full.weights + (1 - z) * window.weights
+        z = z.to(full.out.dtype)
+        return replace(full, out=z * full.out + (1 - z) * window.out, weights=weights)
+
+    def slot(self, standard: Callable[..., Any]) -> Any:
+        raise UserError("cache: mixed heads are still being learned; generate text after learn-masks is done")

@@ -1,0 +1,76 @@
+"""The parts that tables and figures share, as data and on their pages: provenance, claims, caption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hybridlab.errors import UserError
+from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.papers.records import Records
+from hybridlab.runs.record import BenchmarkRecord
+
+OUTCOMES = {True: "holds", False: "fails", None: "open"}
+
+
+@contextmanager
+def named_in_errors(experiment: Experiment) -> Iterator[None]:
+    """For mistakes in a file that only show when records are read: the error begins with the experiment's id."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{experiment.id}: {error}") from None
+
+
+def entry_data(
+    experiment: Experiment, scale: str, records: Records, benchmark: BenchmarkRecord | None, content: dict[str, Any]
+) -> dict[str, Any]:
+    """A table or figure as data. content: its rows, or its panels. machine: the one for the runs, None if nothing is
+    run. runs: cell → seed → hash of the run."""
+    claims = []
+    for claim in experiment.claims:
+        verdict = judge(claim, experiment, records, benchmark)
+        claims.append(
+            {"text": claim.text, "source": claim.source, "holds": verdict.holds, "evidence": verdict.evidence}
+        )
+    machine = experiment.machine(scale)
+    runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
+    if benchmark is not None:
+        machine = f"{machine}; measured on {benchmark.machine['name']} ({benchmark.machine['device']})"
+        runs[BENCHMARK] = {"0": benchmark.hash}
+    return {
+        "id": experiment.id,
+        "title": experiment.title,
+        "source": experiment.source,
+        "scale": scale,
+        "machine": machine,
+        "seeds": experiment.scales[scale].seeds if scale in experiment.scales else [],
+        **content,
+        "claims": claims,
+        "notes": experiment.notes,
+        "runs": runs,
+    }
+
+
+def claims_table(claims: list[dict[str, Any]]) -> list[str]:
+    """The claims as lines of Markdown, under a heading; an empty list if there are none."""
+    if not claims:
+        return []
+    rows = [
+        f"| {claim['text']} | {claim['source']} | {OUTCOMES[claim['holds']]} | {claim['evidence'].replace('|', '/')} |"
+        for claim in claims
+    ]
+    return ["## Claims", "", "| claim | place | here | evidence |", "| --- | --- | --- | --- |", *rows]
+
+
+def caption(data: dict[str, Any]) -> str:
+    """The source of the numbers in one or two sentences."""
+    if data["machine"] is None:
+        classes = {cell["class"] for row in data.get("rows", []) for cell in row["cells"].values()}
+        origin = "The paper's own words" if classes == {"transcribed"} else "Computed from shapes alone"
+        return f"{data['source']}. {origin}; the same at every scale."
+    num_seeds = len(data["seeds"])
+    seeds = f"; {num_seeds} seed{'s' * (num_seeds != 1)}" if num_seeds else ""
+    return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}."

@@ -1,0 +1,74 @@
+"""The tokens of each stage of training as bars; for a run with learned masks, the keys that the masks leave visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.papers.experiment import Plot
+from hybridlab.registry import FIGURE_KINDS
+from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run
+from hybridlab.reporting.grids import mask_lines, name_colours, two_colours
+from hybridlab.reporting.style import COLOURS, label_axes
+from hybridlab.runs.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def numbers_of(plot: Plot, record: Record) -> Numbers:
+    """tokens, steps: trained. map: the final one as text. With learned masks also scores, masks, window and seq_len."""
+    numbers: Numbers = {"tokens": record.tokens, "steps": record.steps, "map": record.model.map}
+    learned = record.controller
+    if "masks" in learned:
+        numbers |= {"scores": learned["scores"], "masks": learned["masks"], "window": record.config["map"]["window"]}
+        numbers["seq_len"] = record.config["training"]["seq_len"]
+    return numbers
+
+
+def csv_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
+    """A line for each KV head of learned masks, and one with tokens and steps."""
+    if "masks" in numbers:
+        yield from mask_lines(numbers)
+    yield {"tokens": numbers["tokens"], "steps": numbers["steps"]}
+
+
+def draw(ax: Axes, picture: Picture) -> None:
+    """A single run with learned masks: the masks of one of its layers. Otherwise the stages one after another."""
+    if len(picture.series) == 1 and "scores" in picture.numbers:
+        _draw_masks_of_one_layer(ax, picture.numbers)
+        return
+    start = 0.0
+    for i, (label, numbers) in enumerate(picture.series):
+        tokens = numbers["tokens"] / 1e6
+        ax.barh(0, tokens, left=start, height=0.5, color=COLOURS[i], edgecolor="white")
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white"}
+        ax.text(start + tokens / 2, 0, f"{label}\n{tokens:.2f}M", **style)
+        start += tokens
+    ax.set_yticks([])
+    ax.set_ylim(-0.6, 0.6)
+    label_axes(ax, "training tokens (millions)", "")
+
+
+def _draw_masks_of_one_layer(ax: Axes, numbers: Numbers) -> None:
+    """The visible keys of the KV heads of the first layer with both kinds, side by side, with each head's α."""
+    import numpy as np
+
+    mixed = next((i for i, row in enumerate(numbers["masks"]) if len(set(row)) > 1), 0)
+    length = min(4 * numbers["window"], numbers["seq_len"])
+    query, key = np.arange(length)[:, None], np.arange(length)[None, :]
+    tiles = []
+    for full in numbers["masks"][mixed]:
+        seen = (key <= query) & (full | (key > query - numbers["window"]))
+        tiles += [np.where(seen, 1 if full else 0, np.nan), np.full((length, 3), np.nan)]
+    ax.imshow(np.concatenate(tiles[:-1], axis=1), cmap=two_colours(), vmin=0, vmax=1, interpolation="nearest")
+    scores = numbers["scores"][mixed]
+    centres = [i * (length + 3) + length / 2 for i in range(len(numbers["masks"][mixed]))]
+    # A single score for the whole layer is shown under each of its heads.
+    scores = scores if len(scores) == len(centres) else scores * len(centres)
+    ax.set_xticks(centres, [f"head {i + 1}\nα = {score:.1f}" for i, score in enumerate(scores)])
+    ax.set_yticks([])
+    label_axes(ax, f"layer {mixed + 1}: key positions", "query positions")
+
+
+FIGURE_KINDS.add("stages", FigureKind(one_run(numbers_of), draw, csv_lines, legend=name_colours))

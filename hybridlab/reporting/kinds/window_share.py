@@ -1,0 +1,42 @@
+"""The share of window heads in each layer, and its moving average: two lines for each run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hybridlab.papers.experiment import Plot
+from hybridlab.registry import FIGURE_KINDS
+from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run
+from hybridlab.reporting.lines import cycled, moving_average, series_lines
+from hybridlab.reporting.readings import masks_of
+from hybridlab.reporting.style import label_axes
+from hybridlab.runs.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SMOOTHING = 3
+"""Layers in the moving average; ConSA's paper does not state its width."""
+
+
+def numbers_of(plot: Plot, record: Record) -> Numbers | None:
+    """x: layers. y: shares. smooth: their moving average."""
+    masks = masks_of(record)
+    if masks is None:
+        return None
+    shares = [row.count(0) / len(row) for row in masks]
+    layers = [layer + 1 for layer in range(len(shares))]
+    return {"x": layers, "y": shares, "smooth": moving_average(shares, SMOOTHING)}
+
+
+def draw(ax: Axes, picture: Picture) -> None:
+    for i, (label, numbers) in enumerate(picture.series):
+        colour = cycled(i)["color"]
+        ax.plot(numbers["x"], numbers["y"], color=colour, alpha=0.3, linewidth=1, marker=".", markersize=3)
+        ax.plot(numbers["x"], numbers["smooth"], linewidth=1.8, label=label, **cycled(i))
+    ax.set_ylim(-0.03, 1.03)
+    label_axes(ax, picture.x_label, picture.y_label)
+    ax.legend(fontsize=7, frameon=False)
+
+
+FIGURE_KINDS.add("window share", FigureKind(one_run(numbers_of), draw, series_lines))

@@ -1,0 +1,76 @@
+"""Lines, for several kinds of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.reporting.figure_kind import Numbers, Picture
+from hybridlab.reporting.style import COLOURS, STYLES, label_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_NAMED = 8
+"""The most lines that a legend has room for; with more lines there is no legend."""
+
+
+def moving_average(values: list[float], width: int) -> list[float]:
+    """A centred moving average; at both ends it is over fewer values."""
+    half = width // 2
+    windows = (values[max(0, i - half) : i - half + width] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
+
+
+def cycled(index: int) -> dict[str, Any]:
+    """Colour and dashes of the line at an index."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+
+
+def draw_series(ax: Axes, picture: Picture, marker: str | None = None) -> None:
+    """A line for every series, and dotted lines at the targets."""
+    for i, (label, numbers) in enumerate(picture.series):
+        ax.plot(numbers["x"], numbers["y"], label=label, linewidth=1.3, marker=marker, **cycled(i))
+    for target in picture.targets:
+        ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))
+    label_axes(ax, picture.x_label, picture.y_label)
+    ax.legend(fontsize=7, frameon=False)
+
+
+def series_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
+    """Lines of figure.csv for numbers that are lists of equal length, `x` among them."""
+    columns = {name: values for name, values in numbers.items() if isinstance(values, list)}
+    for i in range(len(numbers["x"])):
+        yield {name: values[i] for name, values in columns.items()}
+
+
+def draw_ordered(ax: Axes, numbers: Numbers, marker: str | None = None) -> None:
+    """The named lines of one series that have an order (layers, steps), from dark to light."""
+    import matplotlib
+
+    count = len(numbers["lines"])
+    for i, (name, values) in enumerate(numbers["lines"].items()):
+        colour = matplotlib.colormaps["viridis"](0.9 * i / max(1, count - 1))
+        style: dict[str, Any] = {"linestyle": STYLES[i % 4], "linewidth": 1.2, "marker": marker, "markersize": 3}
+        ax.plot(numbers["x"], values, color=colour, label=name, **style)
+
+
+def draw_unordered(ax: Axes, numbers: Numbers) -> None:
+    """The named lines of one series without an order (heads), in the colours of the palette."""
+    for i, (name, values) in enumerate(numbers["lines"].items()):
+        dashes = STYLES[i // len(COLOURS) % 4]
+        ax.plot(numbers["x"], values, color=COLOURS[i % len(COLOURS)], linestyle=dashes, linewidth=0.9, label=name)
+
+
+def name_lines(ax: Axes, numbers: Numbers) -> None:
+    """A legend inside the panel, if there is room for one."""
+    count = len(numbers["lines"])
+    if count <= MOST_NAMED:
+        ax.legend(fontsize=5.5 if count > 4 else 6.5, frameon=False, ncols=2 if count > 4 else 1)
+
+
+def named_lines(x: list[float], lines: dict[str, list[float]], title: str | None = None) -> Iterator[dict[str, Any]]:
+    """Lines of figure.csv for named lines over the same x. title: of their panel, if a series has several panels."""
+    for name, values in lines.items():
+        for at, value in zip(x, values, strict=True):
+            yield {"picture": title, "line": name, "x": at, "y": value}

@@ -1,0 +1,28 @@
+"""A budget of training FLOPs turned into steps: `--set budget.flops=2e14`."""
+
+from __future__ import annotations
+
+from hybridlab.accounting.flops import ledger
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
+from hybridlab.plan.from_config import structure_of
+
+
+def within_budget(config: RunConfig) -> RunConfig:
+    """The configuration with the number of steps that its budget pays for, unchanged if it has no budget. The warm-up
+    keeps its share of the steps.
+
+    The cost of a step is that of the first plan; a run whose plan grows uses more than its budget.
+    """
+    if config.budget is None:
+        return config
+    training = config.training
+    cost = ledger(structure_of(config), training.seq_len, "executed").training
+    steps = round(config.budget.flops / (cost * training.rows))
+    if steps < 1:
+        raise UserError(
+            f"budget.flops {config.budget.flops:g} buys {steps} steps; give at least {cost * training.rows:.3g}"
+        )
+    warmup = round(training.schedule.warmup_steps * steps / training.steps)
+    schedule = training.schedule.model_copy(update={"warmup_steps": warmup})
+    return config.model_copy(update={"training": training.model_copy(update={"steps": steps, "schedule": schedule})})

@@ -1,0 +1,75 @@
+"""Evaluation and analysis of a finished run's model, on its own data or on other text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hybridlab.analysis.probe import run_probe
+from hybridlab.config.loading import Layer, check, merge, parse_setting
+from hybridlab.config.resolve import data_layer
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import Corpus, corpus_for
+from hybridlab.errors import UserError
+from hybridlab.evaluation.measure import measure
+from hybridlab.evaluation.results import Results
+from hybridlab.models.decoder import Decoder
+from hybridlab.models.export import load_checkpoint
+from hybridlab.models.kernels import require_kernel
+from hybridlab.registry import PROBES
+from hybridlab.runs.ancestors import find_ancestor
+from hybridlab.training.folders import Runs
+from hybridlab.training.machine import pick_device
+
+_CHANGEABLE = ("evaluation", "data", "runtime")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A finished run's model and the text to measure it on. elsewhere: the model was trained on other text."""
+
+    model: Decoder
+    config: RunConfig
+    corpus: Corpus
+    precision: str
+    elsewhere: bool
+
+
+def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]) -> Opened:
+    """Load a run's final model; other text is tokenized with the run's own tokenizer."""
+    folder = runs.finished(reference)
+    trained = folder.config()
+    layers = [Layer(trained.model_dump(mode="json"))]
+    if data is not None:
+        layers.append(data_layer(data))
+        if not data.startswith("shards:"):
+            layers.append(Layer({"data": {"tokenizer": f"file:{(folder.final / 'tokenizer.json').resolve()}"}}))
+    for text in settings:
+        if text.partition("=")[0].partition(".")[0] not in _CHANGEABLE:
+            raise UserError(f"--set {text}: an evaluation can only change {', '.join(_CHANGEABLE)}; train another run")
+        layers.append(parse_setting(text))
+    config = check(RunConfig, merge(*layers))
+    corpus = corpus_for(config.data, runs.directory / "data", lambda line: say(f"data: {line}"))
+    find_ancestor(str(folder.path), runs).check_tokenizer(corpus)
+    device = pick_device(config.runtime.device)
+    require_kernel(config.runtime.kernel, device, training=False)
+    model = load_checkpoint(folder.path, config.runtime.kernel).to(device)
+    return Opened(model, config, corpus, folder.started()["precision"], config.data.source != trained.data.source)
+
+
+def evaluate_run(
+    reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]
+) -> Results:
+    """The results of a run's final model, as in a record; all of another text is used, not only its validation part."""
+    opened = open_run(reference, runs, data, settings, say)
+    return measure(opened.model, opened.config, opened.corpus, opened.precision, whole=opened.elsewhere)
+
+
+def analyze_run(
+    reference: str, runs: Runs, probe: str, data: str | None, options: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The result of a probe on a run's final model, on the validation part of its own or other text."""
+    options = PROBES.get(probe).checked(options)
+    opened = open_run(reference, runs, data, [], say)
+    return run_probe(probe, opened.model, opened.corpus, opened.config.training.seq_len, **options)

@@ -1,0 +1,189 @@
+"""Records, the source of all tables and figures: one small JSON file per run, in its folder and in results/records/."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hybridlab.errors import UserError
+from hybridlab.evaluation.results import Results
+from hybridlab.files import read_object, write_json
+from hybridlab.statistics import NOT_MEASURED, Measurement
+
+
+class _Typed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KVBytes(_Typed):
+    """Bytes of keys and values after `context` tokens of one sequence."""
+
+    context: int
+    dtype: str
+    bytes: int
+
+
+class ForwardFlops(_Typed):
+    """FLOPs of a forward pass over one sequence of `context` tokens, under a convention of the ledger."""
+
+    context: int
+    convention: str
+    flops: float
+
+
+class ModelSummary(_Typed):
+    """The final structure in words and numbers. plan, map: as text. sparsity: share of window heads, None while
+    learned."""
+
+    plan: str
+    map: str
+    sparsity: float | None
+    kv_bytes: KVBytes
+    forward_flops: ForwardFlops
+
+
+class DataSummary(_Typed):
+    source: str
+    fingerprint: str
+    train_tokens: int
+    validation_tokens: int
+
+
+class Record(_Typed):
+    """Results of a run, and what is needed to reproduce them.
+
+    structure: the final `Structure` as JSON. hooks: the results of each hook by its name (a controller's kind,
+    `entropy-log`). history: logged numbers as columns. flops, tokens, seconds: totals, without the steps that were
+    repeated after an interruption (those are `redone_steps`). A run that failed has a reason and no results.
+    """
+
+    status: Literal["finished", "failed"]
+    reason: str | None = None
+    hash: str
+    parents: list[str]
+    config: dict[str, Any]
+    git: str | None
+    libraries: dict[str, str]
+    machine: dict[str, Any]
+    precision: str
+    kernels: dict[str, str]
+    seed: int
+    steps: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float | None
+    flops: float
+    redone_steps: int
+    parameters: dict[str, int]
+    structure: dict[str, Any]
+    model: ModelSummary
+    events: list[dict[str, Any]]
+    history: dict[str, list[float]]
+    data: DataSummary
+    results: Results | None = None
+    hooks: dict[str, dict[str, Any]] = {}
+    evaluation_seconds: float | None = None
+
+    @property
+    def controller(self) -> dict[str, Any]:
+        """The results of the run's controller; empty if it has none."""
+        settings = self.config.get("controller")
+        return self.hooks.get(settings["kind"], {}) if settings else {}
+
+
+class Speed(_Typed):
+    """A part of a benchmark. ratio: this model's speed over the first model's; time_ratio: the inverse, of times."""
+
+    tokens_per_second: Measurement
+    ratio: Measurement
+    time_ratio: Measurement
+    seconds: list[float]
+
+
+class BenchmarkRecord(_Typed):
+    """Speeds of several models, measured side by side. results: group → model → batch → part."""
+
+    status: Literal["finished"]
+    hash: str
+    benchmark: dict[str, Any]
+    git: str | None
+    libraries: dict[str, str]
+    machine: dict[str, Any]
+    dtype: str
+    results: dict[str, dict[str, dict[str, dict[str, Speed]]]]
+
+
+AnyRecord = TypeVar("AnyRecord", Record, BenchmarkRecord)
+
+
+def record_path(name: str, results_dir: Path) -> Path:
+    """name: a run's hash, or `benchmark-` and a benchmark's."""
+    return results_dir / "records" / f"{name}.json"
+
+
+def write_record(record: Record | BenchmarkRecord, path: Path) -> None:
+    """Write the record as JSON."""
+    write_json(path, record.model_dump(mode="json", exclude_none=False))
+
+
+def save_record(record: Record, results_dir: Path) -> None:
+    """Write the record under RESULTS-DIR, so that tables can be made again without the run's folder."""
+    write_record(record, record_path(record.hash, results_dir))
+
+
+def read_record(path: Path) -> Record | None:
+    """A run's record file; None if there is none. UserError if it is damaged or of another version."""
+    return _read(path, Record)
+
+
+def read_benchmark(path: Path) -> BenchmarkRecord | None:
+    """A benchmark's record file; None if there is none. UserError if it is damaged or of another version."""
+    return _read(path, BenchmarkRecord)
+
+
+def _read(path: Path, kind: type[AnyRecord]) -> AnyRecord | None:
+    try:
+        content = read_object(path, "record", ("status", "hash"), _remedy(path))
+    except FileNotFoundError:
+        return None
+    try:
+        return kind.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(map(str, problem["loc"]))
+        raise UserError(
+            f"{path}: this record is damaged or of another version of hybridlab ({field}: {problem['msg'].lower()}); "
+            f"{_remedy(path)}"
+        ) from None
+
+
+def _remedy(path: Path) -> str:
+    """What to do about a record that cannot be read: the one of a run folder cannot be made again without the run."""
+    if path.name == "record.json":
+        return "train again in another folder; the model in final/ can still be used"
+    return "remove it and reproduce again"
+
+
+def load_record(digest: str, results_dir: Path) -> Record | None:
+    """The record of a finished run; None if there is none."""
+    record = read_record(record_path(digest, results_dir))
+    return record if record is not None and record.status == "finished" else None
+
+
+def number_at(record: Record | BenchmarkRecord, path: str) -> Measurement:
+    """The measurement at a dotted path into a record; a plain number has no error. NOT_MEASURED if nothing is there."""
+    here: Any = record
+    for part in path.split("."):
+        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
+        if here is None:
+            return NOT_MEASURED
+    if isinstance(here, dict) and here.keys() == Measurement.model_fields.keys():
+        here = Measurement(**here)
+    if isinstance(here, Measurement):
+        return here
+    if not isinstance(here, int | float) or isinstance(here, bool):
+        return NOT_MEASURED
+    return Measurement(value=float(here), n=1)

@@ -1,0 +1,159 @@
+"""A single run: prepare its data, train or resume it, measure it, write its record and final model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.config.resolve import parents, run_hash
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import corpus_for
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.evaluation.measure import measure
+from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.export import save_model
+from hybridlab.models.kernels import require_kernel
+from hybridlab.plan.from_config import structure_of
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
+from hybridlab.runs.ancestors import Ancestor, find_ancestor
+from hybridlab.runs.inputs import with_inputs
+from hybridlab.runs.record import DataSummary, Record, read_record, write_record
+from hybridlab.runs.summary import summary
+from hybridlab.structure.registry import make_hooks
+from hybridlab.training import checkpoints
+from hybridlab.training.engine import Run
+from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
+from hybridlab.training.metrics import history, read_metrics
+from hybridlab.training.objective import make_objective
+from hybridlab.training.progress import Progress
+
+
+def execute(
+    config: RunConfig,
+    folder: RunFolder,
+    runs: Runs,
+    title: str = "train",
+    say: Callable[[str], None] = lambda _: None,
+    quiet: bool = False,
+) -> Record:
+    """Train the run in its folder, or resume it, unless it has finished; returns its record."""
+    with folder.locked():
+        if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
+            record = finished_record(folder)
+            say(f"{title}: finished before, nothing to do ({folder.path})")
+            return record
+        run = _start(config, folder, _with_known_places(runs, folder), say)
+        done = checkpoints.newest_step(folder.checkpoints) or 0
+        if done:
+            say(f"{title}: resuming after step {done}")
+        try:
+            with Progress(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
+                hooks = run.train(progress)
+            started = time.monotonic()
+            results = measure(run.model, config, run.corpus, run.precision)
+        except RunFailed as failure:
+            failed = Record(**_facts(run), status="failed", reason=str(failure))
+            write_record(failed, folder.path / "record.json")
+            raise
+        seconds = round(time.monotonic() - started, 1)
+        record = Record(**_facts(run), status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
+        lineage = {"hash": record.hash, "parents": record.parents, "arch": config.arch, "size": config.size}
+        save_model(folder.final, run.model, lineage | {"tokenizer": run.corpus.meta["tokenizer"]})
+        run.corpus.tokenizer.save(str(folder.final / "tokenizer.json"))
+        write_record(record, folder.path / "record.json")
+        return record
+
+
+def finished_record(folder: RunFolder) -> Record:
+    """The record of a finished run; UserError if the run has not finished."""
+    record = read_record(folder.path / "record.json")
+    if record is None or record.status != "finished":
+        raise UserError(f"{folder.path}: this run has not finished; finish it first")
+    return record
+
+
+def _with_known_places(runs: Runs, folder: RunFolder) -> Runs:
+    """`runs` with the paths of the parents that were stored when the run was started."""
+    info = folder.info() or {}
+    return Runs(runs.directory, {**info.get("places", {}), **runs.places})
+
+
+def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None]) -> Run:
+    """Prepare the run: all checks, the fast ones first, then claim the folder."""
+    device = pick_device(config.runtime.device)
+    require_kernel(config.runtime.kernel, device, training=True)
+    torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
+    ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
+    parent = ancestors[config.init.run] if config.init is not None else None
+    structure = structure_of(with_inputs(config, runs))
+    if _starts_at_zero(structure.plan):
+        say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
+    model = _first_model(structure, config, parent)
+    corpus = corpus_for(config.data, runs.directory / "data", lambda text: say(f"data: {text}"))
+    if parent is not None:
+        parent.check_tokenizer(corpus)
+    precision = pick_precision(config.training.precision, device)
+    pinned = {
+        "precision": precision,
+        "data_fingerprint": corpus.fingerprint,
+        "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
+    }
+    hooks, objective = make_hooks(config), make_objective(config)
+    run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective)
+    run.precision = folder.claim(config, pinned)["precision"]
+    return run
+
+
+def _starts_at_zero(plan: Plan) -> bool:
+    """Whether a loop replaces states by updates that the first tokens do not receive."""
+    return any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in plan.loops.values())
+
+
+def _first_model(structure: Structure, config: RunConfig, parent: Ancestor | None) -> Decoder:
+    """The model before the first step, with random weights or with the parent's."""
+    if parent is not None:
+        return Decoder.from_tensors(structure, parent.weights(), config.runtime.kernel, source=str(parent.path))
+    model = Decoder(structure, config.runtime.kernel)
+    draw_weights(model, config.training.seed)
+    return model
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """The fields of a record that finished and failed runs share."""
+    config, model = run.config, run.model
+    parameters = count_parameters(model.shape, model.plan)
+    data = DataSummary(
+        source=config.data.source,
+        fingerprint=run.corpus.fingerprint,
+        train_tokens=run.corpus.tokens("train"),
+        validation_tokens=run.corpus.tokens("validation"),
+    )
+    return {
+        "hash": run_hash(config),
+        "parents": parents(config),
+        "config": config.model_dump(mode="json"),
+        "git": git_revision(),
+        "libraries": library_versions(),
+        "machine": describe_machine(run.device),
+        "precision": run.precision,
+        "kernels": run.kernels_used(),
+        "seed": config.training.seed,
+        "steps": run.step,
+        "tokens": run.spent.tokens,
+        "seconds": round(run.spent.seconds, 1),
+        "tokens_per_second": round(run.spent.tokens / run.spent.seconds, 1) if run.spent.seconds else None,
+        "flops": run.spent.flops,
+        "redone_steps": run.metrics.redone_steps(),
+        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
+        "structure": model.structure.to_json(),
+        "model": summary(model.structure),
+        "events": run.events,
+        "history": history(read_metrics(run.metrics.path)),
+        "data": data,
+    }

@@ -1,0 +1,109 @@
+"""Means, standard errors and paired comparisons, for the whole package. No torch.
+
+A measurement is a value with its standard error and number of observations. The value is None if nothing was measured;
+the standard error is None if there is only one observation.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+
+class Measurement(BaseModel):
+    """value ± stderr over n observations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float | None
+    stderr: float | None = None
+    n: int = 0
+
+    def scaled(self, factor: float) -> Measurement:
+        """The measurement multiplied by a factor, for other units."""
+        value, stderr = (None if x is None else x * factor for x in (self.value, self.stderr))
+        return Measurement(value=value, stderr=stderr, n=self.n)
+
+
+NOT_MEASURED = Measurement(value=None)
+
+
+def known(measurement: Measurement) -> float:
+    """The value of something that was measured; ValueError if it was not."""
+    if measurement.value is None:
+        raise ValueError("not measured")
+    return measurement.value
+
+
+def mean_and_error(values: Sequence[float] | np.ndarray) -> Measurement:
+    """The mean and its standard error, from the sample standard deviation."""
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    return Measurement(value=float(array.mean()), stderr=error, n=len(array))
+
+
+def proportion(right: Sequence[bool] | np.ndarray) -> Measurement:
+    """The share of true values with its binomial standard error."""
+    n = len(right)
+    if n == 0:
+        return NOT_MEASURED
+    p = float(np.mean(right))
+    return Measurement(value=p, stderr=math.sqrt(p * (1 - p) / n), n=n)
+
+
+def paired_difference(left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray) -> Measurement:
+    """Mean of the differences left − right of paired observations, with its standard error."""
+    return mean_and_error(np.subtract(left, right))
+
+
+def independent_difference(left: Measurement, right: Measurement) -> Measurement:
+    """left − right of two independent measurements; the squares of their errors add up."""
+    if left.value is None or right.value is None:
+        return NOT_MEASURED
+    error = None
+    if left.stderr is not None and right.stderr is not None:
+        error = math.hypot(left.stderr, right.stderr)
+    return Measurement(value=left.value - right.value, stderr=error, n=min(left.n, right.n))
+
+
+def resolved(difference: Measurement) -> bool:
+    """Whether a difference is further from 0 than twice its standard error."""
+    value, error = difference.value, difference.stderr
+    return value is not None and error is not None and abs(value) > 2 * error
+
+
+def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Measurement:
+    """The median of the ratios of paired values, with its standard error from their median absolute deviation.
+
+    A single outlier, such as a benchmark round that was interrupted, has little effect on either.
+    """
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=True)]
+    middle = statistics.median(ratios)
+    deviation = 1.4826 * statistics.median(abs(ratio - middle) for ratio in ratios)
+    return Measurement(value=middle, stderr=1.2533 * deviation / len(ratios) ** 0.5, n=len(ratios))
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's rank correlation; equal values get their mean rank. None if either list is constant."""
+    left, right = (_ranks(np.asarray(values, dtype=np.float64)) for values in (one, other))
+    if len(set(left.tolist())) < 2 or len(set(right.tolist())) < 2:
+        return None
+    return float(np.corrcoef(left, right)[0, 1])
+
+
+def correlation(value: float, n: int) -> Measurement:
+    """A correlation r over n pairs, with its standard error (1 − r²) / √(n − 1)."""
+    return Measurement(value=value, stderr=(1 - value**2) / math.sqrt(max(1, n - 1)), n=n)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1; equal values get their mean rank."""
+    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(count)
+    return (ends - (count - 1) / 2)[index]

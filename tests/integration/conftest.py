@@ -1,0 +1,34 @@
+"""Fixtures of the tests that train: a finished run that several files read."""
+
+import pytest
+
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import resolve
+from hybridlab.runs.run import execute
+from hybridlab.training.folders import RunFolder, Runs
+from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, text_file):
+    """(configuration, folder of runs) of a finished run of three steps in `parent`, whose plan loops one head.
+
+    A test may add other folders, but must not change `parent`.
+    """
+    runs = tmp_path_factory.mktemp("trained")
+    base = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 3}}
+    base |= {"data": {"source": f"text:{text_file}", "tokenizer": "byte"}, "runtime": {"threads": 1}}
+    base |= {"evaluation": {"validation_windows": 4}, "plan": [{"op": "loop_heads", "layer": 1, "heads": [0]}]}
+    config = resolve("vanilla", "tiny", layers=[Layer(base)])
+    execute(config, RunFolder(runs / "parent"), Runs(runs), quiet=True)
+    return config, runs
+
+
+@pytest.fixture
+def runs(tmp_path, runs_dir):
+    """A folder for the runs of one test, with the data that all tests share."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (runs_dir / "data").mkdir(exist_ok=True)
+    (folder / "data").symlink_to(runs_dir / "data")
+    return folder

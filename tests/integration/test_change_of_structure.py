@@ -1,0 +1,202 @@
+"""One path, `Run.rebuild`, for the start, for resuming, and for every change of structure: more layers too."""
+
+import ast
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hybridlab.accounting.flops import ledger
+from hybridlab.errors import UserError
+from hybridlab.models.export import read_model_config
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.from_config import structure_of
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
+from hybridlab.runs import run as run_module
+from hybridlab.runs.run import execute
+from hybridlab.training import checkpoints, engine
+from hybridlab.training.engine import Run
+from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.hooks import Hook
+from hybridlab.training.optimizer import optimizer_tensors
+from tests.training import assert_resumes_exactly, train
+
+
+def stacked(structure, copies):
+    """A structure that has copies of some layers at its end, and where each layer of it comes from."""
+    parents = [*range(structure.shape.layers), *copies]
+    shape = structure.shape.model_copy(update={"layers": len(parents)})
+    attention_map = AttentionMap(tuple(structure.map.layers[layer] for layer in parents))
+    return Structure(shape, Plan.plain(len(parents), structure.plan.parallel), attention_map), parents
+
+
+def copied(tensors, parents):
+    """Named tensors of the blocks under the names of their copies, each with storage of its own."""
+    old = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    blocks = {name: tensor for name, tensor in old.items() if name.startswith("blocks.")}
+    grown = {name: tensor for name, tensor in old.items() if name not in blocks}
+    for layer, parent in enumerate(parents):
+        prefix = f"blocks.{parent}."
+        for name, tensor in blocks.items():
+            if name.startswith(prefix):
+                grown[f"blocks.{layer}.{name.removeprefix(prefix)}"] = tensor.clone()
+    return grown
+
+
+class Stacks(Hook):
+    """Copies the last two layers of the run once, after a step."""
+
+    name = "stacks"
+
+    def __init__(self, after=5):
+        self.after, self.seen = after, {}
+
+    def after_step(self, run, step):
+        if step + 1 == self.after:
+            before = run.model.structure
+            structure, parents = stacked(before, (before.shape.layers - 2, before.shape.layers - 1))
+            state = optimizer_tensors(run.optimizer, run.groups)
+            run.change_structure(
+                "stacked", structure, copied(run.tensors(), parents), copied(state, parents), parents=parents
+            )
+            self.seen = {"groups": run.groups, "optimizer": run.optimizer, "old": state, "parents": parents}
+        return {"layers": run.model.shape.layers}
+
+
+@pytest.fixture
+def stacking(monkeypatch):
+    """Every run gains two copied layers; the hooks of the runs so far, the latest one last."""
+    made = []
+
+    def hooks(config):
+        made.append(Stacks())
+        return [made[-1]]
+
+    monkeypatch.setattr(run_module, "make_hooks", hooks)
+    return made
+
+
+def test_copied_layers_take_groups_moments_and_step_along(small, tmp_path, runs_dir, stacking):
+    config = small("rule-swa", runtime={"checkpoint_every": 1, "keep_checkpoints": 99})
+    record = train(config, tmp_path / "a", runs_dir)
+    seen = stacking[-1].seen
+    new = optimizer_tensors(seen["optimizer"], seen["groups"])
+    for layer, parent in enumerate(seen["parents"]):
+        names = [name for name in seen["old"] if name.startswith(f"blocks.{parent}.")]
+        assert names and all(f"blocks.{layer}.{name.split('.', 2)[2]}" in new for name in names)
+    by_name = {name: group.name for group in seen["groups"] for name in group.tensors}
+    for name in by_name:
+        if name.startswith("blocks.4."):
+            assert by_name[name] == by_name[name.replace("blocks.4.", "blocks.2.")]
+    assert {group.name: len(group.tensors) for group in seen["groups"]}["matrices"] == 5 * 7
+    # The checkpoint of the step of the change: state of the copies equals that of their parents, bit for bit.
+    saved = checkpoints.load_newest(_only_until(tmp_path / "a" / "checkpoints", 5))
+    for kind in ("exp_avg", "exp_avg_sq", "step"):
+        for name in ("attention.q.weight", "mlp.down.weight", "attention_norm.weight"):
+            for copy, parent in ((3, 1), (4, 2)):
+                one, two = (saved.optimizer[f"blocks.{layer}.{name}/{kind}"] for layer in (copy, parent))
+                assert torch.equal(one, two) and (kind != "step" or float(one) == 5)
+    storages = {tensor.data_ptr() for group in seen["groups"] for tensor in group.tensors.values()}
+    assert len(storages) == sum(len(group.tensors) for group in seen["groups"])
+    assert record.parameters["total"] > 0 and record.steps == 12
+    assert record.structure["shape"]["layers"] == 5 and len(record.structure["map"]) == 5
+    assert read_model_config(tmp_path / "a" / "final").structure == Structure.from_json(record.structure)
+    assert record.events[0]["kind"] == "stacked" and record.events[0]["plan_after"] == "L1 → L2 → L3 → L4 → L5"
+    assert set(record.history["layers"]) == {3.0, 5.0}
+
+
+def _only_until(folder: Path, step: int) -> Path:
+    for path in folder.glob("step-*"):
+        if int(path.name.removeprefix("step-")) > step:
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+    return folder
+
+
+@pytest.mark.parametrize("cut", [2, 4, 5, 6, 9])
+def test_a_run_that_gained_layers_resumes_to_the_same_bits(small, tmp_path, runs_dir, stacking, monkeypatch, cut):
+    config = small(runtime={"checkpoint_every": 1})
+    train(config, tmp_path / "whole", runs_dir)
+    assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, cut)
+
+
+def test_the_loss_goes_on_falling_after_the_change(small, tmp_path, runs_dir, stacking):
+    record = train(small(training={"steps": 40}), tmp_path / "a", runs_dir)
+    losses = record.history["loss"]
+    assert losses[-1] < losses[4] < losses[0]
+
+
+def test_flops_are_those_of_the_structures_that_ran(small, tmp_path, runs_dir, stacking):
+    config = small()
+    record = train(config, tmp_path / "a", runs_dir)
+    first = structure_of(config)
+    last, _ = stacked(first, (1, 2))
+    training = config.training
+    cost = [ledger(s, training.seq_len, "executed").training * training.rows for s in (first, last)]
+    assert record.flops == pytest.approx(5 * cost[0] + 7 * cost[1], rel=1e-12)
+
+
+def test_tensors_that_do_not_fit_a_structure_are_refused_by_name(small, tmp_path, runs_dir, monkeypatch):
+    class Lacks(Hook):
+        name = "lacks"
+
+        def after_step(self, run, step):
+            structure, _ = stacked(run.model.structure, (1,))
+            run.change_structure("stacked", structure)
+            return {}
+
+    monkeypatch.setattr(run_module, "make_hooks", lambda config: [Lacks()])
+    with pytest.raises(UserError, match=r"blocks\.3\..* is missing there"):
+        train(small(), tmp_path / "a", runs_dir)
+
+
+def test_a_plan_change_keeps_weights_and_moments(small, tmp_path, runs_dir, monkeypatch):
+    """An edit that changes nothing in the end gives the bits of a run without it."""
+
+    class ThereAndBack(Hook):
+        name = "there-and-back"
+
+        def after_step(self, run, step):
+            if step == 3:
+                here = run.model.structure
+                run.change_structure("there", replace(here, plan=here.plan.loop_blocks([1])))
+                run.change_structure("back", here)
+            return {}
+
+    config = small()
+    train(config, tmp_path / "plain", runs_dir)
+    monkeypatch.setattr(run_module, "make_hooks", lambda config: [ThereAndBack()])
+    train(config, tmp_path / "edited", runs_dir)
+    one, two = ((tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("plain", "edited"))
+    assert one == two
+
+
+def test_rebuild_is_the_only_place_that_makes_model_and_optimizer():
+    tree = ast.parse(inspect.getsource(engine))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name != "rebuild":
+            calls = {ast.unparse(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
+            assert not calls & {"make_optimizer", "model_groups", "Decoder", "Decoder.from_tensors"}, node.name
+
+
+def test_checkpoints_of_another_version_are_refused(small, tmp_path, runs_dir, monkeypatch):
+    config = small(runtime={"checkpoint_every": 2})
+    monkeypatch.setattr(engine, "STATE_FORMAT", 1)
+    monkeypatch.setattr(Run, "save", _save_once(Run.save))
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "a", runs_dir)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="another version of hybridlab"):
+        execute(config, RunFolder(tmp_path / "a"), Runs(runs_dir), quiet=True)
+
+
+def _save_once(save):
+    def saving(run):
+        save(run)
+        raise KeyboardInterrupt
+
+    return saving

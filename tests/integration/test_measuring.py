@@ -1,0 +1,65 @@
+"""Measuring a model: which text, which rows, and the checks before any number."""
+
+import numpy as np
+import pytest
+
+from hybridlab.config.resolve import resolve
+from hybridlab.data.shards import corpus_for
+from hybridlab.data.tasks import make_row
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.evaluation.causality import require_causal
+from hybridlab.evaluation.measure import measure, window_reach
+from hybridlab.models import kernels
+from hybridlab.models.build import build_model
+from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.loading import load_experiment
+from hybridlab.plan.from_config import map_of, plan_of
+from hybridlab.runs.evaluate import evaluate_run
+from hybridlab.training.folders import Runs
+from tests.conftest import write_text
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small"])
+def test_rows_of_consa_table1_have_answers_outside_the_windows_reach(scale):
+    config = cell_configs(load_experiment("consa-table1"), scale, 0)["all-window/2"]
+    shape = config.shape
+    visits = sum(visit.part != "mlp" for _, visit in plan_of(config).places())
+    reach = visits * (map_of(config.map, shape).layers[0][0].width - 1)
+    rows = [make_row("retrieval", config.training.seq_len, np.random.default_rng(i)) for i in range(60)]
+    assert sum((row.distances > reach).sum() for row in rows) > 60
+
+
+def test_the_causality_probe_runs_every_kernel_that_is_measured(monkeypatch):
+    model = build_model("vanilla")
+
+    def leaky(q, k, v, visible):
+        return kernels.sdpa(q, k, v, visible) + v.mean(2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1)
+
+    monkeypatch.setitem(kernels.KERNELS, "eager", leaky)
+    assert require_causal(model, 64, ["sdpa"]) < 1e-5
+    with pytest.raises(RunFailed, match="kernel eager"):
+        require_causal(model, 64, ["eager", "sdpa"])
+    assert model.kernel == "auto" and window_reach(model, 9) == 64
+
+
+def test_own_text_is_measured_on_its_validation_part_and_other_text_whole(trained, tmp_path):
+    config, runs = trained
+    own = evaluate_run(str(runs / "parent"), Runs(runs), None, [], lambda text: None)
+    again = evaluate_run(str(runs / "parent"), Runs(runs), config.data.source, [], lambda text: None)
+    assert again.validation == own.validation
+    other = f"text:{write_text(tmp_path / 'other.txt', 50_000, seed=3)}"
+    setting = ["evaluation={validation_windows: 100000}"]
+    whole = evaluate_run(str(runs / "parent"), Runs(runs), other, setting, lambda text: None)
+    assert whole.validation.loss.n > 0.9 * 50_000 / config.training.seq_len
+
+
+def test_measuring_checks_that_the_vocabulary_fits(trained):
+    _, runs = trained
+    settings = ["data.mix={text: 0.5, retrieval: 0.5, assignment: 0.0}", "data.tokenizer=byte"]
+    model = build_model("vanilla", shape={"vocab": 260})
+    config = resolve("vanilla", "tiny", settings=[*settings, "shape.vocab=260"])
+    corpus = corpus_for(
+        resolve("vanilla", "tiny", settings=["data.tokenizer=byte", "data.max_documents=40"]).data, runs
+    )
+    with pytest.raises(UserError, match="shape.vocab = 260"):
+        measure(model, config, corpus, "fp32")

@@ -1,0 +1,79 @@
+"""Runs that start from other runs: what they inherit, what they refuse, and which batches they read."""
+
+import pytest
+
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import run_hash
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.loading import load_experiment
+from hybridlab.runs.compose import compose
+from hybridlab.runs.run import execute
+from hybridlab.training.folders import RunFolder, Runs
+from tests.training import FIVE_LAYERS, GROWTH_TIMES, growing, train
+
+
+def test_a_child_inherits_the_plan_and_reads_on_where_its_parent_stopped(trained):
+    config, runs = trained
+    child = compose("vanilla", None, None, str(runs / "parent"), Runs(runs), None, Layer(), [])
+    assert child.plan == config.plan and child.training.skip_steps == 3
+    grandchild = compose(
+        "vanilla", None, None, str(runs / "parent"), Runs(runs), None, Layer(), ["training.skip_steps=7"]
+    )
+    assert grandchild.training.skip_steps == 7
+
+
+@pytest.mark.parametrize("setting", ["shape.rope_base=77", "shape.embedding_scale=3.0", "shape.norm_eps=0.1"])
+def test_a_shape_that_differs_only_in_a_constant_is_another_architecture(trained, setting):
+    _, runs = trained
+    with pytest.raises(UserError, match="weights of another architecture: shape"):
+        compose("vanilla", None, None, str(runs / "parent"), Runs(runs), None, Layer(), [setting])
+
+
+def test_stages_of_an_experiment_do_not_repeat_batches():
+    configs = cell_configs(load_experiment("consa-table1"), "smoke", 0)
+    assert configs["base"].training.skip_steps is None
+    assert configs["dense/1"].training.skip_steps == configs["base"].training.steps
+    stage1 = configs["dense/1"].training
+    assert configs["dense/2"].training.skip_steps == stage1.skip_steps + stage1.steps
+    assert configs["layer-50/2"].training == configs["dense/2"].training
+
+
+def test_a_child_of_a_grown_run_goes_on_with_its_loops(small, runs):
+    parent = train(growing(small), runs / "parent", runs)
+    child = compose("vanilla", None, None, str(runs / "parent"), Runs(runs), None, Layer(), ["training.steps=2"])
+    record = execute(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
+    assert record.model.plan == parent.model.plan and record.parents == [parent.hash]
+
+
+def test_an_arch_with_a_plan_of_its_own_keeps_it_when_it_starts_from_a_run(small, runs):
+    train(small("vanilla", **FIVE_LAYERS), runs / "plain", runs)
+    train(growing(small), runs / "grown", runs)
+
+    def made(arch, start, settings=(), **more):
+        return compose(arch, None, None, str(runs / start), Runs(runs), None, Layer(), list(settings), **more)
+
+    assert made("block-loop", "plain").plan[0].layers.last == 3
+    assert made("attention-loop", "plain").plan and not made("vanilla", "plain").plan
+    assert made("sgt", "plain", ["growth.start_step=4"]).controller.start_step == 4
+    chosen = made("block-loop", "plain", entropy_of=str(runs / "plain"))
+    assert chosen.plan[0].layers.n == 3 and chosen.plan[0].layers.step == 40
+    with pytest.raises(UserError, match="brings another; use --arch vanilla"):
+        made("block-loop", "grown")
+    assert made("vanilla", "grown").plan[0].op == "visits"
+    parts = ("block-loop", "tiny", None, None, Runs(runs), None, Layer(), ["growth.start_step=3"])
+    assert compose(*parts, entropy_of=str(runs / "plain")).plan[0].layers.step == 3
+    choice = {"top_entropy_of": run_hash(small("vanilla", **FIVE_LAYERS)), "step": 1, "n": 2}
+    other = small("block-loop", shape={"layers": 4}, plan=[{"op": "loop_blocks", "layers": choice}])
+    with pytest.raises(UserError, match="has 5 layers of 4 heads, this one 4 of 4"):
+        train(other, runs / "other", runs)
+
+
+def test_a_failed_run_is_refused_as_a_start(small, tmp_path, runs_dir):
+    config = small(
+        "sgt", **FIVE_LAYERS, controller=GROWTH_TIMES, settings=["training.optimizer.lr=1e30", "training.clip=1e30"]
+    )
+    with pytest.raises(RunFailed):
+        train(config, tmp_path / "a", runs_dir)
+    with pytest.raises(UserError, match="has not finished"):
+        compose("vanilla", None, None, str(tmp_path / "a"), Runs(runs_dir), None, Layer(), [])

@@ -1,0 +1,117 @@
+"""Training runs in tests: whole, stopped in the middle of a step, killed, and compared bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hybridlab.runs.run import execute
+from hybridlab.training.engine import Run
+from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.metrics import read_metrics
+
+GROWTH_TIMES = {"start_step": 3, "interval": 3, "fade_steps": 3}
+FIVE_LAYERS = {"shape": {"layers": 5}, "evaluation": {"task_window": None}}
+
+
+def growing(small, steps=20, arch="sgt", **controller):
+    """A configuration of five layers, of which two grow head loops of two passes."""
+    controller = {**GROWTH_TIMES, "max_passes": 2, "max_layers": 2, **controller}
+    return small(arch, **FIVE_LAYERS, controller=controller, training={"steps": steps})
+
+
+def train(config, path, runs_dir):
+    """Train a configuration in the folder `path`, or go on with the run there; returns its record."""
+    return execute(config, RunFolder(Path(path)), Runs(Path(runs_dir)), quiet=True)
+
+
+def weights(path):
+    """The final tensors of a run, by name."""
+    return load_file(Path(path) / "final" / "model.safetensors")
+
+
+def assert_same_run(one, two):
+    """Two run folders hold the same weights, metrics and results, bit for bit."""
+    a, b = weights(one), weights(two)
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    logs = [[line for line in read_metrics(Path(p) / "metrics.jsonl") if "redone" not in line] for p in (one, two)]
+    assert logs[0] == logs[1]
+    records = [json.loads((Path(p) / "record.json").read_text()) for p in (one, two)]
+    for key in ("results", "hooks", "events", "flops", "tokens", "steps", "structure", "model"):
+        assert records[0][key] == records[1][key], key
+
+
+class Stop(Exception):
+    """Ends a run in the middle of a step, as a kill would."""
+
+
+def train_until(config, path, runs_dir, monkeypatch, step):
+    """Train up to the middle of a step, and stop there without saving."""
+    take_step = Run.take_step
+
+    def stopping(run):
+        if run.step == step:
+            raise Stop
+        return take_step(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "take_step", stopping)
+        with pytest.raises(Stop):
+            train(config, path, runs_dir)
+
+
+def assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step):
+    """A run in `cut` that stops in the middle of a step and is resumed equals the uninterrupted one in `whole`.
+
+    Returns the record of the resumed run.
+    """
+    train_until(config, tmp_path / "cut", runs_dir, monkeypatch, step)
+    record = train(config, tmp_path / "cut", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    return record
+
+
+TRAIN = """
+import sys, torch
+from pathlib import Path
+from hybridlab.config.schema import RunConfig
+from hybridlab.runs.run import execute
+from hybridlab.training.folders import RunFolder, Runs
+
+torch.set_num_threads(1)
+config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
+execute(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
+"""
+
+
+def assert_survives_kills(config, tmp_path, runs_dir, steps):
+    """A run whose process a real SIGKILL ends after each of these steps equals the uninterrupted one."""
+    config_file = tmp_path / "config.json"
+    config_file.write_text(config.model_dump_json())
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    command = [sys.executable, "-c", TRAIN, str(config_file), str(killed), str(runs_dir)]
+    train(config, whole, runs_dir)
+    kills = 0
+    for step in steps:
+        process = subprocess.Popen(command)
+        while process.poll() is None and _logged_step(killed) < step:
+            time.sleep(0.005)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills == len(steps)
+    assert not (killed / "record.json").exists()
+    train(config, killed, runs_dir)
+    assert_same_run(whole, killed)
+
+
+def _logged_step(folder):
+    return max((line["step"] for line in read_metrics(folder / "metrics.jsonl") if "step" in line), default=0)

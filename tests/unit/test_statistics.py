@@ -1,0 +1,70 @@
+"""Means, errors and paired comparisons, on numbers whose results are known."""
+
+import math
+
+import pytest
+
+from hybridlab.statistics import (
+    NOT_MEASURED,
+    Measurement,
+    _ranks,
+    correlation,
+    independent_difference,
+    mean_and_error,
+    paired_difference,
+    paired_ratio,
+    proportion,
+    rank_correlation,
+    resolved,
+)
+
+
+def test_mean_and_its_error():
+    assert mean_and_error([1.0, 2.0, 3.0]) == Measurement(value=2.0, stderr=1 / math.sqrt(3), n=3)
+    assert mean_and_error([4.0]) == Measurement(value=4.0, n=1) and mean_and_error([]) == NOT_MEASURED
+
+
+def test_scaling_scales_the_value_and_its_error():
+    assert Measurement(value=2.0, stderr=0.5, n=3).scaled(-10) == Measurement(value=-20.0, stderr=-5.0, n=3)
+    assert (
+        Measurement(value=2.0, n=1).scaled(10) == Measurement(value=20.0, n=1) and NOT_MEASURED.scaled(2).value is None
+    )
+
+
+def test_a_proportion_has_a_binomial_error():
+    assert proportion([True, True, False, True]) == Measurement(value=0.75, stderr=math.sqrt(0.75 * 0.25 / 4), n=4)
+    assert proportion([]) == NOT_MEASURED
+
+
+def test_a_paired_difference_has_no_error_from_what_pairs_share():
+    assert paired_difference([1.0, 5.0], [2.0, 6.0]) == Measurement(value=-1.0, stderr=0.0, n=2)
+
+
+def test_an_independent_difference_adds_errors_as_squares():
+    left, right = Measurement(value=5.0, stderr=0.3, n=9), Measurement(value=3.0, stderr=0.4, n=4)
+    assert independent_difference(left, right) == Measurement(value=2.0, stderr=0.5, n=4)
+    for one, other in ((left, Measurement(value=3.0)), (Measurement(value=3.0), left)):
+        assert independent_difference(one, other).stderr is None
+    assert independent_difference(left, NOT_MEASURED) == independent_difference(NOT_MEASURED, left) == NOT_MEASURED
+
+
+def test_resolved_is_more_than_two_errors_from_zero():
+    assert resolved(Measurement(value=-2.1, stderr=1.0)) and resolved(Measurement(value=2.1, stderr=1.0))
+    assert not resolved(Measurement(value=2.0, stderr=1.0)) and not resolved(Measurement(value=-1.9, stderr=1.0))
+    assert not resolved(Measurement(value=5.0)) and not resolved(Measurement(value=None, stderr=1.0))
+
+
+def test_one_slow_round_does_not_change_a_paired_ratio():
+    ratio = paired_ratio([2.0, 2.0, 90.0, 2.2, 1.8], [1.0] * 5)
+    assert ratio.value == 2.0 and ratio.n == 5
+    assert ratio.stderr == pytest.approx(1.2533 * 1.4826 * 0.2 / math.sqrt(5))
+
+
+def test_rank_correlation_shares_ranks_among_equals():
+    assert rank_correlation([1, 2, 3], [10, 20, 90]) == pytest.approx(1) and rank_correlation([1, 2], [2, 2]) is None
+    assert _ranks([3.0, 1.0, 3.0]).tolist() == [2.5, 1.0, 2.5]
+
+
+def test_the_error_of_a_correlation():
+    assert correlation(0.5, 10) == Measurement(value=0.5, stderr=0.75 / 3, n=10)
+    assert correlation(0.5, 1).stderr == 0.75

@@ -1,0 +1,146 @@
+"""Small experiments and records with figures chosen by hand, and the cases that verdicts are tested on."""
+
+from dataclasses import dataclass
+
+from hybridlab.evaluation.results import LossResult, Results
+from hybridlab.papers.analytic import analytic
+from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.experiment import Benchmark, Claim, Column, Experiment, Row
+from hybridlab.runs.record import Record, Speed
+from hybridlab.statistics import Measurement, mean_and_error
+from tests.records import make_benchmark, make_record
+
+CASES = []
+
+
+@dataclass(frozen=True)
+class Case:
+    """A claim, what it is judged on, whether it holds, and parts of its evidence (`^…` stands for its start)."""
+
+    kind: str
+    holds: bool | None
+    test: dict
+    given: dict
+    evidence: tuple[str, ...] = ()
+
+    def problem(self):
+        """How the verdict differs from the expected one; None where it does not."""
+        test = {"kind": self.kind, **self.test}
+        verdict = judge(Claim(text="a sentence", source="section 1", test=test), **{**NOTHING, **self.given})
+        if verdict.holds is not self.holds:
+            return f"{verdict.holds} instead of {self.holds}: {verdict.evidence}"
+        missing = [part for part in self.evidence if part not in f"^{verdict.evidence}"]
+        return f"{missing} not in {verdict.evidence!r}" if missing else None
+
+
+def case(kind, holds, test=None, given=None, evidence=""):
+    """Add a case. test: the claim's arguments. given: what `judge` gets; what is left out is empty."""
+    CASES.append(Case(kind, holds, test or {}, given or {}, (evidence,) if evidence else ()))
+
+
+# ---- experiments ----
+
+
+@analytic
+def given_number(number: float) -> float:
+    """The number of the row, so that tests of exact figures need no model."""
+    return number
+
+
+def table(printed=None, numbers=None, given=None, factor=1.0, benchmark=None):
+    """An experiment of a table.
+
+    printed: row → column → the paper's number. numbers: row → what column `exact` computes. given: row → its arguments.
+    """
+    printed = printed or {}
+    numbers = numbers or {}
+    names = list(dict.fromkeys(name for cells in printed.values() for name in cells))
+    columns = [Column(name=name, title=name, kind="trained") for name in names if name != "exact"]
+    call = {"function": "given_number"}
+    columns.append(Column(name="exact", title="exact", kind="exact", factor=factor, compute=call if numbers else None))
+    rows = [
+        Row(
+            name=short,
+            short=short,
+            cell=f"run {short}",
+            paper=printed.get(short, {}),
+            given=(given or {}).get(short, {}),
+        )
+        if short not in numbers
+        else Row(name=short, short=short, paper=printed.get(short, {}), given={"number": numbers[short]})
+        for short in dict.fromkeys([*printed, *numbers])
+    ]
+    return Experiment(
+        id="toy-table1", title="t", paper="toy", source="s", columns=columns, rows=rows, benchmark=benchmark
+    )
+
+
+def speeds_of(models, sizes):
+    """A benchmark's settings. models: name → arch."""
+    return Benchmark(
+        models={name: {"arch": arch} for name, arch in models.items()},
+        sizes={"paper": sizes},
+        batches=[1],
+        prompt=8,
+        new_tokens=8,
+        rounds=2,
+        machines={},
+    )
+
+
+NOTHING = {"experiment": table(), "records": {}}
+
+
+# ---- records ----
+
+
+def loss(windows):
+    mean = mean_and_error(windows)
+    return LossResult(loss=mean, perplexity=mean, bits_per_byte=mean, windows=windows)
+
+
+def record(
+    windows=(3.0, 3.1),
+    extrapolation=None,
+    probes=None,
+    hooks=None,
+    controller=None,
+    flops=100.0,
+    history=None,
+    **changes,
+):
+    """The record of a finished run. windows: its validation losses. controller: (kind and settings, what it left)."""
+    settings, left = controller or (None, None)
+    hooks = dict(hooks or {}) | ({settings["kind"]: left} if settings else {})
+    results = Results(
+        causality={"largest_change": 0.0},
+        validation=loss(list(windows)),
+        extrapolation={factor: loss(list(longer)) for factor, longer in (extrapolation or {}).items()},
+        probes=probes or {},
+    )
+    made = {"config": {"controller": settings}, "flops": flops, "history": history or {}, "results": results}
+    return make_record(hooks=hooks, **made | changes)
+
+
+def runs(**cells):
+    """cell → {0: its record}; a cell may be a record or the windows of one."""
+    return {name: {0: run if isinstance(run, Record) else record(run)} for name, run in cells.items()}
+
+
+def measured(**cells):
+    """What a claim about cells is judged on."""
+    return {"records": runs(**cells)}
+
+
+def benchmark(**groups):
+    """What a benchmark has measured: group → model → part → seconds of each round, at batch 1."""
+
+    def speed(seconds):
+        one = Measurement(value=1.0)
+        return Speed(tokens_per_second=one, ratio=one, time_ratio=one, seconds=seconds)
+
+    results = {
+        group: {model: {"1": {part: speed(s) for part, s in parts.items()}} for model, parts in models.items()}
+        for group, models in groups.items()
+    }
+    return {"benchmark": make_benchmark(results)}

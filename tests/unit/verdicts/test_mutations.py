@@ -1,0 +1,179 @@
+"""Mutation tests: every comparison, sign, and, or, all, any, min, max and condition in the code of claims is reversed,
+one at a time, and some case must fail.
+
+A mutated function gets its new code in place (`__code__`), so that nothing has to be imported again.
+"""
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+from hybridlab.papers import claims
+from hybridlab.papers.claims.kinds import CLAIM_KINDS
+from tests.unit import test_statistics
+from tests.unit.verdicts.test_verdicts import CASES
+
+STATISTICS = [test for name, test in vars(test_statistics).items() if name.startswith("test_")]
+
+MODULES = [f"{claims.__name__}.{module.name}" for module in pkgutil.iter_modules(claims.__path__)]
+MODULES.append("hybridlab.statistics")
+
+REVERSED = {
+    ast.Lt: ast.Gt,
+    ast.Gt: ast.Lt,
+    ast.LtE: ast.GtE,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+REVERSED_NAMES = {"all": "any", "any": "all", "min": "max", "max": "min"}
+
+EQUIVALENT = {
+    # The line through the points near a budget is read where x is 0, whichever way x runs.
+    ("_loss_at", "flops[near] / budget - 1"),
+}
+"""(function, expression) that may be reversed without any effect on a verdict or its evidence."""
+
+
+def mutations(tree):
+    """(function or Class.method, node, index of its operator) of everything that can be reversed in functions."""
+    for outer in tree.body:
+        members = outer.body if isinstance(outer, ast.ClassDef) else [outer]
+        for function in (member for member in members if isinstance(member, ast.FunctionDef)):
+            name = function.name if function is outer else f"{outer.name}.{function.name}"
+            symmetric = {id(node.args[0]) for node in ast.walk(function) if _is_abs(node)}
+            for node in (inner for line in function.body for inner in ast.walk(line)):
+                if isinstance(node, ast.Compare):
+                    yield from ((name, node, index) for index in range(len(node.ops)))
+                elif _is_reversible(node) and id(node) not in symmetric:
+                    yield name, node, 0
+
+
+def _is_reversible(node):
+    """and, or; a difference; a minus; all, any, min and max; a condition that is not a comparison."""
+    if isinstance(node, ast.If | ast.IfExp):
+        return not isinstance(node.test, ast.Compare | ast.BoolOp)
+    sign = isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, ast.Sub | ast.USub)
+    return sign or isinstance(node, ast.BoolOp) or (isinstance(node, ast.Name) and node.id in REVERSED_NAMES)
+
+
+def _is_abs(node):
+    """|a − b| is |b − a|."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return (getattr(called, "id", None) or getattr(called, "attr", None)) == "abs"
+
+
+@contextmanager
+def mutated(node, index) -> Iterator[None]:
+    """The node is reversed inside the `with` block."""
+    if isinstance(node, ast.Compare):
+        before = node.ops[index]
+        node.ops[index] = REVERSED[type(before)]()
+        yield
+        node.ops[index] = before
+    elif isinstance(node, ast.BinOp):
+        node.left, node.right = node.right, node.left
+        yield
+        node.left, node.right = node.right, node.left
+    elif isinstance(node, ast.If | ast.IfExp):
+        before, node.test = node.test, ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+        yield
+        node.test = before
+    elif isinstance(node, ast.Name):
+        before, node.id = node.id, REVERSED_NAMES[node.id]
+        yield
+        node.id = before
+    else:
+        before = node.op
+        node.op = REVERSED[type(before)]() if isinstance(node, ast.BoolOp) else ast.UAdd()
+        yield
+        node.op = before
+
+
+def code_of(module_code, name):
+    """The code object of a function or method, out of a module's."""
+    for part in name.split("."):
+        module_code = next(c for c in module_code.co_consts if isinstance(c, CodeType) and c.co_name == part)
+    return module_code
+
+
+def function_of(module, name):
+    """The function or method of a module by its dotted name, without its static or class method wrapper."""
+    member = module
+    for part in name.split("."):
+        member = vars(member)[part]
+    return getattr(member, "__func__", member)
+
+
+@contextmanager
+def running(function, code) -> Iterator[None]:
+    """The function has this code inside the `with` block."""
+    before, function.__code__ = function.__code__, code
+    try:
+        yield
+    finally:
+        function.__code__ = before
+
+
+def noticed(cases):
+    """Whether a case or a test of statistics fails."""
+    for case in cases:
+        try:
+            if case.problem():
+                return True
+        except Exception:
+            return True
+    for test in STATISTICS:
+        try:
+            test()
+        except Exception:
+            return True
+    return False
+
+
+def cases_for(module, name):
+    """The cases that a function can have an effect on: its own, those of its file, or all."""
+    if name in CLAIM_KINDS.names():
+        return [case for case in CASES if case.kind == name]
+    own = [case for case in CASES if CLAIM_KINDS.get(case.kind).run.__module__ == module.__name__]
+    return own or CASES
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("module_name", MODULES)
+def test_what_is_code_is_noticed(module_name):
+    module = importlib.import_module(module_name)
+    tree = ast.parse(Path(module.__file__).read_text())
+    missed = []
+    for name, node, index in mutations(tree):
+        text = ast.unparse(node)
+        if (name, text) in EQUIVALENT:
+            continue
+        with mutated(node, index):
+            code = code_of(compile(tree, module.__file__, "exec"), name)
+        with running(function_of(module, name), code):
+            if not noticed(cases_for(module, name)):
+                missed.append(f"{name}, line {node.lineno}: {text}" + (f" (operator {index})" if index else ""))
+    assert not missed, "\n".join(missed)
+
+
+def test_unmutated_code_passes_every_case():
+    """Positive control: replacing the code does not fail a case by itself; only a mutation does."""
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        code = compile(Path(module.__file__).read_text(), module.__file__, "exec")
+        for name in dict.fromkeys(name for name, _, _ in mutations(ast.parse(Path(module.__file__).read_text()))):
+            with running(function_of(module, name), code_of(code, name)):
+                assert not noticed(cases_for(module, name)), name
