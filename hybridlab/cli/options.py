@@ -12,8 +12,10 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-Arch = Annotated[str, typer.Option("--arch", help="Architecture: a preset of map, plan and controller.")]
-Size = Annotated[str | None, typer.Option("--size", help="Shape preset; default: tiny.")]
+Arch = Annotated[str, typer.Option("--arch", help="Architecture: a preset (see `list --archs`) or ./mine.yaml.")]
+Size = Annotated[
+    str | None, typer.Option("--size", help="Size: a preset (see `list --sizes`) or ./mine.yaml; default: tiny.")
+]
 DataSource = Annotated[
     str | None,
     typer.Option("--data", help="Data preset, or embedded, text:PATH, jsonl:PATH, hub:NAME, shards:DIR."),

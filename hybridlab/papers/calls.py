@@ -1,4 +1,4 @@
-"""Functions that an experiment file calls by name: `test: {kind: printed_gain, row: A, …}`, `compute: {function: …}`.
+"""Functions that an experiment file calls by name: `test: {kind: printed_points, …}`, `compute: {function: …}`.
 
 The arguments are read from the function's signature, so mistakes are reported when the file is loaded. A type can say
 what a text refers to: `RowName` is the short name of a row of the experiment, `CellName` one of its cells.

@@ -179,7 +179,7 @@ def test_the_caption_says_where_numbers_come_from():
 # ---- whole tables ----
 
 
-GAIN = {"kind": "printed_gain", "row": "plain", "over": "loop", "column": "speed", "percent": 11.1}
+GAIN = {"kind": "printed_percent", "row": "plain", "over": "loop", "column": "speed", "percent": 11.1, "digits": 1}
 
 
 def experiment(**changes):

@@ -11,17 +11,6 @@ from hybridlab.statistics import known, mean_and_error
 
 
 @claim_kind
-def printed_gain(
-    on: Given, row: RowName, over: RowName, column: ColumnName, percent: float, digits: int = 1
-) -> Verdict:
-    """The relative gain that a sentence states, recomputed from the printed cells."""
-    better, worse = on.printed((row, column), (over, column))
-    gain = 100 * (better / worse - 1)
-    evidence = f"printed: {better:g} / {worse:g} − 1 = {gain:.2f} %, stated {percent:g} %"
-    return Verdict(round(gain, digits) == percent, evidence)
-
-
-@claim_kind
 def printed_everywhere(on: Given, row: RowName, over: RowName, columns: list[ColumnName]) -> Verdict:
     """One row above another in each of the printed columns."""
     left, right = (on.printed(*((name, column) for column in columns)) for name in (row, over))
@@ -61,10 +50,10 @@ def printed_points(
 def printed_percent(
     on: Given, row: RowName, over: RowName, column: ColumnName, percent: float, digits: int = 2
 ) -> Verdict:
-    """A relative increase that a sentence states, recomputed from the printed cells."""
+    """A relative increase that a sentence states to so many digits, recomputed from the printed cells."""
     left, right = on.printed((row, column), (over, column))
     increase = 100 * (left / right - 1)
-    evidence = f"printed: {left:g} / {right:g} − 1 = {increase:.3f} %, stated {percent:g} %"
+    evidence = f"printed: {left:g} / {right:g} − 1 = {increase:.{digits + 1}f} %, stated {percent:g} %"
     return Verdict(round(increase, digits) == percent, evidence)
 
 

@@ -6,12 +6,10 @@ TWO = {"experiment": table({"A": {"x": 10.37, "y": 4.0}, "B": {"x": 10.0, "y": 3
 PAIR = {"row": "A", "over": "B", "column": "x"}
 LOST = {"row": "A", "over": "C", "column": "x"}
 
-case("printed_gain", True, PAIR | {"percent": 3.7}, TWO, "10.37 / 10 − 1 = 3.70 %, stated 3.7 %")
-case("printed_gain", False, PAIR | {"percent": 3.8}, TWO)
-case("printed_gain", None, LOST | {"percent": 3.7}, TWO, "not printed: C, x")
-
 case("printed_percent", True, PAIR | {"percent": 3.7}, TWO, "10.37 / 10 − 1 = 3.700 %, stated 3.7 %")
 case("printed_percent", False, PAIR | {"percent": 3.71}, TWO)
+case("printed_percent", True, PAIR | {"percent": 3.7, "digits": 1}, TWO, "10.37 / 10 − 1 = 3.70 %, stated 3.7 %")
+case("printed_percent", False, PAIR | {"percent": 3.8, "digits": 1}, TWO)
 case("printed_percent", None, LOST | {"percent": 3.7}, TWO, "not printed: C, x")
 
 case("printed_points", True, PAIR | {"points": 0.37}, TWO, "10.37 − 10 = +0.37, stated +0.37")
