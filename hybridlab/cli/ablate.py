@@ -20,7 +20,9 @@ def ablate(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Number of runs of each combination, with seeds 0, 1, …")
     ] = 3,
-    start: Annotated[str | None, typer.Option("--from", help="Start every run from this one (folder or hash).")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start every run from this one (name, folder or hash).")
+    ] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,

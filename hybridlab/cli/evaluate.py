@@ -10,7 +10,7 @@ from hybridlab.cli import options as o
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="Run folder, or the start of its hash.")],
+    run: Annotated[str, typer.Argument(help="A run: its name, its folder, or the start of its hash.")],
     data: Annotated[
         str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
     ] = None,

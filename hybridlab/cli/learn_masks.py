@@ -10,7 +10,7 @@ from hybridlab.cli import options as o
 
 
 def learn_masks(
-    start: Annotated[str, typer.Option("--from", help="The run to start from (folder or hash).")],
+    start: Annotated[str, typer.Option("--from", help="The run to start from (name, folder or hash).")],
     arch: Annotated[
         str, typer.Option("--arch", help="consa, or l1-gates (its ablation without the Lagrangian).")
     ] = "consa",
@@ -29,6 +29,9 @@ def learn_masks(
     seed: o.Seed = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
+    name: o.Name = None,
+    tags: o.Tags = None,
+    keep_optimizer: o.KeepOptimizer = False,
     run_dir: o.RunDir = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -38,6 +41,7 @@ def learn_masks(
     from hybridlab.errors import UserError
     from hybridlab.runs.compose import compose
     from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import Label
 
     if arch not in LEARNED:
         raise UserError(f"--arch {arch}: masks are learned by {' or '.join(LEARNED)}")
@@ -45,4 +49,4 @@ def learn_masks(
     layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch=arch, mask=mask, window=window)
     runs = Runs(runs_dir)
     resolved = compose(arch, None, data, start, runs, config, layer, sets or [])
-    train_and_print(resolved, run_dir, runs, "learn-masks", as_json)
+    train_and_print(resolved, run_dir, runs, "learn-masks", as_json, Label(name, tuple(tags or [])), keep_optimizer)

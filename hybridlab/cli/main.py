@@ -22,6 +22,7 @@ from hybridlab.cli import (
     pretrain,
     report,
     reproduce,
+    runs,
 )
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.plugins import load_plugin
@@ -43,6 +44,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("list")(listing.list_entries)
 app.command("plan")(plan.plan)
+app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
 
 

@@ -27,6 +27,19 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of 
 RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder of runs and prepared data.")]
 ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Folder of tables and records.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", help="A name for the run, by which it is found like by its hash; changes no result."),
+]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag, to filter `hybridlab runs`; repeatable.")
+]
+KeepOptimizer = Annotated[
+    bool,
+    typer.Option(
+        "--keep-optimizer", help="Keep the optimizer state of the finished run too (three times the disk space)."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Scale = Annotated[str, typer.Option("--scale", help="smoke (minutes on a CPU), small (one GPU) or paper.")]
 
@@ -43,11 +56,12 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, allow_nan=False))
 
 
-def console() -> Console:
-    """Standard output, at most 80 columns wide."""
+def console(wide: bool = False) -> Console:
+    """Standard output, at most 80 columns wide; wide: as wide as the terminal."""
     from rich.console import Console
 
-    return Console(width=min(80, Console().width), markup=False)
+    width = Console().width
+    return Console(width=width if wide else min(80, width), markup=False)
 
 
 def pick_scale(scale: str, available: list[str]) -> str:

@@ -17,7 +17,7 @@ def pretrain(
     steps: o.Steps = None,
     seed: o.Seed = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="Start from the weights of this run (folder or hash).")
+        str | None, typer.Option("--from", help="Start from the weights of this run (name, folder or hash).")
     ] = None,
     masks: Annotated[
         Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")
@@ -31,6 +31,9 @@ def pretrain(
     nearest: Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")] = False,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
+    name: o.Name = None,
+    tags: o.Tags = None,
+    keep_optimizer: o.KeepOptimizer = False,
     run_dir: o.RunDir = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -39,8 +42,9 @@ def pretrain(
     from hybridlab.cli.training import settings_layer, train_and_print
     from hybridlab.runs.compose import compose
     from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import Label
 
     layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch)
     runs = Runs(runs_dir)
     resolved = compose(arch, size, data, start, runs, config, layer, sets or [], entropy_of)
-    train_and_print(resolved, run_dir, runs, "pretrain", as_json)
+    train_and_print(resolved, run_dir, runs, "pretrain", as_json, Label(name, tuple(tags or [])), keep_optimizer)

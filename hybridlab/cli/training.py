@@ -17,6 +17,7 @@ from hybridlab.training.folders import RunFolder, Runs
 if TYPE_CHECKING:
     from hybridlab.evaluation.results import Results
     from hybridlab.statistics import Measurement
+    from hybridlab.training.labels import Label
 
 LEARNED = ("consa", "l1-gates")
 """Archs with two stages: `learn-masks` learns masks, then `pretrain --masks` trains with them."""
@@ -62,12 +63,26 @@ def settings_layer(
     return Layer(values, origins)
 
 
-def train_and_print(config: RunConfig, run_dir: Path | None, runs: Runs, title: str, as_json: bool) -> None:
+def train_and_print(
+    config: RunConfig,
+    run_dir: Path | None,
+    runs: Runs,
+    title: str,
+    as_json: bool,
+    label: Label,
+    keep_optimizer: bool,
+) -> None:
     """Train, resume or skip a run, and print its record."""
     from hybridlab.runs.run import execute
 
     folder = RunFolder(run_dir or runs.directory / run_hash(config))
-    record = execute(config, folder, runs, title, say)
+    if keep_optimizer:
+        runtime = config.runtime.model_copy(update={"keep_optimizer": True})
+        config = config.model_copy(update={"runtime": runtime})
+    record = execute(config, folder, runs, title, say, label=label)
+    if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
+        place = folder.path.parent
+        say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
     if as_json:
         print_json({"run_dir": str(folder.path), **record.model_dump(mode="json")})
         return

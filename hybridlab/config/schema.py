@@ -165,6 +165,8 @@ class Runtime(Strict):
     log_every: PositiveInt = 10
     checkpoint_every: PositiveInt = 200
     keep_checkpoints: PositiveInt = 2
+    keep_optimizer: bool = False
+    """Keep the newest checkpoint of a finished run, with the state of its optimizer; otherwise only the weights."""
 
 
 class RunConfig(Strict):

@@ -72,9 +72,10 @@ class Ancestor:
 
 
 def find_ancestor(reference: str, runs: Runs) -> Ancestor:
-    """A finished run, by its folder or the start of its hash; or a Hugging Face folder. Its path is added to `runs`."""
+    """A finished run (by name, folder or start of its hash), or a Hugging Face folder. Its path is added to `runs`."""
     path = Path(runs.places.get(reference, reference)).expanduser()
     if (path / "config.json").is_file() and not (path.parent / "run.json").is_file():
+        runs.check_unambiguous(reference, path)
         ancestor = _from_hf(path)
         if reference.startswith(_HF) and reference != ancestor.digest:
             raise UserError(f"{path}: this folder has changed since the run was started from it; restore its files")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.config.loading import Layer, is_preset, load_file, load_preset, merge
+from hybridlab.config.maps import LearnedMap
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layer, resolve, symbolic_layers
-from hybridlab.config.schema import Data, RunConfig
+from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.errors import UserError
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget
@@ -114,16 +115,25 @@ def _looping_top_entropy(arch: str, reference: str) -> Layer:
 
 
 def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
-    """The configuration with folders and prefixes of runs in its plan replaced by the runs' full hashes."""
-    edits = []
+    """The configuration with the names, folders and prefixes of other runs replaced by their full hashes."""
+    changed: dict[str, Any] = {"plan": []}
     for edit in config.plan:
         for choice in symbolic_layers([edit]):
-            folder = runs.find(choice.top_entropy_of)
-            digest = folder.digest
-            runs.places[digest] = str(folder.path.resolve())
+            digest = _hash_of(choice.top_entropy_of, runs)
             edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
-        edits.append(edit)
-    return config.model_copy(update={"plan": edits})
+        changed["plan"].append(edit)
+    if isinstance(config.map, LearnedMap):
+        changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
+    if config.init is not None and config.init.run not in runs.places:
+        changed["init"] = InitFrom(run=find_ancestor(config.init.run, runs).digest)
+    return config.model_copy(update=changed)
+
+
+def _hash_of(reference: str, runs: Runs) -> str:
+    """The hash of the run that is meant; its folder is added to `runs`."""
+    folder = runs.find(reference)
+    runs.places[folder.digest] = str(folder.path.resolve())
+    return folder.digest
 
 
 def _shorter_warmup(base: Layer, layers: list[Layer], steps: int) -> Layer:

@@ -51,7 +51,7 @@ def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], 
         layers.append(parse_setting(text))
     config = check(RunConfig, merge(*layers))
     corpus = corpus_for(config.data, runs.directory / "data", lambda line: say(f"data: {line}"))
-    find_ancestor(str(folder.path), runs).check_tokenizer(corpus)
+    find_ancestor(str(folder.path.resolve()), runs).check_tokenizer(corpus)
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=False)
     model = load_checkpoint(folder.path, config.runtime.kernel).to(device)

@@ -55,6 +55,7 @@ class DataSummary(_Typed):
 class Record(_Typed):
     """Results of a run, and what is needed to reproduce them.
 
+    name, tags: what the run is called. started (UTC), host, command: its first start; None in older records.
     structure: the final `Structure` as JSON. hooks: the results of each hook by its name (a controller's kind,
     `entropy-log`). history: logged numbers as columns. flops, tokens, seconds: totals, without the steps that were
     repeated after an interruption (those are `redone_steps`). A run that failed has a reason and no results.
@@ -63,6 +64,11 @@ class Record(_Typed):
     status: Literal["finished", "failed"]
     reason: str | None = None
     hash: str
+    name: str | None = None
+    tags: list[str] = []
+    started: str | None = None
+    host: str | None = None
+    command: str | None = None
     parents: list[str]
     config: dict[str, Any]
     git: str | None

@@ -28,6 +28,7 @@ from hybridlab.structure.registry import make_hooks
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.labels import Label, start_facts
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
 from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.objective import make_objective
@@ -41,14 +42,24 @@ def execute(
     title: str = "train",
     say: Callable[[str], None] = lambda _: None,
     quiet: bool = False,
+    label: Label | None = None,
 ) -> Record:
-    """Train the run in its folder, or resume it, unless it has finished; returns its record."""
+    """Train the run in its folder, or resume it, unless it has finished; returns its record.
+
+    label: gives the run a name and tags, also if it was started or has finished before.
+    """
     with folder.locked():
+        if label is not None and label.name is not None:
+            runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
-            record = finished_record(folder)
-            say(f"{title}: finished before, nothing to do ({folder.path})")
-            return record
+            finished_record(folder)
+            _relabel(folder, label)
+            lost = config.runtime.keep_optimizer and checkpoints.newest_step(folder.checkpoints) is None
+            note = "; the state of its optimizer was not kept" if lost else ""
+            say(f"{title}: finished before, nothing to do{note} ({folder.path})")
+            return finished_record(folder)
         run = _start(config, folder, _with_known_places(runs, folder), say)
+        _relabel(folder, label)
         done = checkpoints.newest_step(folder.checkpoints) or 0
         if done:
             say(f"{title}: resuming after step {done}")
@@ -67,7 +78,14 @@ def execute(
         save_model(folder.final, run.model, lineage | {"tokenizer": run.corpus.meta["tokenizer"]})
         run.corpus.tokenizer.save(str(folder.final / "tokenizer.json"))
         write_record(record, folder.path / "record.json")
+        # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
+        checkpoints.keep_newest(folder.checkpoints, 1 if config.runtime.keep_optimizer else 0)
         return record
+
+
+def _relabel(folder: RunFolder, label: Label | None) -> None:
+    if label is not None:
+        folder.relabel(label.applied(folder.started()))
 
 
 def finished_record(folder: RunFolder) -> Record:
@@ -103,6 +121,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
         "precision": precision,
         "data_fingerprint": corpus.fingerprint,
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
+        **start_facts(),
     }
     hooks, objective = make_hooks(config), make_objective(config)
     run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective)
@@ -128,6 +147,7 @@ def _facts(run: Run) -> dict[str, Any]:
     """The fields of a record that finished and failed runs share."""
     config, model = run.config, run.model
     parameters = count_parameters(model.shape, model.plan)
+    info = run.folder.started()
     data = DataSummary(
         source=config.data.source,
         fingerprint=run.corpus.fingerprint,
@@ -136,6 +156,7 @@ def _facts(run: Run) -> dict[str, Any]:
     )
     return {
         "hash": run_hash(config),
+        **{name: info[name] for name in ("name", "tags", "started", "host", "command") if name in info},
         "parents": parents(config),
         "config": config.model_dump(mode="json"),
         "git": git_revision(),

@@ -1,4 +1,4 @@
-"""Run folders: their files, the lock of the process that trains there, and the search for runs by hash.
+"""Run folders: their files, the lock of the process that trains there, and the search for runs by name or hash.
 
 runs/<hash>/  run.json  metrics.jsonl  record.json  checkpoints/  final/  (masks.json)
 """
@@ -10,13 +10,16 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hybridlab.config.differences import differing
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
+from hybridlab.registry import nearest
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,12 @@ class RunFolder:
         if info is None:
             raise UserError(f"{self.path}: no run.json, so this is not a run folder; give the folder of a run")
         return info
+
+    def relabel(self, label: dict[str, Any]) -> None:
+        """Replace `name` and `tags` in run.json, and in record.json if the run has ended; see `Label.applied`."""
+        for name, content in (("run.json", self.started()), ("record.json", self.record())):
+            if content is not None and content | label != content:
+                write_json(self.path / name, content | label)
 
     def record(self) -> dict[str, Any] | None:
         """The content of record.json; None if the run has not ended."""
@@ -99,6 +108,17 @@ class RunFolder:
             )
         return info
 
+    def trained_elsewhere(self) -> bool:
+        """Whether another process holds the lock of this folder at this moment."""
+        try:
+            with (self.path / ".lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of this folder; UserError if another process holds it and so trains here."""
@@ -133,7 +153,10 @@ class Runs:
     places: dict[str, str] = field(default_factory=dict)
 
     def find(self, reference: str) -> RunFolder:
-        """A run by its hash in `places`, by its folder, or by the start of its hash in `directory`; else UserError."""
+        """A run by its hash in `places`, its folder, or, in `directory`, by its name or the start of its hash.
+
+        UserError if there is none, or more than one.
+        """
         if reference in self.places:
             folder = RunFolder(Path(self.places[reference]))
             if (folder.info() or {}).get("hash") == reference:
@@ -141,16 +164,41 @@ class Runs:
         path = Path(reference).expanduser()
         path = path.parent if path.name == "final" else path
         if (path / "run.json").is_file():
+            self.check_unambiguous(reference, path)
             return RunFolder(path)
-        matches = [folder for folder, digest in self._all() if digest.startswith(reference)]
+        known = list(self.all())
+        matches = [entry for entry in known if reference in (entry.digest, *entry.names)]
+        matches = matches or [entry for entry in known if reference and entry.digest.startswith(reference)]
         if len(matches) == 1:
-            return matches[0]
+            return RunFolder(matches[0].path)
         if matches:
-            names = ", ".join(str(folder.path) for folder in matches[:3])
-            raise UserError(f"run {reference!r}: {len(matches)} runs match ({names} …); give more digits or the folder")
+            folders = ", ".join(str(entry.path) for entry in matches[:3]) + (" …" if len(matches) > 3 else "")
+            raise UserError(f"run {reference!r}: {len(matches)} runs match ({folders}); give more digits or the folder")
+        names = [name for entry in known for name in entry.names if name != entry.digest]
         raise UserError(
-            f"run {reference!r}: neither a run folder nor the start of the hash of a run in {self.directory}"
+            f"run {reference!r}: neither a run folder nor the start of the hash or the name of a run in "
+            f"{self.directory}; {nearest(reference, names, '`hybridlab runs` lists them')}"
         )
+
+    def check_unambiguous(self, reference: str, path: Path) -> None:
+        """UserError if a reference without `/`, which is the folder `path`, is also the name of another run."""
+        if Path(reference).name != reference:
+            return
+        for entry in self.all():
+            if reference in entry.names and entry.path.resolve() != path.resolve():
+                raise UserError(
+                    f"run {reference!r}: the folder ./{reference} and the run in {entry.path} are both called so; "
+                    f"write ./{reference} or {entry.path}"
+                )
+
+    def check_name(self, name: str, folder: RunFolder) -> None:
+        """UserError if another run in `directory` has this name."""
+        for entry in self.all():
+            if name in entry.names and entry.path.resolve() != folder.path.resolve():
+                raise UserError(
+                    f"--name {name}: another run has this name ({entry.path}); choose another name, or give that run "
+                    f"another one with `hybridlab runs rename {entry.path} NAME`"
+                )
 
     def finished(self, reference: str) -> RunFolder:
         """As `find`, but UserError if the run has not finished, so that no other run can start from it."""
@@ -159,30 +207,40 @@ class Runs:
             raise UserError(f"{folder.path}: this run has not finished; finish it before starting from it")
         return folder
 
-    def _all(self) -> Iterator[tuple[RunFolder, str]]:
-        """Every readable run with its hash; skips damaged runs."""
+    def all(self) -> Iterator[Entry]:
+        """Every readable run; skips damaged ones."""
         for path in sorted(self.directory.glob("*/run.json")):
             try:
-                yield RunFolder(path.parent), RunFolder(path.parent).digest
-            except UserError:
+                stat = path.stat()
+                yield _entry(path.parent, stat.st_ino, stat.st_mtime_ns)
+            except (OSError, UserError):
                 continue
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run as it is searched for."""
+
+    path: Path
+    digest: str
+    names: tuple[str, ...]
+    """The name that it was given, and its folder's."""
+
+
+@lru_cache(maxsize=4096)
+def _entry(path: Path, _inode: int, _modified: int) -> Entry:
+    """The run in a folder. Inode and time of its run.json are part of the cache key; each change has another inode."""
+    info = RunFolder(path).started()
+    return Entry(path, info["hash"], tuple(filter(None, (info.get("name"), path.name))))
 
 
 def _difference(old: dict[str, Any], config: RunConfig) -> str:
     """The first two settings that differ between a configuration in run.json and this one, in words."""
     not_hashed = ("runtime", "arch", "size")
-    before, after = _flat(old), _flat(config.model_dump(mode="json"))
-    changed = [name for name in {**after, **before} if before.get(name) != after.get(name)]
+    changed = differing(config.model_dump(mode="json"), old)
     shown = [
-        f"{name} ({before.get(name)!r} there, {after.get(name)!r} here)"
-        for name in changed
+        f"{name} ({there!r} there, {here!r} here)"
+        for name, (here, there) in changed.items()
         if name.split(".")[0] not in not_hashed
     ]
     return " and ".join(shown[:2]) or "the version of hybridlab's numerics"
-
-
-def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted names."""
-    if not isinstance(data, dict):
-        return {prefix.removesuffix("."): data}
-    return {key: value for name, inner in data.items() for key, value in _flat(inner, f"{prefix}{name}.").items()}

@@ -61,6 +61,30 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+_TAIL = 2**18
+"""Bytes at the end of a log in which the last numbers are looked for: about a thousand lines."""
+
+
+def last_numbers(path: Path, names: tuple[str, ...]) -> dict[str, float]:
+    """The last logged value of each of these names; one that the end of the log does not have is left out."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL))
+        lines = file.read().splitlines()
+    found: dict[str, float] = {}
+    for text in reversed(lines):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        found = {name: line[name] for name in names if isinstance(line, dict) and name in line} | found
+        if len(found) == len(names):
+            break
+    return found
+
+
 _MOST_POINTS = 200
 
 

@@ -3,7 +3,6 @@
 import ast
 import inspect
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
 from hybridlab.training.optimizer import optimizer_tensors
-from tests.training import assert_resumes_exactly, train
+from tests.training import assert_resumes_exactly, train, train_until
 
 
 def stacked(structure, copies):
@@ -79,9 +78,11 @@ def stacking(monkeypatch):
     return made
 
 
-def test_copied_layers_take_groups_moments_and_step_along(small, tmp_path, runs_dir, stacking):
-    config = small("rule-swa", runtime={"checkpoint_every": 1, "keep_checkpoints": 99})
-    record = train(config, tmp_path / "a", runs_dir)
+def test_copied_layers_take_groups_moments_and_step_along(small, tmp_path, runs_dir, stacking, monkeypatch):
+    config = small("rule-swa", runtime={"checkpoint_every": 5})
+    train_until(config, tmp_path / "a", runs_dir, monkeypatch, 5)
+    # The checkpoint of the step of the change.
+    saved = checkpoints.load_newest(tmp_path / "a" / "checkpoints")
     seen = stacking[-1].seen
     new = optimizer_tensors(seen["optimizer"], seen["groups"])
     for layer, parent in enumerate(seen["parents"]):
@@ -92,8 +93,7 @@ def test_copied_layers_take_groups_moments_and_step_along(small, tmp_path, runs_
         if name.startswith("blocks.4."):
             assert by_name[name] == by_name[name.replace("blocks.4.", "blocks.2.")]
     assert {group.name: len(group.tensors) for group in seen["groups"]}["matrices"] == 5 * 7
-    # The checkpoint of the step of the change: state of the copies equals that of their parents, bit for bit.
-    saved = checkpoints.load_newest(_only_until(tmp_path / "a" / "checkpoints", 5))
+    # State of the copies equals that of their parents, bit for bit.
     for kind in ("exp_avg", "exp_avg_sq", "step"):
         for name in ("attention.q.weight", "mlp.down.weight", "attention_norm.weight"):
             for copy, parent in ((3, 1), (4, 2)):
@@ -101,20 +101,12 @@ def test_copied_layers_take_groups_moments_and_step_along(small, tmp_path, runs_
                 assert torch.equal(one, two) and (kind != "step" or float(one) == 5)
     storages = {tensor.data_ptr() for group in seen["groups"] for tensor in group.tensors.values()}
     assert len(storages) == sum(len(group.tensors) for group in seen["groups"])
+    record = train(config, tmp_path / "a", runs_dir)
     assert record.parameters["total"] > 0 and record.steps == 12
     assert record.structure["shape"]["layers"] == 5 and len(record.structure["map"]) == 5
     assert read_model_config(tmp_path / "a" / "final").structure == Structure.from_json(record.structure)
     assert record.events[0]["kind"] == "stacked" and record.events[0]["plan_after"] == "L1 → L2 → L3 → L4 → L5"
     assert set(record.history["layers"]) == {3.0, 5.0}
-
-
-def _only_until(folder: Path, step: int) -> Path:
-    for path in folder.glob("step-*"):
-        if int(path.name.removeprefix("step-")) > step:
-            for file in path.iterdir():
-                file.unlink()
-            path.rmdir()
-    return folder
 
 
 @pytest.mark.parametrize("cut", [2, 4, 5, 6, 9])

@@ -22,7 +22,7 @@ def test_a_run_writes_its_folder_metrics_and_record(small, tmp_path, runs_dir):
     config = small(data={"mix": {"text": 0.5, "retrieval": 0.5, "assignment": 0.0}}, evaluation={"task_window": 6})
     record = train(config, tmp_path / "a", runs_dir)
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert names == [".lock", "checkpoints", "final", "metrics.jsonl", "record.json", "run.json"]
+    assert names == [".lock", "final", "metrics.jsonl", "record.json", "run.json"]
     assert sorted(p.name for p in (tmp_path / "a" / "final").iterdir()) == [
         "config.json",
         "model.safetensors",

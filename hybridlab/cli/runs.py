@@ -1,0 +1,188 @@
+"""`hybridlab runs`: list, show, compare, draw, rename and clean up runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import options as o
+
+app = typer.Typer(help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True)
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run: its name, its folder, or the start of its hash.")]
+RunList = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs: names, folders, or starts of hashes.")]
+
+
+@app.callback()
+def list_runs(
+    context: typer.Context,
+    state: Annotated[
+        str | None, typer.Option("--state", help="training, unfinished, failed, finished or damaged.")
+    ] = None,
+    arch: Annotated[
+        str | None, typer.Option("--arch", help="An architecture, or a pattern such as 'spiral-*'.")
+    ] = None,
+    size: Annotated[str | None, typer.Option("--size", help="A size, or a pattern.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Runs that have this tag; repeatable.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="A name, or a pattern such as 'base*'.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Started within 90m, 12h, 2d, 1w, or since a date (2026-01-31).")
+    ] = None,
+    sort: Annotated[str, typer.Option("--sort", help="age, disk, loss, name, step or validation.")] = "age",
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """List runs, newest first. A wide terminal shows more columns; `runs show RUN` shows everything about one."""
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
+    from hybridlab.cli.runs_text import print_rows
+    from hybridlab.runs.catalogue import catalogue, filtered, sorted_by
+
+    rows = sorted_by(filtered(catalogue(runs_dir), state, arch, size, tag or [], name, since), sort)
+    if as_json:
+        o.print_json({"runs": [row.to_json() for row in rows]})
+    elif rows:
+        print_rows(rows)
+    else:
+        o.say(f"no runs in {runs_dir} that fit")
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """UserError for an option of the list before the name of another command, where it has no effect."""
+    from hybridlab.errors import UserError
+
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            command = context.invoked_subcommand
+            raise UserError(f"{parameter.opts[0]} before `{command}` has no effect; write it after `runs {command}`")
+
+
+@app.command()
+def show(run: Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
+    """Everything about one run: start, costs, results with errors, relatives, disk, and its own settings."""
+    from hybridlab.cli.runs_text import print_details
+    from hybridlab.runs.details import details, record_of
+    from hybridlab.training.folders import Runs
+
+    runs = Runs(runs_dir)
+    folder = runs.find(run)
+    shown = details(folder, runs)
+    if as_json:
+        o.print_json(shown)
+    else:
+        print_details(shown, record_of(folder))
+
+
+@app.command()
+def compare(references: RunList, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
+    """Compare runs with the first one: settings that differ, costs, and validation losses paired by window."""
+    from hybridlab.cli.runs_text import print_comparison
+    from hybridlab.runs.comparison import compare as compare_runs
+    from hybridlab.training.folders import Runs
+
+    compared = compare_runs([Runs(runs_dir).find(reference) for reference in references])
+    if as_json:
+        o.print_json(compared)
+    else:
+        print_comparison(compared)
+
+
+@app.command()
+def curves(
+    references: RunList,
+    x: Annotated[str, typer.Option("--x", help="steps, tokens, flops or seconds.")] = "steps",
+    metric: Annotated[str, typer.Option("--metric", help="A logged number, such as gradient_norm.")] = "loss",
+    smooth: Annotated[
+        int | None,
+        typer.Option("--smooth", min=1, help="Mean over so many logged points; default: a fortieth of them."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write a picture too: FILE.png, .pdf or .svg.")] = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Draw the training loss of runs, and the validation loss where it was logged; also of unfinished runs."""
+    from dataclasses import asdict
+
+    from hybridlab.cli.runs_text import print_curves
+    from hybridlab.reporting.curves import check_picture, draw_picture
+    from hybridlab.runs.curves import read_curves
+    from hybridlab.training.folders import Runs
+
+    if out is not None:
+        check_picture(out)
+    lines = read_curves([Runs(runs_dir).find(reference) for reference in references], x, metric)
+    if out is not None:
+        draw_picture(lines, x, metric, smooth, out)
+        o.say(f"written to {out}")
+    if as_json:
+        o.print_json({"x": x, "metric": metric, "curves": [asdict(line) for line in lines]})
+    else:
+        print_curves(lines, x, metric, smooth)
+
+
+@app.command()
+def rename(run: Run, name: Annotated[str, typer.Argument(help="The new name.")], runs_dir: o.RunsDir = o.RUNS) -> None:
+    """Give a run another name."""
+    from hybridlab.runs.labelling import relabel
+    from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import Label
+
+    relabel(run, Label(name), Runs(runs_dir))
+    o.say(f"{run} is now called {name}")
+
+
+@app.command()
+def tag(
+    run: Run,
+    add: Annotated[list[str] | None, typer.Option("--add", help="A tag to add; repeatable.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", help="A tag to remove; repeatable.")] = None,
+    runs_dir: o.RunsDir = o.RUNS,
+) -> None:
+    """Add tags to a run, or remove some."""
+    from hybridlab.runs.labelling import relabel
+    from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import Label
+
+    tags = relabel(run, Label(tags=tuple(add or [])), Runs(runs_dir), remove or [])
+    o.say(f"{run}: {', '.join(tags) or 'no tags'}")
+
+
+@app.command()
+def clean(
+    kept: Annotated[
+        bool, typer.Option("--kept", help="Also optimizer states that were kept on purpose (--keep-optimizer).")
+    ] = False,
+    data: Annotated[bool, typer.Option("--data", help="Also prepared data that no run in RUNS-DIR uses.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what can go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Remove optimizer states of finished runs and what killed processes left; shows the bytes, and asks.
+
+    Weights, records and logs stay, and so does everything of a run that is being trained.
+    """
+    from hybridlab.cli.runs_text import print_items
+    from hybridlab.runs.cleaning import removable, remove
+
+    items = removable(runs_dir, kept, data)
+    if not as_json:
+        print_items(items)
+    gone = remove(items, o.say) if items and not dry_run and (yes or _confirmed(len(items))) else []
+    if as_json:
+        o.print_json({"items": [item.to_json() for item in items], "removed": [str(item.path) for item in gone]})
+    elif not dry_run:
+        o.say(f"removed {sum(item.bytes for item in gone):,} bytes")
+
+
+def _confirmed(count: int) -> bool:
+    from hybridlab.errors import UserError
+
+    try:
+        return typer.confirm(f"Remove {'this' if count == 1 else f'these {count}'}?", err=True)
+    except typer.Abort:
+        raise UserError("runs clean: no answer; add --yes to remove without asking, or --dry-run to look") from None

@@ -1,0 +1,233 @@
+"""What `hybridlab runs` prints."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.cli.options import console
+from hybridlab.cli.training import print_mapping, print_results
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hybridlab.runs.catalogue import Row
+    from hybridlab.runs.cleaning import Item
+    from hybridlab.runs.curves import Curve
+    from hybridlab.runs.record import Record
+
+_NARROW = 100
+"""Columns from which on a terminal shows everything about runs in a list."""
+
+
+def print_rows(rows: list[Row]) -> None:
+    """A table of runs, as wide as the terminal, and their sum."""
+    out = console(wide=True)
+    table = _table()
+    wide = out.width >= _NARROW
+    _columns(table, ("run", "name", "state", "arch, size"), "left", cut=("name", "arch, size"))
+    _columns(table, ("step", "loss", *(("valid.",) if wide else ()), "age", "disk"), "right")
+    if wide:
+        _columns(table, ("started (UTC)", "tags", "from"), "left", cut=("tags", "from"))
+    for row in rows:
+        steps = "–" if row.step is None else f"{row.step}/{row.steps}"
+        model = "–" if row.arch is None else f"{row.arch} {row.size}"
+        cells = [(row.hash or row.path.name)[:8], row.name or "–", row.state, model, steps, number(row.loss, 3)]
+        cells += [number(row.validation, 3)] if wide else []
+        cells += [age(row.age), size(row.disk)]
+        if wide:
+            started = (row.started or "–")[:16].replace("T", " ")
+            cells += [started, ", ".join(row.tags) or "–", ", ".join(p[:8] for p in row.parents) or "–"]
+        table.add_row(*cells)
+    out.print(table)
+    for row in rows:
+        if row.state == "damaged":
+            out.print(f"damaged: {row.reason}", highlight=False, soft_wrap=True)
+    out.print(f"{len(rows)} runs, {size(sum(row.disk for row in rows))}", highlight=False)
+
+
+def _table(title: str | None = None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
+    )
+
+
+def _columns(table: Table, names: tuple[str, ...], justify: Any, cut: tuple[str, ...] = ()) -> None:
+    """Columns on one line each. cut: those that are shortened if the terminal is too narrow."""
+    for name in names:
+        width = 4 if name in cut else len(name)
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", min_width=width)
+
+
+def print_details(shown: dict[str, Any], record: Record | None) -> None:
+    """One run."""
+    known = (
+        *("hash", "name", "tags", "path", "state", "reason", "arch", "size", "started", "command", "host", "machine"),
+        *("precision", "git", "seed", "steps", "tokens", "flops", "seconds", "tokens_per_second", "redone_steps"),
+        *("parameters", "loss", "validation"),
+    )
+    texts = {name: _text(name, shown) for name in known}
+    out = console()
+    print_mapping(
+        f"run {shown['name'] or shown['hash']}", {k: v for k, v in texts.items() if k != "reason" or v != "–"}
+    )
+    if record is not None:
+        print_mapping("model", {"plan": record.model.plan, "map": record.model.map})
+    if record is not None and record.results is not None:
+        print_results(record.results, "results")
+    for event in shown["events"] or []:
+        rest = ", ".join(f"{name} {value}" for name, value in event.items() if name not in ("step", "kind"))
+        out.print(f"event at step {event['step']}: {event['kind']} ({rest})", highlight=False)
+    for kind in ("parents", "children"):
+        for other in shown[kind]:
+            out.print(
+                f"{kind}: {other['name'] or '–'} {other['hash']} {other['path']}", highlight=False, soft_wrap=True
+            )
+    print_mapping("disk", {name: size(part) for name, part in shown["disk_parts"].items()})
+    if shown["own_settings"]:
+        _print_settings(f"settings that differ from {shown['arch']} {shown['size']}", shown["own_settings"])
+    elif shown["own_settings"] is None:
+        out.print(f"the presets {shown['arch']} and {shown['size']} are not known here", highlight=False)
+
+
+def _print_settings(title: str, settings: dict[str, Any]) -> None:
+    table = _table(title)
+    table.add_column("", overflow="fold")
+    table.add_column("", overflow="fold")
+    for name, value in settings.items():
+        table.add_row(name, _setting(value))
+    table.show_header = False
+    console().print(table)
+
+
+def _text(name: str, shown: dict[str, Any]) -> str:
+    value = shown[name]
+    if value is None or value == []:
+        return "–"
+    if name == "steps":
+        return f"{shown['step']:,} of {value:,}"
+    if name == "started":
+        return f"{value} ({age(shown['age'])} ago)"
+    if name == "flops":
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {part:,}" if isinstance(part, int) else f"{key} {part}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "–"
+    if name in ("loss", "validation"):
+        return number(value, 4)
+    return f"{value:,}" if isinstance(value, int | float) and name != "seed" else str(value)
+
+
+def print_comparison(compared: dict[str, Any]) -> None:
+    """Runs side by side: a column for each run."""
+    out = console(wide=True)
+    names = [run["name"] or run["hash"][:8] for run in compared["runs"]]
+
+    def print_columns(title: str, rows: dict[str, list[str]]) -> None:
+        table = _table(title)
+        table.add_column("", overflow="fold")
+        for name in names:
+            table.add_column(name, justify="right", overflow="fold")
+        for label, cells in rows.items():
+            table.add_row(label, *cells)
+        out.print(table)
+        out.print()
+
+    settings = {name: [_setting(value) for value in values] for name, values in compared["settings"].items()}
+    if settings:
+        print_columns("settings that differ", settings)
+    else:
+        out.print("no settings differ")
+    costs = {key: [_cost(key, run[key]) for run in compared["costs"]] for key in compared["costs"][0]}
+    print_columns("costs", {name.replace("_", " "): cells for name, cells in costs.items()})
+    losses = compared["losses"]
+    rows = {"loss ± s.e.": [measured(entry["loss"]) for entry in losses]}
+    rows[f"− {names[0]}"] = ["", *(measured(entry["difference"], "+") for entry in losses[1:])]
+    print_columns("validation loss (nats/token)", rows)
+    for name, entry in zip(names[1:], losses[1:], strict=True):
+        if entry["not_compared"]:
+            out.print(f"{name} is not compared: {entry['not_compared']}", highlight=False)
+        elif not entry["resolved"]:
+            out.print(f"{name} − {names[0]}: not resolved, within two standard errors of 0", highlight=False)
+    out.print(compared["note"], highlight=False)
+
+
+def _setting(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+def _cost(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if name == "flops" else f"{value:,}"
+
+
+def measured(value: dict[str, Any] | None, sign: str = "") -> str:
+    """A measurement as value ± standard error."""
+    if value is None or value["value"] is None:
+        return "–"
+    return f"{value['value']:{sign}.4f} ± {number(value['stderr'], 4)}"
+
+
+def print_curves(curves: list[Curve], x: str, metric: str, smooth: int | None) -> None:
+    """Curves as wide as the terminal, and what is drawn with which colour or letter."""
+    from rich.text import Text
+
+    from hybridlab.reporting.curves import key, rgb, terminal_picture
+
+    out = console(wide=True)
+    colour = out.is_terminal and out.color_system is not None
+    height = max(12, min(26, out.width // 4))
+    print(terminal_picture(curves, x, metric, smooth, out.width, height, colour))
+    for i, curve in enumerate(curves):
+        sign = Text("━━", style=f"rgb({','.join(map(str, rgb(i)))})") if colour else Text(key(i))
+        line = f" {curve.label}: {metric} {curve.y[-1]:.5g}"
+        if curve.validation:
+            line += f", validation {curve.validation[-1]:.5g} ({'●' if colour else key(i).upper()})"
+        out.print(sign + Text(line), soft_wrap=True)
+
+
+def print_items(items: list[Item]) -> None:
+    """What can go, by kind, with bytes."""
+    out = console(wide=True)
+    if not items:
+        out.print("nothing to remove")
+        return
+    table = _table()
+    _columns(table, ("kind", "path"), "left", cut=("path",))
+    _columns(table, ("bytes",), "right")
+    for item in items:
+        table.add_row(item.kind, str(item.path), f"{item.bytes:,}")
+    out.print(table)
+    out.print(f"{len(items)} items, {size(sum(item.bytes for item in items))}", highlight=False)
+
+
+# ---- numbers as text ----
+
+
+def number(value: Any, digits: int) -> str:
+    """A number with so many digits after the point; text as it is; – for None."""
+    if value is None:
+        return "–"
+    return f"{value:.{digits}f}" if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def age(seconds: float | None) -> str:
+    """A duration in its largest unit: 40s, 12m, 5h, 3d."""
+    if seconds is None:
+        return "–"
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def size(count: int) -> str:
+    """A number of bytes in kB, MB, …, of 1000 each."""
+    from rich.filesize import decimal
+
+    return decimal(count)

@@ -1,0 +1,125 @@
+"""Curves of runs over training, as a picture and in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hybridlab.errors import UserError
+from hybridlab.reporting.lines import cycled, moving_average
+from hybridlab.reporting.style import COLOURS, label_axes
+from hybridlab.runs.curves import AXES, LABELS, Curve
+
+ENDINGS = ("png", "pdf", "svg")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_POINTS_PER_WIDTH = 40
+
+
+def smoothing(curve: Curve, asked: int | None) -> int:
+    """The number of logged points in a mean: as asked, or a fortieth of the curve's."""
+    return asked or max(1, len(curve.y) // _POINTS_PER_WIDTH)
+
+
+def check_picture(path: Path) -> None:
+    """UserError if a picture cannot be written in the format that the file's name asks for."""
+    if path.suffix.lstrip(".").lower() not in ENDINGS:
+        raise UserError(f"--out {path}: the name must end in .png, .pdf or .svg")
+
+
+def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, path: Path) -> None:
+    """Write a picture: smoothed lines over the logged points in light colour; validation losses as dots."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    ax = figure.subplots()
+    for i, curve in enumerate(curves):
+        style: dict[str, Any] = cycled(i)
+        width = smoothing(curve, smooth)
+        if width > 1:
+            ax.plot(curve.x, curve.y, color=style["color"], linewidth=0.7, alpha=0.3)
+        name = f"{curve.label}, training" if curve.validation else curve.label
+        ax.plot(curve.x, moving_average(curve.y, width), label=name, linewidth=1.4, **style)
+        if curve.validation:
+            dots: dict[str, Any] = {"color": style["color"], "marker": "o", "markersize": 4, "linestyle": "none"}
+            ax.plot(curve.validation_x, curve.validation, label=f"{curve.label}, validation", **dots)
+    label_axes(ax, AXES[x], _value_label(curves, metric))
+    ax.xaxis.set_major_formatter(_places(x))
+    ax.tick_params(labelsize=8)
+    ax.grid(color="0.9", linewidth=0.6)
+    ax.legend(fontsize=8, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=200)
+
+
+def terminal_picture(
+    curves: list[Curve], x: str, metric: str, smooth: int | None, width: int, height: int, colour: bool
+) -> str:
+    """The curves as lines of text of this width and height.
+
+    colour: lines of dots in the colours of the pictures; otherwise each curve is drawn with the letter of `key`, its
+    validation losses with the capital letter.
+    """
+    import plotext
+
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height)
+    for i, curve in enumerate(curves):
+        lines, dots = _markers(i, colour)
+        figure.draw(figure.signal(curve.x, moving_average(curve.y, smoothing(curve, smooth)), marker=lines).lines(True))
+        if curve.validation:
+            figure.draw(figure.signal(curve.validation_x, curve.validation, marker=dots))
+    places = [at for curve in curves for at in (curve.x[0], curve.x[-1])]
+    values = [value for curve in curves for value in (*curve.y, *curve.validation)]
+    for axis, side, numbers, text in (("x", "lower", places, _places(x)), ("y", "left", values, "{:g}".format)):
+        ticks = _ticks(min(numbers), max(numbers))
+        figure.ruler(axis, side).ticks(ticks, [text(at) for at in ticks])
+    figure.title(_value_label(curves, metric))
+    figure.label(AXES[x], "x")
+    drawn = figure.build().string()
+    figure.clear()
+    return drawn if colour else plotext.uncolorize(drawn)
+
+
+def _ticks(first: float, last: float) -> list[float]:
+    """Round numbers from `first` to `last`; `first` alone if there are none."""
+    from matplotlib.ticker import MaxNLocator
+
+    return [float(at) for at in MaxNLocator(5).tick_values(first, last) if first <= at <= last] or [first]
+
+
+def _places(x: str) -> Any:
+    """How numbers on the axis are written: 1,500 steps or seconds; 20M tokens."""
+    from matplotlib.ticker import EngFormatter, FuncFormatter
+
+    return FuncFormatter(lambda value, _: f"{value:,.0f}") if x in ("steps", "seconds") else EngFormatter(sep="")
+
+
+def _value_label(curves: list[Curve], metric: str) -> str:
+    return "loss (nats/token)" if any(curve.validation for curve in curves) else LABELS.get(metric, metric)
+
+
+def _markers(index: int, colour: bool) -> tuple[Any, Any]:
+    """What draws a curve, and what its validation losses."""
+    import plotext
+
+    if not colour:
+        return key(index), key(index).upper()
+    shade = rgb(index)
+    return plotext.marker("braille", shade), plotext.marker("●", shade)
+
+
+def key(index: int) -> str:
+    """The letter of a curve."""
+    return _LETTERS[index % len(_LETTERS)]
+
+
+def rgb(index: int) -> tuple[int, int, int]:
+    """The colour of a curve, from 0 to 255. Black, which a dark terminal hides, is grey."""
+    code = COLOURS[index % len(COLOURS)].lstrip("#")
+    red, green, blue = (int(code[i : i + 2], 16) for i in (0, 2, 4))
+    return (red, green, blue) if code != "000000" else (128, 128, 128)
