@@ -175,7 +175,7 @@ def clean(
     gone = remove(items, o.say) if items and not dry_run and (yes or _confirmed(len(items))) else []
     if as_json:
         o.print_json({"items": [item.to_json() for item in items], "removed": [str(item.path) for item in gone]})
-    elif not dry_run:
+    elif items and not dry_run:
         o.say(f"removed {sum(item.bytes for item in gone):,} bytes")
 
 

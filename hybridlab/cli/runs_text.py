@@ -43,7 +43,7 @@ def print_rows(rows: list[Row]) -> None:
     for row in rows:
         if row.state == "damaged":
             out.print(f"damaged: {row.reason}", highlight=False, soft_wrap=True)
-    out.print(f"{len(rows)} runs, {size(sum(row.disk for row in rows))}", highlight=False)
+    out.print(f"{_counted(len(rows), 'run')}, {size(sum(row.disk for row in rows))}", highlight=False)
 
 
 def _table(title: str | None = None) -> Table:
@@ -79,18 +79,23 @@ def print_details(shown: dict[str, Any], record: Record | None) -> None:
     if record is not None and record.results is not None:
         print_results(record.results, "results")
     for event in shown["events"] or []:
-        rest = ", ".join(f"{name} {value}" for name, value in event.items() if name not in ("step", "kind"))
-        out.print(f"event at step {event['step']}: {event['kind']} ({rest})", highlight=False)
-    for kind in ("parents", "children"):
+        out.print(_event(event), highlight=False)
+    for kind, word in (("parents", "parent"), ("children", "child")):
         for other in shown[kind]:
-            out.print(
-                f"{kind}: {other['name'] or '–'} {other['hash']} {other['path']}", highlight=False, soft_wrap=True
-            )
+            text = f"{word}: {other['name'] or '–'} {other['hash']} {other['path']}"
+            out.print(text, highlight=False, soft_wrap=True)
     print_mapping("disk", {name: size(part) for name, part in shown["disk_parts"].items()})
     if shown["own_settings"]:
         _print_settings(f"settings that differ from {shown['arch']} {shown['size']}", shown["own_settings"])
     elif shown["own_settings"] is None:
         out.print(f"the presets {shown['arch']} and {shown['size']} are not known here", highlight=False)
+
+
+def _event(event: dict[str, Any]) -> str:
+    """An event without the plans and maps before and after it, which `--json` has."""
+    own = {k: v for k, v in event.items() if k not in ("step", "kind") and not k.endswith(("_before", "_after"))}
+    short = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in own.items() if len(str(value)) < 30)
+    return f"event at step {event['step']}: {event['kind']}" + (f" ({short})" if short else "")
 
 
 def _print_settings(title: str, settings: dict[str, Any]) -> None:
@@ -203,7 +208,7 @@ def print_items(items: list[Item]) -> None:
     for item in items:
         table.add_row(item.kind, str(item.path), f"{item.bytes:,}")
     out.print(table)
-    out.print(f"{len(items)} items, {size(sum(item.bytes for item in items))}", highlight=False)
+    out.print(f"{_counted(len(items), 'item')}, {size(sum(item.bytes for item in items))}", highlight=False)
 
 
 # ---- numbers as text ----
@@ -214,6 +219,10 @@ def number(value: Any, digits: int) -> str:
     if value is None:
         return "–"
     return f"{value:.{digits}f}" if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def age(seconds: float | None) -> str:

@@ -84,7 +84,7 @@ def execute(
 
 
 def _relabel(folder: RunFolder, label: Label | None) -> None:
-    if label is not None:
+    if label is not None and label != Label():
         folder.relabel(label.applied(folder.started()))
 
 

@@ -1,6 +1,8 @@
 """Run folders: their files, the lock of the process that trains there, and the search for runs by name or hash.
 
 runs/<hash>/  run.json  metrics.jsonl  record.json  checkpoints/  final/  (masks.json)
+
+checkpoints/ goes when a run has finished, unless `runtime.keep_optimizer` is set.
 """
 
 from __future__ import annotations

@@ -71,13 +71,23 @@ def test_no_circle_between_files():
 def test_help_and_import_load_no_heavy_library():
     heavy = "[m for m in ('torch', 'transformers', 'datasets', 'pandas', 'matplotlib', 'lm_eval') if m in sys.modules]"
     assert run_python(f"import sys, hybridlab; print({heavy})").strip() == "[]"
-    for arguments in (["--help"], ["pretrain", "--help"], ["data", "prepare", "--help"]):
+    for arguments in (["--help"], ["pretrain", "--help"], ["data", "prepare", "--help"], ["runs", "--help"]):
         code = (
             f"import sys; sys.argv = ['hybridlab', *{arguments}]\n"
             "from hybridlab.cli.main import run\n"
             f"try: run()\nexcept SystemExit: pass\nprint({heavy})"
         )
         assert run_python(code).strip().endswith("[]")
+
+
+def test_listing_showing_and_comparing_runs_need_no_torch():
+    code = (
+        "import sys\n"
+        "import hybridlab.runs.catalogue, hybridlab.runs.cleaning, hybridlab.runs.comparison, hybridlab.runs.details\n"
+        "import hybridlab.cli.runs, hybridlab.cli.runs_text, hybridlab.reporting.curves\n"
+        "print('torch' in sys.modules)"
+    )
+    assert run_python(code).strip() == "False"
 
 
 def test_plans_maps_configs_and_costs_need_no_torch():

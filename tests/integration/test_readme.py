@@ -29,7 +29,7 @@ def test_the_commands_exist_with_their_options():
     for line in shown:
         words = line.split()
         command = group.commands[words[0]]
-        if hasattr(command, "commands"):
+        if hasattr(command, "commands") and not (words[1:] or ["--"])[0].startswith("-"):
             command = command.commands[words[1]]
         options = {name for parameter in command.params for name in parameter.opts}
         used = {word for word in words if word.startswith("--")}
