@@ -55,23 +55,16 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) 
 
 
 def keep_newest(folder: Path, keep: int) -> None:
-    """Delete all checkpoints but the newest `keep` complete ones, and the folder itself if it is empty then."""
+    """Delete all checkpoints but the newest `keep` complete ones, and the folder itself if it is empty then.
+
+    What the file system does not let go is left: `hybridlab runs clean` removes it later.
+    """
     kept = _complete(folder)[-keep:] if keep else []
-    for path in removable(folder):
+    for path in (*folder.glob(f"{_PREFIX}*"), *folder.glob(f".{_PREFIX}*.partial")):
         if path not in kept:
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-def removable(folder: Path) -> list[Path]:
-    """The folders of all checkpoints, whole and partial."""
-    return [*sorted(folder.glob(f"{_PREFIX}*")), *partial_checkpoints(folder)]
-
-
-def partial_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints that were being written when their process ended."""
-    return sorted(folder.glob(f".{_PREFIX}*.partial"))
 
 
 def newest_step(folder: Path) -> int | None:
