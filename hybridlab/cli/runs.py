@@ -156,7 +156,9 @@ def clean(
     kept: Annotated[
         bool, typer.Option("--kept", help="Also optimizer states that were kept on purpose (--keep-optimizer).")
     ] = False,
-    data: Annotated[bool, typer.Option("--data", help="Also prepared data that no run in RUNS-DIR uses.")] = False,
+    data: Annotated[
+        bool, typer.Option("--data", help="Also prepared data, an hour old or older, that no run in RUNS-DIR uses.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what can go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     runs_dir: o.RunsDir = o.RUNS,

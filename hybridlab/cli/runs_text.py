@@ -9,6 +9,7 @@ from hybridlab.cli.options import console
 from hybridlab.cli.training import print_mapping, print_results
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from hybridlab.runs.catalogue import Row
@@ -16,34 +17,62 @@ if TYPE_CHECKING:
     from hybridlab.runs.curves import Curve
     from hybridlab.runs.record import Record
 
-_NARROW = 100
-"""Columns from which on a terminal shows everything about runs in a list."""
+_WIDE = 120
+"""Width from which on a terminal shows all columns of the list."""
+_COLUMNS = [
+    *("run", "name", "state", "arch, size", "step", "loss", "valid.", "age", "disk", "started (UTC)", "tags", "from"),
+]
+_ONLY_WIDE = ("valid.", "started (UTC)", "tags", "from")
+_NUMBERS = ("step", "loss", "valid.", "age", "disk", "bytes")
+_CUT = ("name", "arch, size", "tags", "from", "path")
+_LEAST = 6
+"""Letters that are left of what is cut."""
 
 
 def print_rows(rows: list[Row]) -> None:
     """A table of runs, as wide as the terminal, and their sum."""
     out = console(wide=True)
-    table = _table()
-    wide = out.width >= _NARROW
-    _columns(table, ("run", "name", "state", "arch, size"), "left", cut=("name", "arch, size"))
-    _columns(table, ("step", "loss", *(("valid.",) if wide else ()), "age", "disk"), "right")
-    if wide:
-        _columns(table, ("started (UTC)", "tags", "from"), "left", cut=("tags", "from"))
-    for row in rows:
-        steps = "–" if row.step is None else f"{row.step}/{row.steps}"
-        model = "–" if row.arch is None else f"{row.arch} {row.size}"
-        cells = [(row.hash or row.path.name)[:8], row.name or "–", row.state, model, steps, number(row.loss, 3)]
-        cells += [number(row.validation, 3)] if wide else []
-        cells += [age(row.age), size(row.disk)]
-        if wide:
-            started = (row.started or "–")[:16].replace("T", " ")
-            cells += [started, ", ".join(row.tags) or "–", ", ".join(p[:8] for p in row.parents) or "–"]
-        table.add_row(*cells)
-    out.print(table)
+    names = _COLUMNS if out.width >= _WIDE else [name for name in _COLUMNS if name not in _ONLY_WIDE]
+    print_lines(out, names, [[_cell(row, name) for name in names] for row in rows])
     for row in rows:
         if row.state == "damaged":
             out.print(f"damaged: {row.reason}", highlight=False, soft_wrap=True)
     out.print(f"{_counted(len(rows), 'run')}, {size(sum(row.disk for row in rows))}", highlight=False)
+
+
+def _cell(row: Row, column: str) -> str:
+    texts = {
+        "run": (row.hash or row.path.name)[:8],
+        "name": row.name,
+        "state": row.state,
+        "arch, size": row.arch and f"{row.arch} {row.size}",
+        "step": None if row.step is None else f"{row.step}/{row.steps}",
+        "loss": number(row.loss, 3),
+        "valid.": number(row.validation, 3),
+        "age": age(row.age),
+        "disk": size(row.disk),
+        "started (UTC)": (row.started or "")[:16].replace("T", " "),
+        "tags": ", ".join(row.tags),
+        "from": ", ".join(parent[:8] for parent in row.parents),
+    }
+    return texts[column] or "–"
+
+
+def print_lines(out: Console, names: list[str], rows: list[list[str]]) -> None:
+    """A table with each row on one line. Columns that may be cut are, until it fits the terminal."""
+    widths = {name: max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(names)}
+    cut = [name for name in names if name in _CUT]
+    gaps = 2 * len(names)
+    while sum(widths.values()) + gaps > out.width and any(widths[name] > _LEAST for name in cut):
+        widths[max(cut, key=lambda name: widths[name])] -= 1
+    out.width = max(out.width, sum(widths.values()) + gaps)
+    table = _table()
+    for name in names:
+        justify: Any = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[name])
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
 
 
 def _table(title: str | None = None) -> Table:
@@ -53,13 +82,6 @@ def _table(title: str | None = None) -> Table:
     return Table(
         title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
     )
-
-
-def _columns(table: Table, names: tuple[str, ...], justify: Any, cut: tuple[str, ...] = ()) -> None:
-    """Columns on one line each. cut: those that are shortened if the terminal is too narrow."""
-    for name in names:
-        width = 4 if name in cut else len(name)
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", min_width=width)
 
 
 def print_details(shown: dict[str, Any], record: Record | None) -> None:
@@ -202,12 +224,8 @@ def print_items(items: list[Item]) -> None:
     if not items:
         out.print("nothing to remove")
         return
-    table = _table()
-    _columns(table, ("kind", "path"), "left", cut=("path",))
-    _columns(table, ("bytes",), "right")
-    for item in items:
-        table.add_row(item.kind, str(item.path), f"{item.bytes:,}")
-    out.print(table)
+    rows = [[item.kind, str(item.path), f"{item.bytes:,}"] for item in items]
+    print_lines(out, ["kind", "path", "bytes"], rows)
     out.print(f"{_counted(len(items), 'item')}, {size(sum(item.bytes for item in items))}", highlight=False)
 
 

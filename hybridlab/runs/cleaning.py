@@ -90,16 +90,18 @@ def _of_a_start(path: Path) -> bool:
 
 
 def _data(directory: Path) -> Iterator[Item]:
-    """Prepared data that no run of the folder was trained on, and what was left half prepared over an hour ago.
+    """Prepared data that no run of the folder was trained on, and what was left half prepared.
 
-    UserError for a damaged run, which does not say what it was trained on.
+    Younger than an hour, it may belong to a run that is just being started, and stays. UserError for a damaged run,
+    which does not say what it was trained on.
     """
     used = {RunFolder(path.parent).started()["data_fingerprint"] for path in directory.glob("*/run.json")}
     folder = directory / "data"
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not path.is_dir() or time.time() - path.stat().st_mtime < _HOUR:
+            continue
         if path.name.startswith(".") and path.name.endswith(".partial"):
-            if time.time() - path.stat().st_mtime > _HOUR:
-                yield Item("half prepared data", path, size_of(path))
+            yield Item("half prepared data", path, size_of(path))
         elif (path / "meta.json").is_file() and _fingerprint(path) not in used:
             yield Item("prepared data that no run here uses", path, size_of(path))
 

@@ -10,7 +10,7 @@ import pytest
 from hybridlab.errors import UserError
 from hybridlab.files import write_json
 from hybridlab.runs.record import read_record
-from hybridlab.training import checkpoints
+from hybridlab.training import checkpoints, folders
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING, write_text
@@ -103,7 +103,7 @@ def test_names_in_settings_become_hashes(work):
     """So that a run has the same hash whichever way its parent was written."""
     base, hashes = folder_of(work, "base"), []
     for reference in ("base", base.digest, base.digest[:6], str(base.path)):
-        words = ["pretrain", *ON_TEXT, "--set", f"init.run={reference}", "--steps", "2", "--json"]
+        words = ["pretrain", *ON_TEXT, "--set", f"init.run='{reference}'", "--steps", "2", "--json"]
         made = json_of(hybridlab(*words, cwd=work))
         hashes.append(made["hash"])
         assert made["parents"] == [base.digest] and made["config"]["init"]["run"] == base.digest
@@ -175,6 +175,20 @@ def test_rename_and_tags(work, tmp_path):
     assert folder_of(tmp_path, "first-masks").record()["tags"] == ["good"]
 
 
+def test_searching_reads_the_file_of_each_run_once_until_it_changes(work, tmp_path, monkeypatch):
+    shutil.copytree(work / "runs", tmp_path / "runs")
+    digest = folder_of(work, "base").digest
+    read, seen = folders.read_object, []
+    monkeypatch.setattr(folders, "read_object", lambda path, *rest: seen.append(path) or read(path, *rest))
+    runs = Runs(tmp_path / "runs")
+    base = runs.find("base")
+    assert len(seen) == len(set(seen)) == len(list(runs.directory.glob("*/run.json")))
+    assert runs.find(digest[:7]) == base and Runs(runs.directory).find("base") == base
+    assert len(seen) == len(set(seen))
+    base.relabel({"name": "esab"})
+    assert runs.find("esab") == base
+
+
 # ---- list, show, compare, curves ----
 
 
@@ -209,6 +223,19 @@ def test_the_list_fits_eighty_columns_and_a_wide_terminal_shows_more(work, monke
     monkeypatch.setenv("COLUMNS", "160")
     wide = hybridlab("runs", cwd=work).stdout
     assert "first, dense" in wide and "started (UTC)" in wide and "first, dense" not in narrow
+
+
+def test_long_names_and_numbers_are_cut_to_fit(work, tmp_path):
+    base = folder_of(work, "base")
+    shutil.copytree(base.path, tmp_path / "runs" / "a")
+    info = base.info() | {"name": "n" * 64}
+    info["config"] = info["config"] | {"arch": "attention-loop", "size": "pythia-1.4b"}
+    info["config"]["training"] = info["config"]["training"] | {"steps": 1000000}
+    write_json(tmp_path / "runs" / "a" / "run.json", info)
+    lines = hybridlab("runs", cwd=tmp_path).stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    for part in (info["hash"][:8], "nnn…", "finished", "attention", "12/1000000"):
+        assert part in lines[2]
 
 
 def test_show(work):
@@ -393,11 +420,13 @@ def test_prepared_data_that_no_run_uses(small, tmp_path, monkeypatch):
     shutil.copytree(used, unused)
     meta = json.loads((unused / "meta.json").read_text())
     (unused / "meta.json").write_text(json.dumps(meta | {"fingerprint": "other"}))
-    for name, age in ((".old.01234567.partial", 7200), (".new.01234567.partial", 0)):
+    shutil.copytree(unused, runs / "data" / "just-made")
+    for name in (".old.01234567.partial", ".new.01234567.partial"):
         (runs / "data" / name).mkdir()
-        at = (runs / "data").stat().st_mtime - age
-        os.utime(runs / "data" / name, (at, at))
+    for path in (unused, used, runs / "data" / ".old.01234567.partial"):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 7200))
     assert json_of(hybridlab("runs", "clean", "--json", "--yes", cwd=tmp_path))["items"] == []
     cleaned = json_of(hybridlab("runs", "clean", "--data", "--json", "--yes", cwd=tmp_path))
     assert cleaned["removed"] == ["runs/data/.old.01234567.partial", "runs/data/unused"]
-    assert used.exists() and (runs / "data" / ".new.01234567.partial").exists()
+    left = sorted(path.name for path in (runs / "data").iterdir())
+    assert left == sorted([used.name, "just-made", ".new.01234567.partial"])
