@@ -25,6 +25,10 @@ class Schedule(Strict):
     name: Literal["cosine", "wsd", "trapezoidal"] = "cosine"
     """wsd: constant, then linear decay; trapezoidal: constant, then 1 - sqrt decay. All begin with a linear warm-up."""
     warmup_steps: NonNegativeInt = 0
+    """Steps in which the rate rises linearly from near 0 to its peak."""
+    warmup_fraction: Annotated[Fraction | None, Field(exclude=True)] = None
+    """Instead of warmup_steps: the warm-up as a fraction of the run's steps, rounded to whole steps. The stored
+    configuration contains only warmup_steps."""
     decay_fraction: Fraction = 0.2
     """Fraction of the steps in which the rate decays (wsd and trapezoidal; cosine decays after the warm-up)."""
     final_ratio: Fraction = 0.1

@@ -22,6 +22,8 @@ from hybridlab.errors import UserError
 from hybridlab.registry import nearest
 
 Model = TypeVar("Model", bound=BaseModel)
+ALTERNATIVES = {"warmup_steps": "warmup_fraction", "warmup_fraction": "warmup_steps"}
+"""Two names for one setting: a layer that writes one of them replaces the other in the layers before it."""
 _MINIMUM_AGE = 2 * 10**9
 """In nanoseconds. A younger file may change again without a new time stamp, so its content is not cached."""
 
@@ -136,6 +138,9 @@ def _merge_values(below: dict[str, Any], above: dict[str, Any], path: KeyPath, g
         return dict(above)
     merged = dict(below)
     for key, value in above.items():
+        if (other := ALTERNATIVES.get(key)) in merged and other not in above:
+            del merged[other]
+            gone.add((*path, other))
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = _merge_values(merged[key], value, (*path, key), gone)
         else:

@@ -29,6 +29,7 @@ from hybridlab.config.shared import (
     WithRecurrence,
     asked_for,
     move_growth,
+    move_warmup,
     move_window,
 )
 from hybridlab.config.types import Window
@@ -81,8 +82,8 @@ def check_names(layer: Layer) -> None:
 
 
 def _divided(layer: Layer, stack: list[Layer]) -> Layer:
-    """The settings, with `window`, `growth` and `recurrence` moved into the parts that use them."""
-    layer = keep_one_loop(layer, asked_for(stack, "recurrence"))
+    """The settings, with `window`, `growth`, `recurrence` and shares of steps moved into the parts that use them."""
+    layer = keep_one_loop(move_warmup(layer), asked_for(stack, "recurrence"))
     layer = move_growth(layer, check(Shared, layer).growth, stack)
     if "recurrence" in layer.values:
         recurrence = check(WithRecurrence, layer).recurrence

@@ -107,7 +107,7 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
     window, origins = stack[wanted].values["window"], dict(layer.origins)
     values.pop("window")
     if "window" in _MAPS[kind].model_fields:
-        own = max((i for i, one in enumerate(stack) if "window" in _mapping(one)), default=-1)
+        own = max((i for i, one in enumerate(stack) if "window" in _at(one, "map")), default=-1)
         if own == wanted and mapping["window"] != window:
             raise UserError(f"{origin}: window and map.window have different values; remove one of the two")
         if "window" not in mapping or own < wanted:
@@ -120,9 +120,37 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
     return Layer(values, origins)
 
 
-def _mapping(layer: Layer) -> dict[str, Any]:
-    mapping = layer.values.get("map")
-    return mapping if isinstance(mapping, dict) else {}
+def move_warmup(layer: Layer) -> Layer:
+    """Turn the `warmup_fraction` of each schedule into `warmup_steps`: that share of the run's steps, rounded.
+
+    UserError if one layer has both. A fraction or a number of steps that is wrong stays, and the schema reports it.
+    """
+    values, origins = dict(layer.values), dict(layer.origins)
+    steps = _at(layer, "training").get("steps")
+    for part in ("training", "controller"):
+        schedule = dict(_at(layer, part, "schedule"))
+        path = (part, "schedule", "warmup_fraction")
+        fraction = schedule.pop("warmup_fraction", None)
+        if fraction is not None and "warmup_steps" in schedule:
+            raise UserError(
+                f"{layer.origin(path)}: {'.'.join(path)} and warmup_steps both set the warm-up; remove one of the two"
+            )
+        if type(fraction) in (int, float) and 0 <= fraction <= 1 and type(steps) is int:
+            schedule["warmup_steps"] = round(fraction * steps)
+            origins[part, "schedule", "warmup_steps"] = layer.origin(path)
+        elif fraction is not None:
+            continue
+        if "warmup_fraction" in _at(layer, part, "schedule"):
+            values[part] = {**values[part], "schedule": schedule}
+    return Layer(values, origins)
+
+
+def _at(layer: Layer, *path: str) -> dict[str, Any]:
+    """The mapping at a path; empty if there is none."""
+    value: Any = layer.values
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def _has_tasks(values: dict[str, Any]) -> bool:

@@ -37,7 +37,7 @@ def compose(
     parent = None
     if start is not None:
         parent = find_ancestor(start, runs)
-        inherited = {name: value for name, value in parent.settings.items() if name != "plan" or value}
+        inherited = _inherited(parent)
         _check_plans(arch, start, inherited.get("plan", []), parent)
         if size is None:
             size = parent.size
@@ -53,8 +53,6 @@ def compose(
             layers.append(Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}))
         layers.append(given)
     steps = options.values.get("training", {}).get("steps")
-    if steps is not None:
-        layers.append(_shorter_warmup(base, layers, steps))
     if config is not None:
         layers.append(load_file(config))
     if entropy_of is not None:
@@ -68,6 +66,17 @@ def compose(
     parent.check_shape(resolved.shape)
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)
     return after(parent.training, resolved) if parent.training and untouched else resolved
+
+
+def _inherited(parent: Ancestor) -> dict[str, Any]:
+    """The settings that the ancestor passes on. Its warm-up becomes a share, for a run of another number of steps."""
+    settings = {name: value for name, value in parent.settings.items() if name != "plan" or value}
+    if parent.training is not None and "training" in settings:
+        warmup = {"warmup_fraction": parent.training.schedule.warmup_steps / parent.training.steps}
+        written = settings["training"]["schedule"]
+        schedule = {name: value for name, value in written.items() if name != "warmup_steps"} | warmup
+        settings["training"] = {**settings["training"], "schedule": schedule}
+    return settings
 
 
 def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Ancestor) -> None:
@@ -124,12 +133,6 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
             edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
         edits.append(edit)
     return config.model_copy(update={"plan": edits})
-
-
-def _shorter_warmup(base: Layer, layers: list[Layer], steps: int) -> Layer:
-    """A warm-up of a tenth of --steps, if that of the preset or ancestor is longer than half of them."""
-    warmup = merge(base, *layers).values["training"].get("schedule", {}).get("warmup_steps", 0)
-    return Layer({"training": {"schedule": {"warmup_steps": steps // 10}}}) if 2 * warmup > steps else Layer()
 
 
 def _another_source(given: Layer, parent: Ancestor) -> bool:
