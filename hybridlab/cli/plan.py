@@ -11,7 +11,7 @@ from hybridlab.cli import options as o
 
 
 def plan(
-    arch: o.Arch = "vanilla",
+    arch: o.Arch = None,
     size: o.Size = None,
     seq_len: Annotated[
         int | None, typer.Option("--seq-len", min=1, help="Sequence length; default: that of the size.")
@@ -25,18 +25,18 @@ def plan(
     from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
     from hybridlab.accounting.schedule_cost import whole_run
     from hybridlab.accounting.summary import summarize
-    from hybridlab.config.loading import load_file
-    from hybridlab.config.resolve import resolve
+    from hybridlab.config.loading import Layer, load_settings
+    from hybridlab.config.resolve import resolve_options
     from hybridlab.files import write_text
     from hybridlab.runs.budget import within_budget
 
-    layers = [load_file(config)] if config else []
-    resolved = within_budget(resolve(arch, size or "tiny", layers=layers, settings=sets or []))
+    file = load_settings(config) if config else Layer()
+    resolved = within_budget(resolve_options(arch, size, None, file, sets or []))
     summary = summarize(resolved, seq_len or resolved.training.seq_len)
     summary["run"] = whole_run(resolved)
     drawn = [DrawnVisit(**row) for row in summary["drawing"]]
     if svg is not None:
-        write_text(svg, as_svg(drawn, f"{arch} {resolved.size}"))
+        write_text(svg, as_svg(drawn, f"{resolved.arch} {resolved.size}"))
         o.say(f"drawing written to {svg}")
     if as_json:
         o.print_json(summary)
@@ -45,7 +45,7 @@ def plan(
     from rich.table import Table
 
     out = o.console()
-    out.print(f"{arch} {resolved.size}", style="bold")
+    out.print(f"{resolved.arch} {resolved.size}", style="bold")
     out.print(f"plan: {summary['plan']}", highlight=False)
     if summary["run"]["grows_to"]:
         out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}", highlight=False)

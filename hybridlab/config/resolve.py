@@ -14,6 +14,7 @@ from hybridlab.config.loading import (
     is_preset,
     load_preset,
     merge,
+    named_preset,
     parse_setting,
     preset_name,
     preset_names,
@@ -28,6 +29,7 @@ from hybridlab.config.shared import (
     Shared,
     WithRecurrence,
     asked_for,
+    keep_to_shards,
     move_growth,
     move_warmup,
     move_window,
@@ -58,11 +60,26 @@ def resolve(
     stack = [load_preset("size", size) if base is None else base, load_preset("arch", arch), named]
     if data is not None:
         stack.append(data_layer(data))
-    stack += [*layers, *(_setting(text) for text in settings)]
-    layer = _divided(move_window(merge(*stack), stack), stack)
+    given = [*layers, *(_setting(text) for text in settings)]
+    _refuse_names(given)
+    stack += given
+    layer = keep_to_shards(move_window(merge(*stack), stack), stack)
+    layer = _divided(layer, stack)
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer)
     return config
+
+
+def _refuse_names(layers: list[Layer]) -> None:
+    """UserError for the name of a preset among settings, where it would only be a label."""
+    for layer in layers:
+        for kind in ("arch", "size"):
+            if kind in layer.values:
+                origin = layer.origin((kind,))
+                raise UserError(
+                    f"{origin + ': ' if origin else ''}{kind} chooses no preset here; name it with --{kind}, in a file "
+                    "given with --config or, in an experiment, as `arch` of a cell and `size` of a scale"
+                )
 
 
 class _Written(RunConfig):
@@ -116,22 +133,51 @@ def _setting(text: str) -> Layer:
     name = text.partition("=")[0].strip()
     if name in ("arch", "size"):
         raise UserError(f"--set {text}: use --{name}, which sets everything that belongs to it")
+    if name == "data":
+        value = text.partition("=")[2].strip()
+        if not value.startswith("{"):
+            raise UserError(f"--set {text}: use --data {value}")
     if name == "extends":
         raise UserError(f"--set {text}: only a file extends others; give that file with --config")
     return parse_setting(text)
 
 
-def data_layer(data: str) -> Layer:
-    """The layer of `--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …)."""
+def data_layer(data: str, written: str = "--data") -> Layer:
+    """The layer of `--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …). written: where it was
+    written, for errors."""
     if is_preset("data", data):
         return load_preset("data", data)
     if ":" not in data and data != "embedded":
         known = ", ".join(preset_names("data"))
         raise UserError(
-            f"--data {data}: neither a data preset ({known}) nor a source; "
+            f"{written} {data}: neither a data preset ({known}) nor a source; "
             "sources are embedded, text:PATH, jsonl:PATH, hub:NAME and shards:DIR"
         )
-    return Layer({"data": {"source": data}}, {("data", "source"): f"--data {data}", (): f"--data {data}"})
+    return Layer({"data": {"source": data}}, {("data", "source"): f"{written} {data}", (): f"{written} {data}"})
+
+
+def data_layers(option: str | None, file: Layer) -> tuple[list[Layer], list[Layer]]:
+    """What `--data` or, where that is not given, a file names: the layers before and after those of the file.
+
+    A preset comes before the file, whose settings are more special. A source that the option names is a setting, which
+    replaces one in the file.
+    """
+    if option is not None:
+        layer = data_layer(option)
+        return [layer], [] if is_preset("data", option) else [layer]
+    if "data" not in file.named:
+        return [], []
+    choice = file.named["data"]
+    return [data_layer(choice.text, f"{choice.origin}: data")], []
+
+
+def resolve_options(
+    arch: str | None, size: str | None, data: str | None, file: Layer, settings: Iterable[str] = ()
+) -> RunConfig:
+    """The configuration of a new model from options and a file of settings (see `load_settings`)."""
+    arch, size = named_preset("arch", arch, file), named_preset("size", size, file)
+    before, after = data_layers(data, file)
+    return resolve(arch or "vanilla", size or "tiny", layers=[*before, file.settings, *after], settings=settings)
 
 
 def identity(config: RunConfig) -> dict[str, Any]:

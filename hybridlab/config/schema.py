@@ -72,7 +72,8 @@ class Data(Strict):
     source: str = "embedded"
     """embedded, text:PATH, jsonl:PATH, hub:NAME[:CONFIG], or shards:DIR (made by `hybridlab data prepare`)."""
     tokenizer: str = "bpe:896"
-    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME."""
+    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME. Shards bring their
+    own; it is stored as `shards`."""
     field: str = "text"
     """The field that contains the text, in jsonl: and hub: sources."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.05

@@ -8,6 +8,7 @@ for one run (in a file or with `--set`) and has no effect is an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -51,6 +52,10 @@ class WithRecurrence(BaseModel):
     plan: list[PlanEdit] = []
 
 
+PREPARATION = ("tokenizer", "field", "validation_fraction", "max_documents")
+"""The settings of data that say how text is prepared."""
+OF_SHARDS = "shards"
+"""The `data.tokenizer` of a run on shards, which bring their own."""
 AT_THE_TOP = ("extends", *Shared.model_fields, "recurrence")
 """Names that are allowed at the top level of a configuration in addition to those of RunConfig."""
 
@@ -81,7 +86,10 @@ def move_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
     if asked is not None:
         return _move_asked_window(layer, stack, asked)
     window = values.get("window")
-    if window is None or not isinstance(mapping, dict):
+    if not isinstance(mapping, dict):
+        return layer
+    if window is None:
+        _require_window(layer, mapping)
         return layer
     origins = {("map", "window"): layer.origin(("window",)), **layer.origins}
     if _is_windowed(mapping):
@@ -90,6 +98,16 @@ def move_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
     elif _has_tasks(values):
         values["evaluation"] = {"task_window": window, **values.get("evaluation", {})}
     return Layer(values, origins)
+
+
+def _require_window(layer: Layer, mapping: dict[str, Any]) -> None:
+    """UserError for a map whose heads have windows, where nothing says how wide these are."""
+    if _is_windowed(mapping) and "window" not in mapping:
+        origin = layer.origin(("map", "kind"))
+        raise UserError(
+            f"{origin + ': ' if origin else ''}a map of kind {mapping['kind']} needs a window, and nothing sets one; "
+            "add --set window=N, where N is the number of tokens that a head sees, its own included"
+        )
 
 
 def _is_windowed(mapping: dict[str, Any]) -> bool:
@@ -114,10 +132,28 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
             values["map"], origins["map", "window"] = {**mapping, "window": window}, origin
     elif window is not None:
         raise UserError(
-            f"{origin}: window has no effect on a map of kind {kind}; use an arch with windows "
-            "(rule-swa, all-window, consa), or set evaluation.task_window instead"
+            f"{origin}: window has no effect on a map of kind {kind}; set map.kind=window for this window in every "
+            "head or use --arch rule-swa, or set evaluation.task_window to measure tasks with it"
         )
     return Layer(values, origins)
+
+
+def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:
+    """Without the settings that prepare text, if the source is shards, which are prepared: they have no effect, and
+    would only give equal runs different hashes. UserError for one that is asked for."""
+    data = _at(layer, "data")
+    source = data.get("source")
+    if not isinstance(source, str) or not source.startswith("shards:"):
+        return layer
+    for name in PREPARATION:
+        origin = asked_for(stack, "data", name)
+        if origin is not None:
+            raise UserError(
+                f"{origin}: data.{name} has no effect on {source}, whose text is tokenized already; remove it, "
+                "or make other shards with `hybridlab data prepare`"
+            )
+    kept = {name: value for name, value in data.items() if name not in PREPARATION}
+    return replace(layer, values={**layer.values, "data": {**kept, "tokenizer": OF_SHARDS}})
 
 
 def move_warmup(layer: Layer) -> Layer:

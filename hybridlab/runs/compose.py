@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridlab.config.loading import Layer, is_preset, load_file, load_preset, merge
+from hybridlab.config.loading import Layer, is_preset, load_preset, load_settings, merge, named_preset, parse_setting
 from hybridlab.config.recurrence import FROM_PARENT
-from hybridlab.config.resolve import data_layer, resolve, symbolic_layers
+from hybridlab.config.resolve import data_layers, resolve, symbolic_layers
 from hybridlab.config.schema import Data, RunConfig
+from hybridlab.config.shared import asked_for
 from hybridlab.errors import UserError
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget
 from hybridlab.runs.continuation import after
 from hybridlab.training.folders import Runs
 
+FINETUNE = "finetune"
+"""The preset of training settings for weights in the Hugging Face layout."""
+
+
+def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla") -> str:
+    """The arch that the option names or, where that is not given, the file of settings."""
+    file = load_settings(config) if config is not None else Layer()
+    return named_preset("arch", option, file) or default
+
 
 def compose(
-    arch: str,
+    arch: str | None,
     size: str | None,
     data: str | None,
     start: str | None,
@@ -26,46 +37,86 @@ def compose(
     options: Layer,
     settings: list[str],
     entropy_of: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> RunConfig:
     """The configuration from presets, then the settings of the ancestor (if no size is given), the file, the options
     and --set, in this order.
 
-    start: the run or Hugging Face folder to start from. entropy_of: a run whose entropies choose the layers that the
-    arch loops.
+    arch, size, data: if None, those that the file names. start: the run or Hugging Face folder to start from.
+    entropy_of: a run whose entropies choose the layers that the arch loops. say: told the settings that nothing asked
+    for, where these come from a preset for pretrained weights.
     """
-    layers: list[Layer] = []
-    parent = None
-    if start is not None:
-        parent = find_ancestor(start, runs)
-        inherited = _inherited(parent)
-        _check_plans(arch, start, inherited.get("plan", []), parent)
-        if size is None:
-            size = parent.size
-        else:
-            inherited = {name: value for name, value in inherited.items() if name == "plan"}
-        layers.append(Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}))
-        layers.append(Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}))
-    size = size or "tiny"
-    base = _size_layer(size, parent)
-    if data is not None:
-        given = data_layer(data)
-        if parent is not None and _another_source(given, parent):
-            layers.append(Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}))
-        layers.append(given)
-    steps = options.values.get("training", {}).get("steps")
-    if config is not None:
-        layers.append(load_file(config))
+    file = load_settings(config) if config is not None else Layer()
+    arch, size = named_preset("arch", arch, file) or "vanilla", named_preset("size", size, file)
+    before, following = data_layers(data, file)
     if entropy_of is not None:
         options = merge(_looping_top_entropy(arch, entropy_of), options)
-    resolved = _with_hashes(resolve(arch, size, layers=[*layers, options], settings=settings, base=base), runs)
-    if resolved.budget is not None and steps is not None:
+    given = [*before, file.settings, *following, options]
+    parent = None if start is None else find_ancestor(start, runs)
+    finetuned = parent is not None and parent.pretrained and size is None
+    base = load_preset("training", FINETUNE) if finetuned else _size_layer(size, parent)
+    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size)
+    asked = [*given, *map(parse_setting, settings)]
+    if parent is not None:
+        heritage.append(_its_tokenizer(parent, merge(base, *heritage, *asked)))
+    size = size or (parent.size if parent else None) or "tiny"
+    resolved = _with_hashes(resolve(arch, size, layers=[*heritage, *given], settings=settings, base=base), runs)
+    if resolved.budget is not None and "steps" in options.values.get("training", {}):
         raise UserError("--steps: a budget of FLOPs chooses the steps; leave one of the two out")
     resolved = within_budget(resolved)
     if parent is None:
         return resolved
     parent.check_shape(resolved.shape)
+    if parent.pretrained:
+        _check_tokenizer_known(parent, resolved, asked)
+    if finetuned:
+        say(_in_words(resolved))
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)
     return after(parent.training, resolved) if parent.training and untouched else resolved
+
+
+def _heritage(parent: Ancestor, start: str, arch: str, size: str | None) -> list[Layer]:
+    """The settings of the ancestor (its plan only, if a size is given), and its name."""
+    inherited = _inherited(parent)
+    _check_plans(arch, start, inherited.get("plan", []), parent)
+    if size is not None:
+        inherited = {name: value for name, value in inherited.items() if name == "plan"}
+    return [
+        Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}),
+        Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}),
+    ]
+
+
+def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
+    """The ancestor's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
+    data = asked.values.get("data", {})
+    source = data.get("source", Data().source) if isinstance(data, dict) else None
+    if not isinstance(source, str) or source.startswith("shards:") or not parent.tokenizer.is_file():
+        return Layer()
+    if Data(source=source).source == parent.settings.get("data", {}).get("source"):
+        return Layer()
+    return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
+
+
+def _check_tokenizer_known(parent: Ancestor, resolved: RunConfig, given: list[Layer]) -> None:
+    """UserError if a tokenizer would be made for weights whose own tokenizer is unknown, and nothing asks for that."""
+    made = resolved.data.tokenizer == "byte" or resolved.data.tokenizer.startswith("bpe:")
+    if made and not parent.tokenizer.is_file() and asked_for(given, "data", "tokenizer") is None:
+        raise UserError(
+            f"{parent.path}: this folder has no tokenizer.json, and a new tokenizer would not fit its weights; put the "
+            "file there, or add --set data.tokenizer=file:PATH or --set data.tokenizer=hub:NAME"
+        )
+
+
+def _in_words(config: RunConfig) -> str:
+    """One line about the training of pretrained weights."""
+    training, window = config.training, getattr(config.map, "window", None)
+    return (
+        f"settings for pretrained weights (presets/training/{FINETUNE}.yaml): lr {training.optimizer.lr:g}, "
+        f"{training.steps:,} steps of {training.tokens_per_step:,} tokens, sequences of {training.seq_len:,}, "
+        f"warm-up {training.schedule.warmup_steps:,} steps, "
+        f"{f'window {window:,}' if window else 'no window'}; change them with --set"
+    )
 
 
 def _inherited(parent: Ancestor) -> dict[str, Any]:
@@ -101,11 +152,12 @@ def _written_plan(arch: str, size: str) -> list[dict[str, Any]]:
     return resolve(arch, size).model_dump(mode="json", include={"plan"})["plan"]
 
 
-def _size_layer(size: str, parent: Ancestor | None) -> Layer:
-    """The preset of a size; empty if the size is the ancestor's and was a preset file, of which only the name is known:
-    that run's settings contain all of the size's."""
-    unknown = parent is not None and size == parent.size and not is_preset("size", size)
-    return Layer() if unknown else load_preset("size", size)
+def _size_layer(size: str | None, parent: Ancestor | None) -> Layer:
+    """The preset of a size, by default the ancestor's; empty if that one was a preset file, of which only the name is
+    known: the ancestor's settings contain all of the size's."""
+    if size is None and parent is not None and parent.size is not None:
+        return load_preset("size", parent.size) if is_preset("size", parent.size) else Layer()
+    return load_preset("size", size or "tiny")
 
 
 def _looping_top_entropy(arch: str, reference: str) -> Layer:
@@ -133,10 +185,3 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
             edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
         edits.append(edit)
     return config.model_copy(update={"plan": edits})
-
-
-def _another_source(given: Layer, parent: Ancestor) -> bool:
-    """Whether the text differs from the parent's and is to be tokenized with the parent's tokenizer."""
-    source = given.values["data"].get("source", "")
-    known = parent.settings.get("data", {}).get("source")
-    return parent.tokenizer.is_file() and not source.startswith("shards:") and Data(source=source).source != known

@@ -253,9 +253,13 @@ def test_plan_list_and_data(workdir):
         hybridlab("data", "prepare", "text:words.txt", "--out", "shards", "--tokenizer", "byte", "--json", cwd=workdir)
     )
     assert json_of(hybridlab("data", "inspect", "shards", "--json", cwd=workdir)) == done
-    trained = hybridlab(
-        "pretrain", "--data", "shards:shards", "--config", "small.yaml", "--steps", "3", "--run-dir", "s", cwd=workdir
-    )
+    options = words("pretrain --data shards:shards --steps 3 --run-dir s")
+    refused = hybridlab(*options, "--config", "small.yaml", cwd=workdir)
+    assert refused.returncode == 2
+    assert "small.yaml:1: data.tokenizer has no effect on shards:shards" in refused.stderr
+    settings = json.loads((workdir / "small.yaml").read_text())
+    (workdir / "on-shards.yaml").write_text(json.dumps({**settings, "data": {}}))
+    trained = hybridlab(*options, "--config", "on-shards.yaml", cwd=workdir)
     assert trained.returncode == 0, trained.stderr
 
 
@@ -331,7 +335,7 @@ MISTAKES = [
     (["ablate", "--vary", "training.seed=1,1"], "a value is written twice"),
     (["ablate", "--vary", "training.stepz=1,2"], "did you mean 'steps'"),
     (["report"], "give ids, or --tables or --figures"),
-    (["learn-masks", "--arch", "vanilla", "--from", "base"], "masks are learned by"),
+    (["learn-masks", "--arch", "vanilla", "--from", "base"], "masks are learned by others; add --arch consa"),
     (["learn-masks", "--arch", "l1-gates", "--from", "base", "--binarize", "topk"], "binarize is not a known setting"),
     (["generate", "base", ""], "empty"),
     (["generate", "base", "text", "--top-k", "3"], "no effect on greedy"),

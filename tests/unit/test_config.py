@@ -159,7 +159,7 @@ def test_a_setting_remembers_where_it_was_written():
             {"controller": {"interval": 20}, "growth": {"interval": 9}},
             "growth.interval has no effect here: controller.interval is set",
         ),
-        ("vanilla", {"window": 16}, "window has no effect on a map of kind full; use an arch with windows (rule-swa, "),
+        ("vanilla", {"window": 16}, "window has no effect on a map of kind full; set map.kind=window for"),
         ("sgt", {"window": 16}, "window has no effect on a map of kind full"),
         ("rule-swa", {"window": 16, "map": {"window": 8}}, "window and map.window have different values"),
         (
@@ -201,8 +201,8 @@ def test_a_requested_window_overrides_the_layers_below(tmp_path):
 def test_a_requested_window_is_refused_where_the_map_has_no_windows(tmp_path, data):
     (tmp_path / "run.yaml").write_text("window: 16\n")
     cell = Layer({"window": 16}, {("window",): "table1.yaml:3"}, asked=True)
-    advice = "window has no effect on a map of kind full; use an arch with windows (rule-swa, all-window, consa), "
-    advice += "or set evaluation.task_window instead"
+    advice = "window has no effect on a map of kind full; set map.kind=window for this window in every head or use "
+    advice += "--arch rule-swa, or set evaluation.task_window to measure tasks with it"
     for layers, settings, origin in (
         ([load_file(tmp_path / "run.yaml")], [], "run.yaml:1"),
         ([cell], [], "table1.yaml:3"),
