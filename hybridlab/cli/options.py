@@ -31,7 +31,12 @@ DataSource = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; repeatable.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="A.B=C", help="Change one setting; repeatable. Layers and heads count from 0 in settings."
+    ),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="YAML file of settings; it may extend others, and name arch, size and data."),

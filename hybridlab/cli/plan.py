@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,13 +21,17 @@ def plan(
     svg: Annotated[Path | None, typer.Option("--svg", help="Write a drawing of the architecture to this file.")] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture."""
+    """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture.
+
+    Plans and drawings count layers and heads from 1, as the papers' tables do; settings count them from 0.
+    """
     from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
     from hybridlab.accounting.schedule_cost import whole_run
     from hybridlab.accounting.summary import summarize
     from hybridlab.config.loading import Layer, load_settings
     from hybridlab.config.resolve import resolve_options
     from hybridlab.files import write_text
+    from hybridlab.plan.visit import COUNTING
     from hybridlab.runs.budget import within_budget
 
     file = load_settings(config) if config else Layer()
@@ -49,6 +53,7 @@ def plan(
     out.print(f"plan: {summary['plan']}", highlight=False)
     if summary["run"]["grows_to"]:
         out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}", highlight=False)
+    out.print(f"({COUNTING})", highlight=False)
     out.print(as_text(drawn), highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
     table.add_column("")
@@ -70,9 +75,14 @@ def plan(
     if run["overhead_percent"]:
         table.add_row("  more than with the plan at the start", f"{run['overhead_percent']:.2f} %")
     out.print(table)
-    for number, loop in enumerate(summary["loops"], 1):
+    _print_loops(summary["loops"])
+
+
+def _print_loops(loops: list[dict[str, Any]]) -> None:
+    """When the iterations of each loop run in decoding."""
+    for number, loop in enumerate(loops, 1):
         counts = " ".join(str(count) for count in loop["triggers"])
         text = (
             f"loop {number}: chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}; iterations "
         )
-        out.print(f"{text}that run at each position, from 0 on: {counts} …", highlight=False)
+        o.console().print(f"{text}that run at each position, from 0 on: {counts} …", highlight=False)

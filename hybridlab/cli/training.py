@@ -12,6 +12,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import read_masks
+from hybridlab.plan.visit import COUNTING
 from hybridlab.training.folders import RunFolder, Runs
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def train_and_print(config: RunConfig, run_dir: Path | None, runs: Runs, title: 
     out = console()
     if record.events:
         out.print(f"plan at the end: {record.model.plan}", highlight=False)
+        out.print(f"({COUNTING})", highlight=False)
     out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     if (folder.path / "masks.json").exists():
         out.print(f"masks: {folder.path / 'masks.json'}", highlight=False, soft_wrap=True)

@@ -11,12 +11,14 @@ from hybridlab.config.types import (
     Finite,
     Fraction,
     Granularity,
+    Misfit,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Strict,
 )
+from hybridlab.plan.visit import layer_name
 
 
 class Schedule(Strict):
@@ -62,7 +64,7 @@ class MaskLearningConfig(Strict):
     def _stretch_covers(self) -> MaskLearningConfig:
         low, high = self.stretch
         if not (low < 0 and high > 1):
-            raise ValueError(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does")
+            raise Misfit(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does", "stretch")
         return self
 
 
@@ -123,15 +125,24 @@ class EntropyGrowthConfig(Strict):
         if self.layers is not None:
             unused = [name for name in ("max_layers", "candidates") if getattr(self, name) is not None]
             if unused:
-                raise ValueError(f"{unused[0]} has no effect on fixed layers; remove {unused[0]} or layers")
+                message = f"{unused[0]} has no effect on fixed layers; remove {unused[0]} or layers"
+                raise Misfit(message, *unused, "layers")
             if not self.layers or len(set(self.layers)) != len(self.layers):
-                raise ValueError("layers must name at least one layer, and each of them once")
+                raise Misfit("layers must name at least one layer, and each of them once", "layers")
             if clash := set(self.layers) & set(self.exclude):
-                raise ValueError(f"layer {min(clash)} is both fixed and excluded; set exclude: [] to loop it")
+                raise Misfit(
+                    f"{layer_name(min(clash))} is both fixed and excluded; set exclude: [] to loop it",
+                    "layers",
+                    "exclude",
+                )
         if self.candidates is not None and self.candidates < self.target_layers:
-            raise ValueError(f"candidates {self.candidates} is less than the {self.target_layers} layers that may loop")
+            raise Misfit(
+                f"candidates {self.candidates} is less than the {self.target_layers} layers that may loop",
+                "candidates",
+                "max_layers",
+            )
         if self.shortlist is not None and self.shortlist <= self.heads:
-            raise ValueError(f"shortlist {self.shortlist} must be more than heads ({self.heads})")
+            raise Misfit(f"shortlist {self.shortlist} must be more than heads ({self.heads})", "shortlist", "heads")
         return self
 
     @property
@@ -139,19 +150,22 @@ class EntropyGrowthConfig(Strict):
         return len(self.layers) if self.layers is not None else self.max_layers or 3
 
     def check_shape(self, num_layers: int, num_heads: int) -> None:
-        """Raise ValueError for heads or layers that the shape does not have."""
+        """Misfit, as of the whole configuration, for heads or layers that the shape does not have."""
         for name in ("heads", "shortlist"):
             if (getattr(self, name) or 0) > num_heads:
-                raise ValueError(f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads")
-        if self.layers and max(self.layers) >= num_layers:
-            raise ValueError(f"controller.layers names layer {max(self.layers)}, but the last one is {num_layers - 1}")
-        if wrong := [layer for layer in self.exclude if layer >= num_layers]:
-            raise ValueError(f"controller.exclude names layer {wrong[0]}, but the last one is {num_layers - 1}")
+                message = f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads"
+                raise Misfit(message, f"controller.{name}", "shape.heads")
+        for name, layers in (("layers", self.layers or []), ("exclude", self.exclude)):
+            if wrong := [layer for layer in layers if layer >= num_layers]:
+                last = f"{num_layers - 1} (L{num_layers})"
+                message = f"controller.{name} names layer {wrong[0]}, but the last one is {last}"
+                raise Misfit(message, f"controller.{name}", "shape.layers")
         free = num_layers - len({layer for layer in self.exclude if layer < num_layers})
-        if self.layers is None and self.target_layers > free:
-            raise ValueError(f"controller.max_layers {self.target_layers}: only {free} of {num_layers} layers may loop")
-        if self.candidates is not None and self.candidates > free:
-            raise ValueError(f"controller.candidates {self.candidates}: only {free} of {num_layers} layers may loop")
+        wanted = {"max_layers": self.target_layers if self.layers is None else 0, "candidates": self.candidates or 0}
+        for name, number in wanted.items():
+            if number > free:
+                message = f"controller.{name} {number}: only {free} of {num_layers} layers may loop"
+                raise Misfit(message, f"controller.{name}", "controller.exclude", "shape.layers")
 
 
 MaskController = MaskLearningConfig | L1GatesConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -40,7 +40,8 @@ class Named:
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings, with the origin of each: `file:line` or the text of the option.
+    """Settings, with the origin of each: `file:line` or the text of the option. Origins of values that were written
+    later come later.
 
     asked: they were written for this run (in a file or with `--set`), so a setting without effect is an error. Others
     are defaults (from a preset, or shared by several runs), which are used where they fit. named: the presets that a
@@ -62,6 +63,24 @@ class Layer:
     def settings(self) -> Layer:
         """The layer without the presets that it names."""
         return replace(self, named={})
+
+    def latest(self, paths: Iterable[KeyPath]) -> str:
+        """Where the value was written that was written last, of those at these paths.
+
+        Values that are not set do not count, unless none is.
+        """
+        written = list(paths)
+        order = {path: index for index, path in enumerate(self.origins)}
+        known = [path for path in written if path in order]
+        return self.origins[max(known, key=order.__getitem__)] if known else self.origin(written[0])
+
+    def moved(self, path: KeyPath, target: KeyPath) -> dict[KeyPath, str]:
+        """The origins, where the value at a path has moved to another one; their order stays."""
+        return {
+            new: origin
+            for old, origin in self.origins.items()
+            for new in ((old, target) if old == path else (old,) if old != target else ())
+        }
 
     def part(self, path: KeyPath, values: dict[str, Any]) -> Layer:
         """A new layer with the values at a path and their origins."""
@@ -192,8 +211,8 @@ def merge(*layers: Layer) -> Layer:
         values = _merge_values(values, layer.values, (), gone)
         if gone:
             origins = {path: origin for path, origin in origins.items() if not _lies_in(path, gone)}
-        origins.update(layer.origins)
-        origins.update(_origins_of(layer.origins, layer.values, (), layer.origins.get((), "")))
+        new = layer.origins | _origins_of(layer.origins, layer.values, (), layer.origins.get((), ""))
+        origins = {path: origin for path, origin in origins.items() if path not in new} | new
     return Layer(values, origins, any(layer.asked for layer in layers), named)
 
 
@@ -245,7 +264,7 @@ def check(model: type[Model], layer: Layer, also: tuple[str, ...] = ()) -> Model
         written = json.dumps(layer.values)
         return model.model_validate_json(written, strict=True)
     except ValidationError as error:
-        raise UserError(explain(model, json.loads(written), layer.origin, error, also)) from None
+        raise UserError(explain(model, json.loads(written), layer.origin, layer.latest, error, also)) from None
     except (TypeError, ValueError) as error:
         origin = layer.origin(())
         raise UserError(f"{origin}: {error}" if origin else str(error)) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from hybridlab.config.edits import PlanEdit, TopEntropy
@@ -63,10 +64,12 @@ def resolve(
     given = [*layers, *(_setting(text) for text in settings)]
     _refuse_names(given)
     stack += given
-    layer = keep_to_shards(move_window(merge(*stack), stack), stack)
-    layer = _divided(layer, stack)
+    merged = merge(*stack)
+    # What is missing at the top is missing in the size.
+    merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
+    layer = _divided(keep_to_shards(move_window(merged, stack), stack), stack)
     config = check(RunConfig, layer, AT_THE_TOP)
-    _check_structure(config, layer)
+    _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
     return config
 
 
@@ -108,8 +111,9 @@ def _divided(layer: Layer, stack: list[Layer]) -> Layer:
     return Layer({name: value for name, value in layer.values.items() if name != "window"}, layer.origins)
 
 
-def _check_structure(config: RunConfig, layer: Layer) -> None:
-    """Raise UserError, with the origin, for a plan or a map that does not fit the shape."""
+def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
+    """Raise UserError, with the origin, for a plan or a map that does not fit the shape. recurrence: the first edit of
+    the plan was made from `recurrence`."""
     shape = config.shape
     if not symbolic_layers(config.plan):
         edited_plan(
@@ -118,6 +122,7 @@ def _check_structure(config: RunConfig, layer: Layer) -> None:
             config.plan,
             shape.traits.parallel,
             origin=lambda index: layer.origin(("plan", index)),
+            recurrence=recurrence,
         )
     if isinstance(config.map, LearnedMap):
         return

@@ -18,6 +18,7 @@ from hybridlab.config.shape import Shape
 from hybridlab.config.types import (
     Beta,
     Fraction,
+    Misfit,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -62,7 +63,7 @@ class Mix(Strict):
     def _sums_to_one(self) -> Mix:
         total = self.text + self.retrieval + self.assignment
         if abs(total - 1) > 1e-9:
-            raise ValueError(f"the shares of the mix add up to {total:g}; they must add up to 1")
+            raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
         return self
 
 
@@ -118,13 +119,17 @@ class Training(Strict):
     def _whole_rows(self) -> Training:
         if self.tokens_per_step % self.seq_len:
             down = self.tokens_per_step // self.seq_len * self.seq_len
-            raise ValueError(
+            raise Misfit(
                 f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
-                f"use {max(down, self.seq_len)} or {down + self.seq_len}"
+                f"use {max(down, self.seq_len)} or {down + self.seq_len}",
+                "tokens_per_step",
+                "seq_len",
             )
         if self.schedule.warmup_steps > self.steps:
-            raise ValueError(
-                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})"
+            raise Misfit(
+                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})",
+                "schedule.warmup_steps",
+                "steps",
             )
         return self
 
@@ -190,21 +195,30 @@ class RunConfig(Strict):
     def _parts_fit(self) -> RunConfig:
         learns = isinstance(self.controller, MaskController)
         if learns != isinstance(self.map, MixedMap):
-            raise ValueError(
+            raise Misfit(
                 "a controller that learns masks needs a map of kind mixed, and such a map needs the controller; "
-                "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with learned masks"
+                "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with learned masks",
+                "map.kind",
+                "controller.kind" if self.controller else "controller",
             )
         positions = self.shape.max_positions
         longest = self.training.seq_len * max(self.evaluation.length_factors or [1])
         if positions is not None and longest > positions:
-            raise ValueError(f"sequences of {longest} tokens are longer than shape.max_positions {positions}")
+            raise Misfit(
+                f"sequences of {longest} tokens are longer than shape.max_positions {positions}",
+                "training.seq_len",
+                "evaluation.length_factors",
+                "shape.max_positions",
+            )
         if learns and self.plan:
-            raise ValueError("masks are learned on the plain plan; remove `plan`")
+            raise Misfit("masks are learned on the plain plan; remove `plan`", "plan")
         if isinstance(self.controller, EntropyGrowthConfig):
             self.controller.check_shape(self.shape.layers, self.shape.heads)
             if self.controller.start_step >= self.training.steps:
-                raise ValueError(
+                raise Misfit(
                     f"controller.start_step {self.controller.start_step}: nothing would grow in "
-                    f"{self.training.steps} steps; lower start_step, and also controller.interval and fade_steps"
+                    f"{self.training.steps} steps; lower start_step, and also controller.interval and fade_steps",
+                    "controller.start_step",
+                    "training.steps",
                 )
         return self

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hybridlab.config.families import FAMILIES, FamilyName, Norm, Traits
-from hybridlab.config.types import PositiveFloat, PositiveInt, Strict, Width
+from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict, Width
 
 
 class Init(Strict):
@@ -53,19 +53,25 @@ class Shape(Strict):
     @model_validator(mode="after")
     def _heads_divide(self) -> Shape:
         if self.heads % self.kv_heads:
-            raise ValueError(
+            raise Misfit(
                 f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
-                f"every KV head serves the same number of query heads"
+                f"every KV head serves the same number of query heads",
+                "heads",
+                "kv_heads",
             )
         learned = self.traits.learned_positions
         if learned and (self.max_positions is None or self.rotary_fraction is not None):
-            raise ValueError("the family gpt2 has learned positions: set max_positions and remove rotary_fraction")
+            message = "the family gpt2 has learned positions: set max_positions and remove rotary_fraction"
+            raise Misfit(message, "family", "max_positions", "rotary_fraction")
         if not learned and self.max_positions is not None:
-            raise ValueError(f"max_positions has no effect on the family {self.family}: its positions are rotary")
+            message = f"max_positions has no effect on the family {self.family}: its positions are rotary"
+            raise Misfit(message, "family", "max_positions")
         if not learned and self.rotary_width % 2:
-            raise ValueError(
+            raise Misfit(
                 f"rotary positions need an even number of channels in a head, not {self.rotary_width}; "
-                "change head_width or rotary_fraction"
+                "change head_width or rotary_fraction",
+                "head_width",
+                "rotary_fraction",
             )
         return self
 

@@ -91,12 +91,13 @@ def move_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
     if window is None:
         _require_window(layer, mapping)
         return layer
-    origins = {("map", "window"): layer.origin(("window",)), **layer.origins}
-    if _is_windowed(mapping):
-        del values["window"]
+    origins = layer.origins
+    if _is_windowed(mapping) and "window" not in mapping:
         values["map"] = {"window": window, **mapping}
-    elif _has_tasks(values):
+        origins = layer.moved(("window",), ("map", "window"))
+    elif not _is_windowed(mapping) and _has_tasks(values) and "task_window" not in _at(layer, "evaluation"):
         values["evaluation"] = {"task_window": window, **values.get("evaluation", {})}
+        origins = layer.moved(("window",), ("evaluation", "task_window"))
     return Layer(values, origins)
 
 
@@ -173,7 +174,7 @@ def move_warmup(layer: Layer) -> Layer:
             )
         if type(fraction) in (int, float) and 0 <= fraction <= 1 and type(steps) is int:
             schedule["warmup_steps"] = round(fraction * steps)
-            origins[part, "schedule", "warmup_steps"] = layer.origin(path)
+            origins = replace(layer, origins=origins).moved(path, (part, "schedule", "warmup_steps"))
         elif fraction is not None:
             continue
         if "warmup_fraction" in _at(layer, part, "schedule"):
@@ -209,7 +210,8 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
         grows = True
         taken = times.keys() - controller.keys()
         values["controller"] = {**times, **controller}
-        origins |= {("controller", name): layer.origin(("growth", name)) for name in taken}
+        for name in taken:
+            origins = replace(layer, origins=origins).moved(("growth", name), ("controller", name))
     if "start_step" in times and isinstance(edits, list):
         values["plan"] = [_started(edit, times["start_step"]) for edit in edits]
         taken |= {"start_step"} if values["plan"] != edits else set()
