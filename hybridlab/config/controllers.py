@@ -34,6 +34,7 @@ class Schedule(Strict):
     decay_fraction: Fraction = 0.2
     """Fraction of the steps in which the rate decays (wsd and trapezoidal; cosine decays after the warm-up)."""
     final_ratio: Fraction = 0.1
+    """Learning rate of the last step, relative to the peak."""
 
 
 class MaskLearningConfig(Strict):
@@ -46,17 +47,29 @@ class MaskLearningConfig(Strict):
 
     kind: Literal["mask-learning"]
     rho: Fraction
+    """Target sparsity: the share of units that get a window."""
     granularity: Granularity = "head-all"
+    """Unit of the masks: a whole layer, or a KV head, ranked among all layers (head-all) or within its own (head-
+    single)."""
     binarize: Literal["topk", "threshold"] = "topk"
+    """From learned values to masks: topk keeps exactly the share 1 - rho of the units, threshold those above 1/2
+    (the paper)."""
     nearest: bool = False
+    """Use the nearest sparsity that the number of units allows; otherwise another one is an error."""
     mask_lr: PositiveFloat = 0.2
+    """Learning rate of the masks."""
     multiplier_lr: PositiveFloat = 0.5
+    """Learning rate of the Lagrange multipliers."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of the averages of gradients and of their squares, for masks and multipliers."""
     schedule: Schedule = Schedule(name="wsd", decay_fraction=0.3, final_ratio=0.02)
     """Schedule of mask_lr and multiplier_lr. If these decay too early, the multipliers do not return to 0."""
     alpha_init: Finite = 5.0
+    """First value of the mask parameters; large values start with full attention."""
     temperature: PositiveFloat = 2 / 3
+    """Temperature of the hard concrete distribution."""
     stretch: tuple[Finite, Finite] = (-0.1, 1.1)
+    """Interval to which the distribution is stretched before it is cut to 0 … 1."""
     target_warmup_steps: NonNegativeInt = 0
     """Number of steps over which the target rises linearly from 0 to rho; 0 keeps the target fixed, as in the paper."""
 
@@ -73,11 +86,15 @@ class L1GatesConfig(Strict):
 
     kind: Literal["l1-gates"]
     rho: Fraction
+    """Target sparsity: the share of units that get a window."""
     granularity: Literal["layer", "head-all"] = "layer"
+    """Unit of the gates: a whole layer, or a KV head ranked among all layers."""
     nearest: bool = False
+    """Use the nearest sparsity that the number of units allows; otherwise another one is an error."""
     gate_lr: PositiveFloat = 0.02
     """Not given in the paper; this is the value in DuoAttention's released code."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of the averages of the gates' gradients and of their squares."""
     strength: NonNegativeFloat = 0.05
     """Weight of the mean absolute gate in the loss (Eq. 13)."""
 
@@ -105,6 +122,7 @@ class EntropyGrowthConfig(Strict):
     exclude: list[NonNegativeInt] = [0]
     """Layers that never loop. The entropy of the first layer's heads stays near 1 (appendix C.4)."""
     direction: Literal["deep-to-shallow", "shallow-to-deep"] = "deep-to-shallow"
+    """Order in which layers begin to loop."""
     policy: Literal["paper", "released"] = "paper"
     """Which layer may get another pass: the newest (algorithm 1), or the first chosen one in the pool (released
     code)."""
@@ -112,6 +130,7 @@ class EntropyGrowthConfig(Strict):
     """Appendix D.2: keep this many heads at the end of a layer's first interval, and `heads` of them after its
     second."""
     start_step: PositiveInt = 250
+    """Step after which the first layer begins to loop."""
     interval: PositiveInt = 250
     """Steps between two growth actions; the first one is at start_step."""
     fade_steps: NonNegativeInt = 250

@@ -27,9 +27,13 @@ class Recurrence(LoopSettings):
     """How layers are divided, and the settings of the loop. `pre`, `loop` and `post` override `allocation`."""
 
     allocation: Literal["base", "large", "unshared"] | None = None
+    """Rule that divides the layers of the size into prelude, loop and postlude."""
     pre: NonNegativeInt | None = None
+    """Number of layers before the loop."""
     loop: PositiveInt | None = None
+    """Number of layers in the loop's body."""
     post: NonNegativeInt | None = None
+    """Number of layers after the loop."""
     shared: bool = True
     """All iterations use the same layers; otherwise each iteration has its own."""
 

@@ -57,6 +57,18 @@ def resolve(
     Later ones override earlier ones. arch, size: the name of a preset, or the path of a YAML file. base: replaces the
     preset of the size. For `window`, `growth` and `recurrence` see config/shared.py and config/recurrence.py.
     """
+    return resolve_with_origins(arch, size, data, layers, settings, base)[0]
+
+
+def resolve_with_origins(
+    arch: str,
+    size: str,
+    data: str | None = None,
+    layers: Iterable[Layer] = (),
+    settings: Iterable[str] = (),
+    base: Layer | None = None,
+) -> tuple[RunConfig, Layer]:
+    """As `resolve`, with the layer that the configuration was checked from, which has the origin of every value."""
     named = Layer({"arch": preset_name(arch), "size": preset_name(size)})
     stack = [load_preset("size", size) if base is None else base, load_preset("arch", arch), named]
     if data is not None:
@@ -70,7 +82,7 @@ def resolve(
     layer = _divided(keep_to_shards(move_window(merged, stack), stack), stack)
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
-    return config
+    return config, layer
 
 
 def _refuse_names(layers: list[Layer]) -> None:
@@ -85,17 +97,21 @@ def _refuse_names(layers: list[Layer]) -> None:
                 )
 
 
-class _Written(RunConfig):
+class Written(RunConfig):
     """The names that a configuration may contain, before the shared settings are moved."""
 
     window: Window | None = None
+    """Tokens that a head with a window sees, its own included; maps take it where they set none. Where no head has
+    one, tasks are measured with it."""
     growth: GrowthTimes | None = None
+    """Times of a growth, for a controller that grows."""
     recurrence: Recurrence | None = None
+    """A loop over some of the layers; it becomes the first edit of the plan."""
 
 
 def check_names(layer: Layer) -> None:
     """UserError for the first unknown name in a part of a configuration, with its origin and the nearest known name."""
-    for path, known in unknown_names(_Written, layer.values):
+    for path, known in unknown_names(Written, layer.values):
         name, origin = ".".join(map(str, path)), layer.origin(path)
         hint = nearest(str(path[-1]), known, f"known here: {', '.join(known)}")
         raise UserError(f"{origin + ': ' if origin else ''}{name} is not a known setting; {hint}")

@@ -17,7 +17,9 @@ class Init(Strict):
     scheme: Literal["constant", "inverse-sqrt-width"] = "constant"
     """Standard deviation of linear layers: `std` (constant) or std / sqrt(width) (inverse-sqrt-width)."""
     std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    """Standard deviation of the linear layers; see scheme."""
     embedding_std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    """Standard deviation of the embeddings."""
     scale_outputs_by_depth: bool = False
     """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2)."""
     truncate: Annotated[float, Field(gt=0, le=100)] | None = None
@@ -28,19 +30,31 @@ class Shape(Strict):
     """The parameters of a model."""
 
     family: FamilyName
+    """How blocks are built: norm, bias, gating, positions, as in the models of this name."""
     layers: Width
+    """Number of layers."""
     width: Width
+    """Channels of the residual stream."""
     heads: Width
+    """Query heads in a layer."""
     kv_heads: Width
+    """Key and value heads in a layer; each serves heads / kv_heads query heads."""
     head_width: Width
+    """Channels of a head."""
     ffn_width: Width
+    """Inner channels of the MLP."""
     vocab: Annotated[int, Field(ge=1, le=2**31)]
+    """Rows of the embedding: at least as many as the tokenizer has tokens."""
     rope_base: PositiveFloat = 10000.0
+    """Base of the rotary positions."""
     norm_eps: PositiveFloat = 1e-6
+    """Added to the variance in norms, against division by 0."""
     tied_embeddings: bool = True
+    """The output head uses the embedding's weights."""
     embedding_scale: PositiveFloat = 1.0
     """Factor on the embeddings after the lookup; the output head uses them unscaled."""
     init: Init = Init()
+    """How the weights are drawn."""
     norm: Norm | None = None
     """Default: the norm of the family."""
     parallel_residual: bool | None = None

@@ -29,8 +29,11 @@ class GrowthTimes(Strict):
     """Times of a growth, in optimizer steps; see EntropyGrowthConfig."""
 
     start_step: PositiveInt | None = None
+    """Step after which the first layer begins to loop."""
     interval: PositiveInt | None = None
+    """Steps between two growth actions."""
     fade_steps: NonNegativeInt | None = None
+    """Steps in which heads that are not kept fade out."""
 
 
 class Shared(BaseModel):
@@ -39,7 +42,10 @@ class Shared(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     window: Window | None = None
+    """Tokens that a head with a window sees, its own included; maps take it where they set none. Where no head has
+    one, tasks are measured with it."""
     growth: GrowthTimes = GrowthTimes()
+    """Times of a growth, for a controller that grows."""
 
 
 class WithRecurrence(BaseModel):

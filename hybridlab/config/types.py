@@ -33,7 +33,7 @@ class Misfit(ValueError):
 class Strict(BaseModel):
     """Base class: unknown keys and values of another type are errors, and an instance cannot be changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class AsWritten(Strict):

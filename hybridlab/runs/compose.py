@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hybridlab.config.loading import Layer, is_preset, load_preset, load_settings, merge, named_preset, parse_setting
 from hybridlab.config.recurrence import FROM_PARENT
-from hybridlab.config.resolve import data_layers, resolve, symbolic_layers
+from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.shared import asked_for
+from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget
@@ -39,14 +41,31 @@ def compose(
     entropy_of: str | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> RunConfig:
+    """The configuration of a command line; see `compose_with_origins`."""
+    return compose_with_origins(arch, size, data, start, runs, config, options, settings, entropy_of, say)[0]
+
+
+def compose_with_origins(
+    arch: str | None,
+    size: str | None,
+    data: str | None,
+    start: str | None,
+    runs: Runs,
+    config: Path | None,
+    options: Layer,
+    settings: list[str],
+    entropy_of: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[RunConfig, Layer]:
     """The configuration from presets, then the settings of the ancestor (if no size is given), the file, the options
     and --set, in this order.
 
     arch, size, data: if None, those that the file names. start: the run or Hugging Face folder to start from.
     entropy_of: a run whose entropies choose the layers that the arch loops. say: told the settings that nothing asked
-    for, where these come from a preset for pretrained weights.
+    for, where these come from a preset for pretrained weights. Returns also the layer that has every value's origin.
     """
     file = load_settings(config) if config is not None else Layer()
+    arch_option, size_option = arch, size
     arch, size = named_preset("arch", arch, file) or "vanilla", named_preset("size", size, file)
     before, following = data_layers(data, file)
     if entropy_of is not None:
@@ -59,20 +78,36 @@ def compose(
     asked = [*given, *map(parse_setting, settings)]
     if parent is not None:
         heritage.append(_its_tokenizer(parent, merge(base, *heritage, *asked)))
+    names = _names({"arch": arch_option, "size": size_option}, file, parent)
     size = size or (parent.size if parent else None) or "tiny"
-    resolved = _with_hashes(resolve(arch, size, layers=[*heritage, *given], settings=settings, base=base), runs)
+    resolved, layer = resolve_with_origins(arch, size, layers=[*heritage, *given], settings=settings, base=base)
+    layer = replace(layer, origins={**layer.origins, **names})
+    resolved = _with_hashes(resolved, runs)
     if resolved.budget is not None and "steps" in options.values.get("training", {}):
         raise UserError("--steps: a budget of FLOPs chooses the steps; leave one of the two out")
     resolved = within_budget(resolved)
     if parent is None:
-        return resolved
+        return resolved, layer
     parent.check_shape(resolved.shape)
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, asked)
     if finetuned:
         say(_in_words(resolved))
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)
-    return after(parent.training, resolved) if parent.training and untouched else resolved
+    return (after(parent.training, resolved) if parent.training and untouched else resolved), layer
+
+
+def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None) -> dict[KeyPath, str]:
+    """Where the presets were named. options: kind → what the option names."""
+    origins: dict[KeyPath, str] = {}
+    for kind, option in options.items():
+        if option is not None:
+            origins[kind,] = f"--{kind} {option}"
+        elif kind in file.named:
+            origins[kind,] = file.named[kind].origin
+        elif kind == "size" and parent is not None:
+            origins[kind,] = FROM_PARENT
+    return origins
 
 
 def _heritage(parent: Ancestor, start: str, arch: str, size: str | None) -> list[Layer]:

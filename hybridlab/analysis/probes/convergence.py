@@ -247,7 +247,8 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
         numbers = [row["entropy"], row["trace_share"], row["distance"][half], shown]
         rows.append([layer_name(row["layer"]).removeprefix("layer "), row["set"], heads, *numbers])
     title = f"loops of {measured['passes']} passes, {measured['sequences']} sequences of {measured['length']} tokens"
-    yield Table(title, ["layer from 0", "set", "heads from 0", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"], rows)
+    columns = ["layer from 0", "set", "heads from 0", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"]
+    yield Table(title, columns, rows)
     drift = (measured["passes"] - half) / measured["passes"]
     yield (
         f"‖H({half})−H(K)‖ is relative to ‖H(0)−H(K)‖ ({drift:.3f}: equal steps, no convergence); factor: mean ratio "
