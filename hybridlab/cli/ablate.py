@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ def ablate(
     vary: Annotated[
         list[str], typer.Option("--vary", metavar="KEY=V1,V2", help="A setting and its values; repeatable.")
     ],
-    arch: o.Arch = "vanilla",
+    arch: o.Arch = None,
     size: o.Size = None,
     data: o.DataSource = None,
     steps: o.Steps = None,
@@ -34,15 +35,17 @@ def ablate(
     from hybridlab.config.schema import RunConfig
     from hybridlab.errors import RunFailed
     from hybridlab.runs.ablate import Vary, grid, run_grid
-    from hybridlab.runs.compose import compose
+    from hybridlab.runs.compose import chosen_arch, compose
     from hybridlab.training.folders import Runs
 
+    told = cache(o.say)  # once for all runs of the grid
+
     def build(combination: dict[str, str], seed: int) -> RunConfig:
-        chosen_arch, chosen_size = combination.get("arch", arch), combination.get("size", size)
+        name, chosen_size = chosen_arch(combination.get("arch", arch), config), combination.get("size", size)
         varied = [f"{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
-        layer = settings_layer(chosen_arch, steps, seed, nearest=False)
+        layer = settings_layer(name, steps, seed, nearest=False)
         settings = [*(sets or []), *varied]
-        return compose(chosen_arch, chosen_size, data, start, Runs(runs_dir), config, layer, settings)
+        return compose(name, chosen_size, data, start, Runs(runs_dir), config, layer, settings, say=told)
 
     combinations = grid([Vary.parse(text) for text in vary])
     table, folder, outcome = run_grid(build, combinations, seeds, runs_dir, results_dir, o.say)

@@ -12,8 +12,12 @@ from hybridlab.cli import options as o
 def learn_masks(
     start: Annotated[str, typer.Option("--from", help="The run to start from (name, folder or hash).")],
     arch: Annotated[
-        str, typer.Option("--arch", help="consa, or l1-gates (its ablation without the Lagrangian).")
-    ] = "consa",
+        str | None,
+        typer.Option(
+            "--arch",
+            help="consa, or l1-gates (its ablation without the Lagrangian); default: that of --config, or consa.",
+        ),
+    ] = None,
     rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that get a window.")] = 0.5,
     granularity: Annotated[str, typer.Option("--granularity", help="layer, head-all or head-single.")] = "head-all",
     window: Annotated[
@@ -39,14 +43,15 @@ def learn_masks(
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import LEARNED, settings_layer, train_and_print
     from hybridlab.errors import UserError
-    from hybridlab.runs.compose import compose
+    from hybridlab.runs.compose import chosen_arch, compose
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 
+    arch = chosen_arch(arch, config, default="consa")
     if arch not in LEARNED:
-        raise UserError(f"--arch {arch}: masks are learned by {' or '.join(LEARNED)}")
+        raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(LEARNED)}")
     mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
     layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch=arch, mask=mask, window=window)
     runs = Runs(runs_dir)
-    resolved = compose(arch, None, data, start, runs, config, layer, sets or [])
+    resolved = compose(arch, None, data, start, runs, config, layer, sets or [], say=o.say)
     train_and_print(resolved, run_dir, runs, "learn-masks", as_json, Label(name, tuple(tags or [])), keep_optimizer)

@@ -13,6 +13,7 @@ from hybridlab import __version__
 from hybridlab.cli import (
     ablate,
     analyze,
+    config,
     data,
     evaluate,
     generate,
@@ -46,6 +47,7 @@ app.command("list")(listing.list_entries)
 app.command("plan")(plan.plan)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")
+app.add_typer(config.app, name="config")
 
 
 def _print_version(wanted: bool) -> None:

@@ -12,9 +12,18 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-Arch = Annotated[str, typer.Option("--arch", help="Architecture: a preset (see `list --archs`) or ./mine.yaml.")]
+Arch = Annotated[
+    str | None,
+    typer.Option(
+        "--arch",
+        help="Architecture: a preset (see `list --archs`) or ./mine.yaml; default: that of --config, or vanilla.",
+    ),
+]
 Size = Annotated[
-    str | None, typer.Option("--size", help="Size: a preset (see `list --sizes`) or ./mine.yaml; default: tiny.")
+    str | None,
+    typer.Option(
+        "--size", help="Size: a preset (see `list --sizes`) or ./mine.yaml; default: that of --config, or tiny."
+    ),
 ]
 DataSource = Annotated[
     str | None,
@@ -22,8 +31,16 @@ DataSource = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change one setting; repeatable.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings; it may extend others.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="A.B=C", help="Change one setting; repeatable. Layers and heads count from 0 in settings."
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="YAML file of settings; it may extend others, and name arch, size and data."),
+]
 RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder of runs and prepared data.")]
 ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Folder of tables and records.")]

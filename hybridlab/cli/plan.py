@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from hybridlab.cli import options as o
 
 
 def plan(
-    arch: o.Arch = "vanilla",
+    arch: o.Arch = None,
     size: o.Size = None,
     seq_len: Annotated[
         int | None, typer.Option("--seq-len", min=1, help="Sequence length; default: that of the size.")
@@ -21,22 +21,26 @@ def plan(
     svg: Annotated[Path | None, typer.Option("--svg", help="Write a drawing of the architecture to this file.")] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture."""
+    """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture.
+
+    Plans and drawings count layers and heads from 1, as the papers' tables do; settings count them from 0.
+    """
     from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
     from hybridlab.accounting.schedule_cost import whole_run
     from hybridlab.accounting.summary import summarize
-    from hybridlab.config.loading import load_file
-    from hybridlab.config.resolve import resolve
+    from hybridlab.config.loading import Layer, load_settings
+    from hybridlab.config.resolve import resolve_options
     from hybridlab.files import write_text
+    from hybridlab.plan.visit import COUNTING
     from hybridlab.runs.budget import within_budget
 
-    layers = [load_file(config)] if config else []
-    resolved = within_budget(resolve(arch, size or "tiny", layers=layers, settings=sets or []))
+    file = load_settings(config) if config else Layer()
+    resolved = within_budget(resolve_options(arch, size, None, file, sets or []))
     summary = summarize(resolved, seq_len or resolved.training.seq_len)
     summary["run"] = whole_run(resolved)
     drawn = [DrawnVisit(**row) for row in summary["drawing"]]
     if svg is not None:
-        write_text(svg, as_svg(drawn, f"{arch} {resolved.size}"))
+        write_text(svg, as_svg(drawn, f"{resolved.arch} {resolved.size}"))
         o.say(f"drawing written to {svg}")
     if as_json:
         o.print_json(summary)
@@ -45,10 +49,11 @@ def plan(
     from rich.table import Table
 
     out = o.console()
-    out.print(f"{arch} {resolved.size}", style="bold")
+    out.print(f"{resolved.arch} {resolved.size}", style="bold")
     out.print(f"plan: {summary['plan']}", highlight=False)
     if summary["run"]["grows_to"]:
         out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}", highlight=False)
+    out.print(f"({COUNTING})", highlight=False)
     out.print(as_text(drawn), highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
     table.add_column("")
@@ -70,9 +75,14 @@ def plan(
     if run["overhead_percent"]:
         table.add_row("  more than with the plan at the start", f"{run['overhead_percent']:.2f} %")
     out.print(table)
-    for number, loop in enumerate(summary["loops"], 1):
+    _print_loops(summary["loops"])
+
+
+def _print_loops(loops: list[dict[str, Any]]) -> None:
+    """When the iterations of each loop run in decoding."""
+    for number, loop in enumerate(loops, 1):
         counts = " ".join(str(count) for count in loop["triggers"])
         text = (
             f"loop {number}: chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}; iterations "
         )
-        out.print(f"{text}that run at each position, from 0 on: {counts} …", highlight=False)
+        o.console().print(f"{text}that run at each position, from 0 on: {counts} …", highlight=False)

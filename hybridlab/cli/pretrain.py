@@ -11,7 +11,7 @@ from hybridlab.cli import options as o
 
 
 def pretrain(
-    arch: o.Arch = "vanilla",
+    arch: o.Arch = None,
     size: o.Size = None,
     data: o.DataSource = None,
     steps: o.Steps = None,
@@ -40,11 +40,12 @@ def pretrain(
 ) -> None:
     """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
     from hybridlab.cli.training import settings_layer, train_and_print
-    from hybridlab.runs.compose import compose
+    from hybridlab.runs.compose import chosen_arch, compose
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 
+    arch = chosen_arch(arch, config)
     layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch)
     runs = Runs(runs_dir)
-    resolved = compose(arch, size, data, start, runs, config, layer, sets or [], entropy_of)
+    resolved = compose(arch, size, data, start, runs, config, layer, sets or [], entropy_of, o.say)
     train_and_print(resolved, run_dir, runs, "pretrain", as_json, Label(name, tuple(tags or [])), keep_optimizer)

@@ -12,6 +12,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import read_masks
+from hybridlab.plan.visit import COUNTING
 from hybridlab.training.folders import RunFolder, Runs
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ def settings_layer(
     """The options as a layer of settings; UserError for an option without effect."""
     training = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
     values: dict[str, Any] = {"training": training} if training else {}
-    origins: dict[KeyPath, str] = {("map",): "--masks", ("map", "window"): "--window"}
-    origins |= {("training", name): f"--{name}" for name in training}
+    origins: dict[KeyPath, str] = {("training", name): f"--{name}" for name in training}
     origins |= {("controller", name): f"--{name}" for name in mask or {}}
     if masks is not None:
         if arch not in LEARNED:
@@ -44,6 +44,7 @@ def settings_layer(
         content = read_masks(masks)
         values["map"] = {"kind": "explicit", "masks": content["masks"], "window": content["window"]}
         values["controller"] = None
+        origins["map",] = "--masks"
     elif arch in LEARNED and mask is None:
         raise UserError(
             f"--arch {arch} needs masks that were learned before: run "
@@ -53,11 +54,14 @@ def settings_layer(
         values["controller"] = mask
     if window is not None:
         values["map"] = {"window": window}
+        origins["map", "window"] = "--window"
     if nearest:
         if mask is not None:
             values["controller"]["nearest"] = True
+            origins["controller", "nearest"] = "--nearest"
         elif arch == "rule-swa":
             values["map"] = {"nearest": True}
+            origins["map", "nearest"] = "--nearest"
         else:
             raise UserError(f"--nearest has no effect on --arch {arch}: it has no sparsity target")
     return Layer(values, origins)
@@ -93,6 +97,7 @@ def train_and_print(
     out = console()
     if record.events:
         out.print(f"plan at the end: {record.model.plan}", highlight=False)
+        out.print(f"({COUNTING})", highlight=False)
     out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     if (folder.path / "masks.json").exists():
         out.print(f"masks: {folder.path / 'masks.json'}", highlight=False, soft_wrap=True)

@@ -11,12 +11,14 @@ from hybridlab.config.types import (
     Finite,
     Fraction,
     Granularity,
+    Misfit,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Strict,
 )
+from hybridlab.plan.visit import layer_name
 
 
 class Schedule(Strict):
@@ -25,9 +27,14 @@ class Schedule(Strict):
     name: Literal["cosine", "wsd", "trapezoidal"] = "cosine"
     """wsd: constant, then linear decay; trapezoidal: constant, then 1 - sqrt decay. All begin with a linear warm-up."""
     warmup_steps: NonNegativeInt = 0
+    """Steps in which the rate rises linearly from near 0 to its peak."""
+    warmup_fraction: Annotated[Fraction | None, Field(exclude=True)] = None
+    """Instead of warmup_steps: the warm-up as a fraction of the run's steps, rounded to whole steps. The stored
+    configuration contains only warmup_steps."""
     decay_fraction: Fraction = 0.2
     """Fraction of the steps in which the rate decays (wsd and trapezoidal; cosine decays after the warm-up)."""
     final_ratio: Fraction = 0.1
+    """Learning rate of the last step, relative to the peak."""
 
 
 class MaskLearningConfig(Strict):
@@ -40,17 +47,29 @@ class MaskLearningConfig(Strict):
 
     kind: Literal["mask-learning"]
     rho: Fraction
+    """Target sparsity: the share of units that get a window."""
     granularity: Granularity = "head-all"
+    """Unit of the masks: a whole layer, or a KV head, ranked among all layers (head-all) or within its own (head-
+    single)."""
     binarize: Literal["topk", "threshold"] = "topk"
+    """From learned values to masks: topk keeps exactly the share 1 - rho of the units, threshold those above 1/2
+    (the paper)."""
     nearest: bool = False
+    """Use the nearest sparsity that the number of units allows; otherwise another one is an error."""
     mask_lr: PositiveFloat = 0.2
+    """Learning rate of the masks."""
     multiplier_lr: PositiveFloat = 0.5
+    """Learning rate of the Lagrange multipliers."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of the averages of gradients and of their squares, for masks and multipliers."""
     schedule: Schedule = Schedule(name="wsd", decay_fraction=0.3, final_ratio=0.02)
     """Schedule of mask_lr and multiplier_lr. If these decay too early, the multipliers do not return to 0."""
     alpha_init: Finite = 5.0
+    """First value of the mask parameters; large values start with full attention."""
     temperature: PositiveFloat = 2 / 3
+    """Temperature of the hard concrete distribution."""
     stretch: tuple[Finite, Finite] = (-0.1, 1.1)
+    """Interval to which the distribution is stretched before it is cut to 0 … 1."""
     target_warmup_steps: NonNegativeInt = 0
     """Number of steps over which the target rises linearly from 0 to rho; 0 keeps the target fixed, as in the paper."""
 
@@ -58,7 +77,7 @@ class MaskLearningConfig(Strict):
     def _stretch_covers(self) -> MaskLearningConfig:
         low, high = self.stretch
         if not (low < 0 and high > 1):
-            raise ValueError(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does")
+            raise Misfit(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does", "stretch")
         return self
 
 
@@ -67,11 +86,15 @@ class L1GatesConfig(Strict):
 
     kind: Literal["l1-gates"]
     rho: Fraction
+    """Target sparsity: the share of units that get a window."""
     granularity: Literal["layer", "head-all"] = "layer"
+    """Unit of the gates: a whole layer, or a KV head ranked among all layers."""
     nearest: bool = False
+    """Use the nearest sparsity that the number of units allows; otherwise another one is an error."""
     gate_lr: PositiveFloat = 0.02
     """Not given in the paper; this is the value in DuoAttention's released code."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of the averages of the gates' gradients and of their squares."""
     strength: NonNegativeFloat = 0.05
     """Weight of the mean absolute gate in the loss (Eq. 13)."""
 
@@ -99,6 +122,7 @@ class EntropyGrowthConfig(Strict):
     exclude: list[NonNegativeInt] = [0]
     """Layers that never loop. The entropy of the first layer's heads stays near 1 (appendix C.4)."""
     direction: Literal["deep-to-shallow", "shallow-to-deep"] = "deep-to-shallow"
+    """Order in which layers begin to loop."""
     policy: Literal["paper", "released"] = "paper"
     """Which layer may get another pass: the newest (algorithm 1), or the first chosen one in the pool (released
     code)."""
@@ -106,6 +130,7 @@ class EntropyGrowthConfig(Strict):
     """Appendix D.2: keep this many heads at the end of a layer's first interval, and `heads` of them after its
     second."""
     start_step: PositiveInt = 250
+    """Step after which the first layer begins to loop."""
     interval: PositiveInt = 250
     """Steps between two growth actions; the first one is at start_step."""
     fade_steps: NonNegativeInt = 250
@@ -119,15 +144,24 @@ class EntropyGrowthConfig(Strict):
         if self.layers is not None:
             unused = [name for name in ("max_layers", "candidates") if getattr(self, name) is not None]
             if unused:
-                raise ValueError(f"{unused[0]} has no effect on fixed layers; remove {unused[0]} or layers")
+                message = f"{unused[0]} has no effect on fixed layers; remove {unused[0]} or layers"
+                raise Misfit(message, *unused, "layers")
             if not self.layers or len(set(self.layers)) != len(self.layers):
-                raise ValueError("layers must name at least one layer, and each of them once")
+                raise Misfit("layers must name at least one layer, and each of them once", "layers")
             if clash := set(self.layers) & set(self.exclude):
-                raise ValueError(f"layer {min(clash)} is both fixed and excluded; set exclude: [] to loop it")
+                raise Misfit(
+                    f"{layer_name(min(clash))} is both fixed and excluded; set exclude: [] to loop it",
+                    "layers",
+                    "exclude",
+                )
         if self.candidates is not None and self.candidates < self.target_layers:
-            raise ValueError(f"candidates {self.candidates} is less than the {self.target_layers} layers that may loop")
+            raise Misfit(
+                f"candidates {self.candidates} is less than the {self.target_layers} layers that may loop",
+                "candidates",
+                "max_layers",
+            )
         if self.shortlist is not None and self.shortlist <= self.heads:
-            raise ValueError(f"shortlist {self.shortlist} must be more than heads ({self.heads})")
+            raise Misfit(f"shortlist {self.shortlist} must be more than heads ({self.heads})", "shortlist", "heads")
         return self
 
     @property
@@ -135,19 +169,22 @@ class EntropyGrowthConfig(Strict):
         return len(self.layers) if self.layers is not None else self.max_layers or 3
 
     def check_shape(self, num_layers: int, num_heads: int) -> None:
-        """Raise ValueError for heads or layers that the shape does not have."""
+        """Misfit, as of the whole configuration, for heads or layers that the shape does not have."""
         for name in ("heads", "shortlist"):
             if (getattr(self, name) or 0) > num_heads:
-                raise ValueError(f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads")
-        if self.layers and max(self.layers) >= num_layers:
-            raise ValueError(f"controller.layers names layer {max(self.layers)}, but the last one is {num_layers - 1}")
-        if wrong := [layer for layer in self.exclude if layer >= num_layers]:
-            raise ValueError(f"controller.exclude names layer {wrong[0]}, but the last one is {num_layers - 1}")
+                message = f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads"
+                raise Misfit(message, f"controller.{name}", "shape.heads")
+        for name, layers in (("layers", self.layers or []), ("exclude", self.exclude)):
+            if wrong := [layer for layer in layers if layer >= num_layers]:
+                last = f"{num_layers - 1} (L{num_layers})"
+                message = f"controller.{name} names layer {wrong[0]}, but the last one is {last}"
+                raise Misfit(message, f"controller.{name}", "shape.layers")
         free = num_layers - len({layer for layer in self.exclude if layer < num_layers})
-        if self.layers is None and self.target_layers > free:
-            raise ValueError(f"controller.max_layers {self.target_layers}: only {free} of {num_layers} layers may loop")
-        if self.candidates is not None and self.candidates > free:
-            raise ValueError(f"controller.candidates {self.candidates}: only {free} of {num_layers} layers may loop")
+        wanted = {"max_layers": self.target_layers if self.layers is None else 0, "candidates": self.candidates or 0}
+        for name, number in wanted.items():
+            if number > free:
+                message = f"controller.{name} {number}: only {free} of {num_layers} layers may loop"
+                raise Misfit(message, f"controller.{name}", "controller.exclude", "shape.layers")
 
 
 MaskController = MaskLearningConfig | L1GatesConfig

@@ -21,6 +21,7 @@ class LastLayers(AsWritten):
     """The last `last` layers of the model."""
 
     last: int
+    """Number of layers, from the end."""
 
 
 class TopEntropy(AsWritten):
@@ -30,9 +31,13 @@ class TopEntropy(AsWritten):
     """
 
     top_entropy_of: str
+    """The run with the entropies: its folder, or the start of its hash."""
     step: PositiveInt
+    """Step of that run whose entropies count. Default: growth.start_step."""
     n: PositiveInt
+    """Number of layers."""
     exclude: list[NonNegativeInt] = [0]
+    """Layers that are not chosen, counted from 0."""
 
 
 def _choice(value: Any) -> str:
@@ -66,13 +71,23 @@ class LoopSettings(AsWritten):
     """Settings of a recurrence over resolutions. `Loop` in plan/loop.py explains and checks them."""
 
     chunks: list[int]
+    """Tokens in a chunk, one number for each iteration; 1 is full resolution, 8 a resolution of 1/8."""
     topology: Topology = Loop.topology
+    """How the update of an iteration becomes the next state: direct replaces it, anchor adds it to the first state,
+    mesh takes a learned sum of all updates."""
     offset: PerIteration = Loop.offset
+    """Shift of the chunk borders in tokens: half a chunk, zero or a number; one value, or one for each iteration."""
     shift: PerIteration = Loop.shift
+    """Shift of updates to later tokens: overlap (chunk - 1), parallel (chunk) or a number; one value, or one for
+    each iteration."""
     downscale: Downscale = Loop.downscale
+    """From tokens to chunks: learned weights, or the mean."""
     upscale: Upscale = Loop.upscale
+    """From chunks to tokens: learned shares, or equal ones."""
     positions: Positions = Loop.positions
+    """Rotary positions of chunks: 0, 1, 2 … (chunk), or those of tokens."""
     literal: bool = Loop.literal
+    """Count and divide chunks exactly as the paper's formulas do; then decoding with a cache is not possible."""
 
     def loop_settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in LoopSettings.model_fields if name != "chunks"}
@@ -83,8 +98,11 @@ class LoopHeads(AsWritten):
 
     op: Literal["loop_heads"]
     layer: int
+    """The layer, counted from 0."""
     heads: list[int]
+    """Query heads that run again, counted from 0."""
     extra_passes: int = 1
+    """How often they run again."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.loop_heads(self.layer, self.heads, self.extra_passes)
@@ -95,7 +113,9 @@ class LoopAttention(AsWritten):
 
     op: Literal["loop_attention"]
     layers: LayerChoice
+    """The layers, counted from 0; or {last: N}, or {top_entropy_of: RUN, n: N}."""
     extra_passes: int = 1
+    """How often their attention runs again."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         for layer in chosen_layers(self.layers, plan.num_layers):
@@ -108,7 +128,9 @@ class LoopBlocks(AsWritten):
 
     op: Literal["loop_blocks"]
     layers: LayerChoice
+    """The layers, counted from 0; or {last: N}, or {top_entropy_of: RUN, n: N}."""
     extra_passes: int = 1
+    """How often each of them runs again."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.loop_blocks(chosen_layers(self.layers, plan.num_layers), self.extra_passes)
@@ -120,8 +142,11 @@ class Recur(LoopSettings):
 
     op: Literal["recur"]
     first: int
+    """First layer of the loop, counted from 0."""
     size: int
+    """Number of layers in the loop's body."""
     shared: bool = True
+    """All iterations use the same layers; otherwise each uses the next `size` layers."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.recur(self.first, self.size, self.chunks, self.shared, **self.loop_settings())
@@ -132,6 +157,7 @@ class Skip(AsWritten):
 
     op: Literal["skip"]
     layers: LayerChoice
+    """The layers, counted from 0; or {last: N}, or {top_entropy_of: RUN, n: N}."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.skip(*chosen_layers(self.layers, plan.num_layers))
@@ -142,8 +168,11 @@ class Swap(AsWritten):
 
     op: Literal["swap"]
     first: int
+    """First layer of one group, counted from 0."""
     second: int
+    """First layer of the other group, counted from 0."""
     size: int = 1
+    """Number of layers in each group."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.swap(self.first, self.second, self.size)
@@ -154,7 +183,9 @@ class Reverse(AsWritten):
 
     op: Literal["reverse"]
     start: int
+    """First layer of the group, counted from 0."""
     size: int
+    """Number of layers in the group."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.reverse(self.start, self.size)
@@ -165,6 +196,7 @@ class Truncate(AsWritten):
 
     op: Literal["truncate"]
     layers: int
+    """Number of layers that stay."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.truncate(self.layers)
@@ -175,7 +207,9 @@ class DropHeads(AsWritten):
 
     op: Literal["drop_heads"]
     layer: int
+    """The layer, counted from 0."""
     heads: list[int]
+    """Query heads that do not run, counted from 0."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return plan.drop_heads(self.layer, self.heads, num_heads)
@@ -185,14 +219,18 @@ class WrittenVisit(AsWritten):
     """One visit as JSON; see `Visit` in plan/visit.py."""
 
     layer: int
+    """The layer, counted from 0."""
     part: Literal["block", "attention", "mlp"]
+    """What of its block runs."""
     heads: list[int] | None
+    """Query heads that run, counted from 0; null for all."""
 
 
 class WrittenLoop(LoopSettings):
     """A loop as JSON: one body for all iterations, or one per iteration."""
 
     bodies: list[list[WrittenVisit]]
+    """Visits of one iteration: one list for all iterations, or one list for each."""
 
 
 def _item(value: Any) -> str:
@@ -207,6 +245,7 @@ class Visits(AsWritten):
 
     op: Literal["visits"]
     visits: list[Item]
+    """Everything that runs, in order."""
 
     def applied(self, plan: Plan, num_heads: int) -> Plan:
         return Plan.from_json({**plan.to_json(), "visits": self.model_dump(mode="json")["visits"]})

@@ -1,7 +1,8 @@
 """From YAML files, presets and `--set` to a checked configuration. The origin of every value is kept for errors.
 
-Precedence: schema defaults < `extends` < the file < later files < `--set`. Mappings are merged, but one
-with another `kind` replaces the earlier mapping completely, because the other fields belong to the old kind.
+Precedence: schema defaults < presets < `extends` < the file < options < `--set`. An option that names a preset
+replaces the name in a file. Mappings are merged, but one with another `kind` replaces the earlier mapping completely,
+because the other fields belong to the old kind.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -22,27 +24,63 @@ from hybridlab.errors import UserError
 from hybridlab.registry import nearest
 
 Model = TypeVar("Model", bound=BaseModel)
+ALTERNATIVES = {"warmup_steps": "warmup_fraction", "warmup_fraction": "warmup_steps"}
+"""Two names for one setting: a layer that writes one of them replaces the other in the layers before it."""
 _MINIMUM_AGE = 2 * 10**9
 """In nanoseconds. A younger file may change again without a new time stamp, so its content is not cached."""
 
 
 @dataclass(frozen=True)
+class Named:
+    """A preset that a file names. text: its name, the path of a YAML file or, for data, a source."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class Layer:
-    """Settings, with the origin of each: `file:line` or the text of the option.
+    """Settings, with the origin of each: `file:line` or the text of the option. Origins of values that were written
+    later come later.
 
     asked: they were written for this run (in a file or with `--set`), so a setting without effect is an error. Others
-    are defaults (from a preset, or shared by several runs), which are used where they fit.
+    are defaults (from a preset, or shared by several runs), which are used where they fit. named: the presets that a
+    file of settings chooses with `arch`, `size` and `data`; see `load_settings`.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, str] = field(default_factory=dict)
     asked: bool = False
+    named: dict[str, Named] = field(default_factory=dict)
 
     def origin(self, path: KeyPath) -> str:
         """Where a value was written or, if that is unknown, the nearest mapping around it; "" if both are unknown."""
         while path and path not in self.origins:
             path = path[:-1]
         return self.origins.get(path, "")
+
+    @property
+    def settings(self) -> Layer:
+        """The layer without the presets that it names."""
+        return replace(self, named={})
+
+    def latest(self, paths: Iterable[KeyPath]) -> str:
+        """Where the value was written that was written last, of those at these paths.
+
+        Values that are not set do not count, unless none is.
+        """
+        written = list(paths)
+        order = {path: index for index, path in enumerate(self.origins)}
+        known = [path for path in written if path in order]
+        return self.origins[max(known, key=order.__getitem__)] if known else self.origin(written[0])
+
+    def moved(self, path: KeyPath, target: KeyPath) -> dict[KeyPath, str]:
+        """The origins, where the value at a path has moved to another one; their order stays."""
+        return {
+            new: origin
+            for old, origin in self.origins.items()
+            for new in ((old, target) if old == path else (old,) if old != target else ())
+        }
 
     def part(self, path: KeyPath, values: dict[str, Any]) -> Layer:
         """A new layer with the values at a path and their origins."""
@@ -84,9 +122,14 @@ def _copied(value: Any) -> Any:
     return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
-def load_file(path: Path, _chain: tuple[Path, ...] = ()) -> Layer:
-    """One file merged over the files that it `extends` (one path or a list, relative to the file)."""
-    layer = read_yaml(path)
+def load_file(
+    path: Path, prepared: Callable[[Layer, Path], Layer] = lambda layer, _: layer, _chain: tuple[Path, ...] = ()
+) -> Layer:
+    """One file merged over the files that it `extends` (one path or a list, relative to the file).
+
+    prepared: changes the layer of each file, given with its path, before they are merged.
+    """
+    layer = prepared(read_yaml(path), path)
     if "extends" not in layer.values:
         return layer
     path = path.resolve()
@@ -96,8 +139,45 @@ def load_file(path: Path, _chain: tuple[Path, ...] = ()) -> Layer:
     parents = [parents] if isinstance(parents, str) else parents
     if not isinstance(parents, list) or not all(isinstance(p, str) for p in parents):
         raise UserError(f"{layer.origin(('extends',))}: extends must be a file or a list of files")
-    below = [load_file(path.parent / parent, (*_chain, path)) for parent in parents]
+    for index, parent in enumerate(parents):
+        if not (path.parent / parent).is_file():
+            origin = layer.origin(("extends", index))
+            raise UserError(f"{origin}: extends {parent}: there is no file {path.parent / parent}")
+    below = [load_file(path.parent / parent, prepared, (*_chain, path)) for parent in parents]
     return merge(*below, layer)
+
+
+def load_settings(path: Path) -> Layer:
+    """A file of settings, as `--config` takes it. Its `arch` and `size`, and `data` if it is text, choose presets as
+    the options of these names do; they are in `named`. Paths of preset files are relative to the file."""
+    return load_file(path, _without_names)
+
+
+def _without_names(layer: Layer, path: Path) -> Layer:
+    """The layer with the presets that it names moved to `named`."""
+    values, named = dict(layer.values), {}
+    for kind in ("arch", "size", "data"):
+        text = values.get(kind)
+        if kind in values and kind != "data" and not isinstance(text, str):
+            raise UserError(f"{layer.origin((kind,))}: {kind} = {text!r}: must be the name of a preset or ./mine.yaml")
+        if isinstance(text, str):
+            del values[kind]
+            inside = kind != "data" and is_file_name(text)
+            place = str(path.parent / Path(text).expanduser()) if inside else text
+            named[kind] = Named(place, layer.origin((kind,)))
+    return replace(layer, values=values, named=named)
+
+
+def named_preset(kind: str, option: str | None, file: Layer) -> str | None:
+    """The preset that an option names or, where that is not given, a file; None if neither does.
+
+    kind: arch or size. UserError, with its place in the file, for a preset that does not exist.
+    """
+    if option is not None or kind not in file.named:
+        return option
+    choice = file.named[kind]
+    load_preset(kind, choice.text, f"{choice.origin}: {kind}")
+    return choice.text
 
 
 def parse_setting(text: str) -> Layer:
@@ -116,17 +196,24 @@ def parse_setting(text: str) -> Layer:
 
 
 def merge(*layers: Layer) -> Layer:
-    """Merge layers, later ones over earlier ones; each value keeps its origin."""
+    """Merge layers, later ones over earlier ones; each value keeps its origin.
+
+    Data that a file names as text replaces what the layers before it say of data.
+    """
     values: dict[str, Any] = {}
     origins: dict[KeyPath, str] = {}
+    named: dict[str, Named] = {}
     for layer in layers:
         gone: set[KeyPath] = set()
+        named |= layer.named
+        if "data" in layer.named and values.pop("data", None):
+            gone.add(("data",))
         values = _merge_values(values, layer.values, (), gone)
         if gone:
             origins = {path: origin for path, origin in origins.items() if not _lies_in(path, gone)}
-        origins.update(layer.origins)
-        origins.update(_origins_of(layer.origins, layer.values, (), layer.origins.get((), "")))
-    return Layer(values, origins, any(layer.asked for layer in layers))
+        new = layer.origins | _origins_of(layer.origins, layer.values, (), layer.origins.get((), ""))
+        origins = {path: origin for path, origin in origins.items() if path not in new} | new
+    return Layer(values, origins, any(layer.asked for layer in layers), named)
 
 
 def _merge_values(below: dict[str, Any], above: dict[str, Any], path: KeyPath, gone: set[KeyPath]) -> dict[str, Any]:
@@ -136,6 +223,9 @@ def _merge_values(below: dict[str, Any], above: dict[str, Any], path: KeyPath, g
         return dict(above)
     merged = dict(below)
     for key, value in above.items():
+        if (other := ALTERNATIVES.get(key)) in merged and other not in above:
+            del merged[other]
+            gone.add((*path, other))
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = _merge_values(merged[key], value, (*path, key), gone)
         else:
@@ -174,7 +264,7 @@ def check(model: type[Model], layer: Layer, also: tuple[str, ...] = ()) -> Model
         written = json.dumps(layer.values)
         return model.model_validate_json(written, strict=True)
     except ValidationError as error:
-        raise UserError(explain(model, json.loads(written), layer.origin, error, also)) from None
+        raise UserError(explain(model, json.loads(written), layer.origin, layer.latest, error, also)) from None
     except (TypeError, ValueError) as error:
         origin = layer.origin(())
         raise UserError(f"{origin}: {error}" if origin else str(error)) from None
@@ -204,10 +294,21 @@ def preset_name(preset: str) -> str:
     return Path(preset).stem if is_file_name(preset) else preset
 
 
-def load_preset(kind: str, name: str) -> Layer:
-    """The defaults of a preset. kind: arch, size or data. name: the name of a preset, or the path of a YAML file."""
-    if is_file_name(name):
-        return replace(load_file(Path(name).expanduser()), asked=False)
-    if not is_preset(kind, name):
-        raise UserError(f"--{kind} {name}: there is no such {kind}; {nearest(name, preset_names(kind))}")
-    return replace(load_file(preset_folder(kind) / f"{name}.yaml"), asked=False)
+def load_preset(kind: str, name: str, written: str | None = None) -> Layer:
+    """The defaults of a preset.
+
+    kind: arch, size, data or training. name: the name of a preset, or the path of a YAML file. written: where the name
+    was written, for errors; by default the option.
+    """
+    written = written or f"--{kind}"
+    if not is_file_name(name):
+        if not is_preset(kind, name):
+            raise UserError(f"{written} {name}: there is no such {kind}; {nearest(name, preset_names(kind))}")
+        return replace(load_file(preset_folder(kind) / f"{name}.yaml"), asked=False)
+    layer = load_settings(Path(name).expanduser())
+    for other, choice in layer.named.items():
+        raise UserError(
+            f"{choice.origin}: a preset file cannot choose another preset with `{other}`; "
+            f"give the file with --config instead of --{kind}, or remove `{other}`"
+        )
+    return replace(layer, asked=False)

@@ -44,6 +44,8 @@ class Map(Strict):
 
 
 class FullMap(Map):
+    """Full attention in every head."""
+
     kind: Literal["full"]
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -54,6 +56,7 @@ class Windowed(Map):
     """Base class of maps that use the window of the size unless they set their own."""
 
     window: Window
+    """Tokens that a head sees, its own included. Default: `window`."""
 
 
 class WindowMap(Windowed):
@@ -70,8 +73,11 @@ class RuleMap(Windowed):
 
     kind: Literal["rule"]
     granularity: Literal["layer", "head"]
+    """Which units get windows: whole layers, or KV heads in every layer."""
     rho: Fraction
+    """Share of the units that get a window."""
     nearest: bool = False
+    """Use the nearest share that the number of units allows; otherwise another one is an error."""
     sized: ClassVar[str] = "rho"
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -92,6 +98,7 @@ class UniformMap(Map):
 
     kind: Literal["uniform"]
     attention: Kind
+    """The attention kind of every head, as in {kind: window, width: 8}."""
     sized: ClassVar[str] = "attention"
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -103,6 +110,7 @@ class HeadsMap(Map):
 
     kind: Literal["heads"]
     layers: list[list[Kind]]
+    """One list for each layer, with an attention kind for each of its KV heads."""
     sized: ClassVar[str] = "layers"
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -119,7 +127,9 @@ class ExplicitMap(Map):
 
     kind: Literal["explicit"]
     masks: list[list[Literal[0, 1]]]
+    """One list for each layer, with a number for each KV head: 1 full attention, 0 a window."""
     window: Window
+    """Tokens that a head with a window sees, its own included."""
     sized: ClassVar[str] = "masks"
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -133,6 +143,7 @@ class LearnedMap(Map):
 
     kind: Literal["learned"]
     run: str
+    """Hash of the run that learns the masks."""
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
         raise UserError(f"map: the masks of run {self.run} are not learned yet; run `hybridlab learn-masks` first")

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from hybridlab.config.types import Misfit
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.registry import nearest
 
@@ -30,13 +31,14 @@ def explain(
     model: type[BaseModel],
     values: dict[str, Any],
     origin: Callable[[KeyPath], str],
+    latest: Callable[[Iterable[KeyPath]], str],
     error: ValidationError,
     also: Iterable[str] = (),
 ) -> str:
     """The first mistake in `values` as one sentence.
 
-    origin: path of a value → where it was written. also: names that are allowed at the top level in addition to the
-    model's own.
+    origin: path of a value → where it was written. latest: paths → where the value was written that was written last.
+    also: names that are allowed at the top level in addition to the model's own.
     """
     problems = error.errors(include_url=False)
     # A misspelt name of a required setting causes two errors; the one about the misspelt name helps more.
@@ -50,6 +52,12 @@ def explain(
     if misspelt:
         path, kind = (*path, misspelt[0]), "extra_forbidden"
     name, written = ".".join(str(part) for part in path), origin(path)
+    if kind == "missing":
+        # Other settings of the same mapping may have been written later; what is missing belongs to its kind.
+        tagged = [(*path[:-1], key) for key in ("kind", "op") if key in _names(_value_at(values, path[:-1]))]
+        written = origin(tagged[0]) if tagged else written
+    if isinstance(mistake := context.get("error"), Misfit):
+        written = latest((*path, *setting.split(".")) for setting in mistake.settings)
     prefix = f"{written}: " if written else ""
     if kind == "extra_forbidden":
         known = sorted({*known_names(model, path[:-1], values), *(also if len(path) == 1 else ())} - {path[-1]})

@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from hybridlab.config.edits import LoopSettings
 from hybridlab.config.loading import Layer
-from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.config.types import Misfit, NonNegativeInt, PositiveInt
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 
@@ -27,23 +27,28 @@ class Recurrence(LoopSettings):
     """How layers are divided, and the settings of the loop. `pre`, `loop` and `post` override `allocation`."""
 
     allocation: Literal["base", "large", "unshared"] | None = None
+    """Rule that divides the layers of the size into prelude, loop and postlude."""
     pre: NonNegativeInt | None = None
+    """Number of layers before the loop."""
     loop: PositiveInt | None = None
+    """Number of layers in the loop's body."""
     post: NonNegativeInt | None = None
+    """Number of layers after the loop."""
     shared: bool = True
     """All iterations use the same layers; otherwise each iteration has its own."""
 
     @model_validator(mode="after")
     def _divides(self) -> Recurrence:
         if not self.chunks:
-            raise ValueError("chunks is empty; give the chunk size of each iteration, as in [8, 4, 2, 1]")
+            raise Misfit("chunks is empty; give the chunk size of each iteration, as in [8, 4, 2, 1]", "chunks")
         given = [part is not None for part in (self.pre, self.loop, self.post)]
         if any(given) and not all(given):
-            raise ValueError("give all of pre, loop and post, or an allocation")
+            raise Misfit("give all of pre, loop and post, or an allocation", *DIVISION)
         if not any(given) and self.allocation is None:
-            raise ValueError("give an allocation (base, large, unshared), or pre, loop and post")
+            raise Misfit("give an allocation (base, large, unshared), or pre, loop and post", *DIVISION)
         if not any(given) and self.allocation == "unshared" and len(self.chunks) != 2:
-            raise ValueError(f"allocation unshared divides the layers for two iterations, not {len(self.chunks)}")
+            message = f"allocation unshared divides the layers for two iterations, not {len(self.chunks)}"
+            raise Misfit(message, "allocation", "chunks")
         return self
 
     @property
@@ -124,7 +129,8 @@ def expand_recurrence(layer: Layer, recurrence: Recurrence, layers_asked: str | 
     values["shape"] = {**shape, "layers": total}
     values["plan"] = [recurrence.edit(pre, loop), *edits]
     origins = {_after_new_edit(path): written for path, written in layer.origins.items()}
-    return Layer(values, {("plan",): origin, **origins, ("plan", 0): origin, ("shape", "layers"): origin})
+    here: dict[KeyPath, str] = {("plan",): origin, ("plan", 0): origin, ("shape", "layers"): origin}
+    return Layer(values, {**here, **origins, ("shape", "layers"): origin})
 
 
 def _after_new_edit(path: KeyPath) -> KeyPath:

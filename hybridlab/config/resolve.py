@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from hybridlab.config.edits import PlanEdit, TopEntropy
@@ -14,6 +15,7 @@ from hybridlab.config.loading import (
     is_preset,
     load_preset,
     merge,
+    named_preset,
     parse_setting,
     preset_name,
     preset_names,
@@ -28,7 +30,9 @@ from hybridlab.config.shared import (
     Shared,
     WithRecurrence,
     asked_for,
+    keep_to_shards,
     move_growth,
+    move_warmup,
     move_window,
 )
 from hybridlab.config.types import Window
@@ -53,36 +57,69 @@ def resolve(
     Later ones override earlier ones. arch, size: the name of a preset, or the path of a YAML file. base: replaces the
     preset of the size. For `window`, `growth` and `recurrence` see config/shared.py and config/recurrence.py.
     """
+    return resolve_with_origins(arch, size, data, layers, settings, base)[0]
+
+
+def resolve_with_origins(
+    arch: str,
+    size: str,
+    data: str | None = None,
+    layers: Iterable[Layer] = (),
+    settings: Iterable[str] = (),
+    base: Layer | None = None,
+) -> tuple[RunConfig, Layer]:
+    """As `resolve`, with the layer that the configuration was checked from, which has the origin of every value."""
     named = Layer({"arch": preset_name(arch), "size": preset_name(size)})
     stack = [load_preset("size", size) if base is None else base, load_preset("arch", arch), named]
     if data is not None:
         stack.append(data_layer(data))
-    stack += [*layers, *(_setting(text) for text in settings)]
-    layer = _divided(move_window(merge(*stack), stack), stack)
+    given = [*layers, *(_setting(text) for text in settings)]
+    _refuse_names(given)
+    stack += given
+    merged = merge(*stack)
+    # What is missing at the top is missing in the size.
+    merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
+    layer = _divided(keep_to_shards(move_window(merged, stack), stack), stack)
     config = check(RunConfig, layer, AT_THE_TOP)
-    _check_structure(config, layer)
-    return config
+    _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
+    return config, layer
 
 
-class _Written(RunConfig):
+def _refuse_names(layers: list[Layer]) -> None:
+    """UserError for the name of a preset among settings, where it would only be a label."""
+    for layer in layers:
+        for kind in ("arch", "size"):
+            if kind in layer.values:
+                origin = layer.origin((kind,))
+                raise UserError(
+                    f"{origin + ': ' if origin else ''}{kind} chooses no preset here; name it with --{kind}, in a file "
+                    "given with --config or, in an experiment, as `arch` of a cell and `size` of a scale"
+                )
+
+
+class Written(RunConfig):
     """The names that a configuration may contain, before the shared settings are moved."""
 
     window: Window | None = None
+    """Tokens that a head with a window sees, its own included; maps take it where they set none. Where no head has
+    one, tasks are measured with it."""
     growth: GrowthTimes | None = None
+    """Times of a growth, for a controller that grows."""
     recurrence: Recurrence | None = None
+    """A loop over some of the layers; it becomes the first edit of the plan."""
 
 
 def check_names(layer: Layer) -> None:
     """UserError for the first unknown name in a part of a configuration, with its origin and the nearest known name."""
-    for path, known in unknown_names(_Written, layer.values):
+    for path, known in unknown_names(Written, layer.values):
         name, origin = ".".join(map(str, path)), layer.origin(path)
         hint = nearest(str(path[-1]), known, f"known here: {', '.join(known)}")
         raise UserError(f"{origin + ': ' if origin else ''}{name} is not a known setting; {hint}")
 
 
 def _divided(layer: Layer, stack: list[Layer]) -> Layer:
-    """The settings, with `window`, `growth` and `recurrence` moved into the parts that use them."""
-    layer = keep_one_loop(layer, asked_for(stack, "recurrence"))
+    """The settings, with `window`, `growth`, `recurrence` and shares of steps moved into the parts that use them."""
+    layer = keep_one_loop(move_warmup(layer), asked_for(stack, "recurrence"))
     layer = move_growth(layer, check(Shared, layer).growth, stack)
     if "recurrence" in layer.values:
         recurrence = check(WithRecurrence, layer).recurrence
@@ -90,8 +127,9 @@ def _divided(layer: Layer, stack: list[Layer]) -> Layer:
     return Layer({name: value for name, value in layer.values.items() if name != "window"}, layer.origins)
 
 
-def _check_structure(config: RunConfig, layer: Layer) -> None:
-    """Raise UserError, with the origin, for a plan or a map that does not fit the shape."""
+def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
+    """Raise UserError, with the origin, for a plan or a map that does not fit the shape. recurrence: the first edit of
+    the plan was made from `recurrence`."""
     shape = config.shape
     if not symbolic_layers(config.plan):
         edited_plan(
@@ -100,6 +138,7 @@ def _check_structure(config: RunConfig, layer: Layer) -> None:
             config.plan,
             shape.traits.parallel,
             origin=lambda index: layer.origin(("plan", index)),
+            recurrence=recurrence,
         )
     if isinstance(config.map, LearnedMap):
         return
@@ -115,22 +154,51 @@ def _setting(text: str) -> Layer:
     name = text.partition("=")[0].strip()
     if name in ("arch", "size"):
         raise UserError(f"--set {text}: use --{name}, which sets everything that belongs to it")
+    if name == "data":
+        value = text.partition("=")[2].strip()
+        if not value.startswith("{"):
+            raise UserError(f"--set {text}: use --data {value}")
     if name == "extends":
         raise UserError(f"--set {text}: only a file extends others; give that file with --config")
     return parse_setting(text)
 
 
-def data_layer(data: str) -> Layer:
-    """The layer of `--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …)."""
+def data_layer(data: str, written: str = "--data") -> Layer:
+    """The layer of `--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …). written: where it was
+    written, for errors."""
     if is_preset("data", data):
         return load_preset("data", data)
     if ":" not in data and data != "embedded":
         known = ", ".join(preset_names("data"))
         raise UserError(
-            f"--data {data}: neither a data preset ({known}) nor a source; "
+            f"{written} {data}: neither a data preset ({known}) nor a source; "
             "sources are embedded, text:PATH, jsonl:PATH, hub:NAME and shards:DIR"
         )
-    return Layer({"data": {"source": data}}, {("data", "source"): f"--data {data}", (): f"--data {data}"})
+    return Layer({"data": {"source": data}}, {("data", "source"): f"{written} {data}", (): f"{written} {data}"})
+
+
+def data_layers(option: str | None, file: Layer) -> tuple[list[Layer], list[Layer]]:
+    """What `--data` or, where that is not given, a file names: the layers before and after those of the file.
+
+    A preset comes before the file, whose settings are more special. A source that the option names is a setting, which
+    replaces one in the file.
+    """
+    if option is not None:
+        layer = data_layer(option)
+        return [layer], [] if is_preset("data", option) else [layer]
+    if "data" not in file.named:
+        return [], []
+    choice = file.named["data"]
+    return [data_layer(choice.text, f"{choice.origin}: data")], []
+
+
+def resolve_options(
+    arch: str | None, size: str | None, data: str | None, file: Layer, settings: Iterable[str] = ()
+) -> RunConfig:
+    """The configuration of a new model from options and a file of settings (see `load_settings`)."""
+    arch, size = named_preset("arch", arch, file), named_preset("size", size, file)
+    before, after = data_layers(data, file)
+    return resolve(arch or "vanilla", size or "tiny", layers=[*before, file.settings, *after], settings=settings)
 
 
 def identity(config: RunConfig) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hybridlab.config.shape import Shape
 from hybridlab.config.types import (
     Beta,
     Fraction,
+    Misfit,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -42,6 +43,7 @@ class Budget(Strict):
     """A budget of training FLOPs, converted to a number of steps with the FLOPs convention `executed`."""
 
     flops: PositiveFloat
+    """Training FLOPs that the run may spend; they choose its number of steps."""
 
 
 class Observe(Strict):
@@ -55,14 +57,17 @@ class Mix(Strict):
     """Shares of the rows of every batch: text of the corpus and two synthetic tasks."""
 
     text: Fraction = 1.0
+    """Share of rows with text of the corpus."""
     retrieval: Fraction = 0.0
+    """Share of rows with facts to look up: a key is asked for, its value is the answer."""
     assignment: Fraction = 0.0
+    """Share of rows with assignments to variables, one of five values each."""
 
     @model_validator(mode="after")
     def _sums_to_one(self) -> Mix:
         total = self.text + self.retrieval + self.assignment
         if abs(total - 1) > 1e-9:
-            raise ValueError(f"the shares of the mix add up to {total:g}; they must add up to 1")
+            raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
         return self
 
 
@@ -72,12 +77,16 @@ class Data(Strict):
     source: str = "embedded"
     """embedded, text:PATH, jsonl:PATH, hub:NAME[:CONFIG], or shards:DIR (made by `hybridlab data prepare`)."""
     tokenizer: str = "bpe:896"
-    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME."""
+    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME. Shards bring their
+    own; it is stored as `shards`."""
     field: str = "text"
     """The field that contains the text, in jsonl: and hub: sources."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    """Share of the documents that are kept for validation."""
     max_documents: PositiveInt | None = None
+    """Read only this many documents of the source. Default: all."""
     mix: Mix = Mix()
+    """What the rows of a batch are."""
     task_loss_weight: PositiveFloat = 2.0
     """Loss weight of the answer tokens of synthetic tasks; text tokens have weight 1."""
 
@@ -93,9 +102,13 @@ class Optimizer(Strict):
     """AdamW."""
 
     lr: PositiveFloat = 3e-4
+    """Peak learning rate."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of the averages of gradients and of their squares."""
     eps: PositiveFloat = 1e-8
+    """Added to the root of the average square, against division by 0."""
     weight_decay: NonNegativeFloat = 0.1
+    """Weight decay, multiplied by the learning rate."""
     decay_all: bool = False
     """Apply weight decay to norms and embeddings too, as OLMo does; otherwise only to the matrices of the blocks and
     the output head."""
@@ -103,27 +116,39 @@ class Optimizer(Strict):
 
 class Training(Strict):
     steps: PositiveInt
+    """Number of optimizer steps."""
     tokens_per_step: PositiveInt
+    """Tokens in one optimizer step, over all its sequences."""
     seq_len: Annotated[int, Field(ge=2)]
+    """Tokens in one training sequence."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of the weights, of the order of the data and of all other random numbers."""
     skip_steps: NonNegativeInt | None = None
     """Number of batches to skip at the start, because the run to start from was already trained on them."""
     clip: PositiveFloat = 1.0
+    """Largest norm of the gradient; a larger one is scaled down to it."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Number format of the forward and backward pass; auto: bf16 where the machine computes with it, else fp32."""
     optimizer: Optimizer = Optimizer()
+    """Settings of the optimizer."""
     schedule: Schedule = Schedule()
+    """Learning rate over the steps."""
 
     @model_validator(mode="after")
     def _whole_rows(self) -> Training:
         if self.tokens_per_step % self.seq_len:
             down = self.tokens_per_step // self.seq_len * self.seq_len
-            raise ValueError(
+            raise Misfit(
                 f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
-                f"use {max(down, self.seq_len)} or {down + self.seq_len}"
+                f"use {max(down, self.seq_len)} or {down + self.seq_len}",
+                "tokens_per_step",
+                "seq_len",
             )
         if self.schedule.warmup_steps > self.steps:
-            raise ValueError(
-                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})"
+            raise Misfit(
+                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})",
+                "schedule.warmup_steps",
+                "steps",
             )
         return self
 
@@ -137,7 +162,9 @@ class Evaluation(Strict):
     """Measurements at the end of a run."""
 
     validation_windows: PositiveInt = 320
+    """Number of validation sequences for the loss."""
     task_rows: PositiveInt = 384
+    """Number of rows for each synthetic task."""
     task_window: PositiveInt | None = None
     """The window w that divides the answers of tasks into inside and outside. Default: the window of the map."""
     length_factors: list[Annotated[int, Field(ge=1, le=64)]] | None = None
@@ -151,20 +178,28 @@ class InitFrom(Strict):
     """Start from the final weights of another run, given by its hash, with a new optimizer state."""
 
     run: str
+    """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
 
 
 class Runtime(Strict):
     """Settings that may change when a run is resumed; its hash does not cover them."""
 
     micro_batch_rows: PositiveInt | None = None
+    """Sequences that are computed at once; fewer need less memory. Default: all of a step."""
     activation_checkpointing: bool = False
     """Recompute the activations of blocks in the backward pass instead of storing them: less memory, more time."""
     kernel: Literal["auto", "eager", "sdpa", "banded", "flex", "xformers"] = "auto"
+    """Implementation of attention; auto: banded for windows where it is faster, else sdpa."""
     device: str = "auto"
+    """Where to compute: auto, cpu, cuda or cuda:N."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """CPU threads. Default: as torch chooses."""
     log_every: PositiveInt = 10
+    """Steps between two lines of metrics.jsonl."""
     checkpoint_every: PositiveInt = 200
+    """Steps between two checkpoints."""
     keep_checkpoints: PositiveInt = 2
+    """Number of newest checkpoints that are kept."""
     keep_optimizer: bool = False
     """Keep the newest checkpoint of a finished run, with the state of its optimizer; otherwise only the weights."""
 
@@ -173,39 +208,60 @@ class RunConfig(Strict):
     """The complete configuration of a run."""
 
     arch: str
+    """Name of the preset of the architecture; in a file given with --config, it chooses the preset."""
     size: str
+    """Name of the preset of the size; in a file given with --config, it chooses the preset."""
     shape: Shape
+    """The model's parameters, as data."""
     map: MapConfig = FullMap(kind="full")
+    """How each head mixes tokens: full attention, a window, …"""
     plan: list[PlanEdit] = []
     """Edits of the plain plan, in order; see config/edits.py."""
     controller: ControllerConfig | None = None
+    """What changes the structure during training. Default: nothing."""
     observe: Observe | None = None
+    """What is logged beside the loss. Default: nothing."""
     budget: Budget | None = None
+    """A budget of FLOPs in place of a number of steps."""
     data: Data = Data()
+    """Training text; in a file given with --config also the name of a data preset, or a source."""
     training: Training
+    """Steps, batches, optimizer and schedule."""
     evaluation: Evaluation = Evaluation()
+    """What is measured at the end."""
     init: InitFrom | None = None
+    """The run to start from. Default: random weights."""
     runtime: Runtime = Runtime()
+    """Settings that do not change the run's hash."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:
         learns = isinstance(self.controller, MaskController)
         if learns != isinstance(self.map, MixedMap):
-            raise ValueError(
+            raise Misfit(
                 "a controller that learns masks needs a map of kind mixed, and such a map needs the controller; "
-                "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with learned masks"
+                "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with learned masks",
+                "map.kind",
+                "controller.kind" if self.controller else "controller",
             )
         positions = self.shape.max_positions
         longest = self.training.seq_len * max(self.evaluation.length_factors or [1])
         if positions is not None and longest > positions:
-            raise ValueError(f"sequences of {longest} tokens are longer than shape.max_positions {positions}")
+            raise Misfit(
+                f"sequences of {longest} tokens are longer than shape.max_positions {positions}",
+                "training.seq_len",
+                "evaluation.length_factors",
+                "shape.max_positions",
+            )
         if learns and self.plan:
-            raise ValueError("masks are learned on the plain plan; remove `plan`")
+            raise Misfit("masks are learned on the plain plan; remove `plan`", "plan")
         if isinstance(self.controller, EntropyGrowthConfig):
             self.controller.check_shape(self.shape.layers, self.shape.heads)
             if self.controller.start_step >= self.training.steps:
-                raise ValueError(
+                raise Misfit(
                     f"controller.start_step {self.controller.start_step}: nothing would grow in "
-                    f"{self.training.steps} steps; lower start_step, and also controller.interval and fade_steps"
+                    f"{self.training.steps} steps; lower start_step, and also controller.interval and fade_steps",
+                    "controller.start_step",
+                    "training.steps",
                 )
         return self

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hybridlab.config.families import FAMILIES, FamilyName, Norm, Traits
-from hybridlab.config.types import PositiveFloat, PositiveInt, Strict, Width
+from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict, Width
 
 
 class Init(Strict):
@@ -17,7 +17,9 @@ class Init(Strict):
     scheme: Literal["constant", "inverse-sqrt-width"] = "constant"
     """Standard deviation of linear layers: `std` (constant) or std / sqrt(width) (inverse-sqrt-width)."""
     std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    """Standard deviation of the linear layers; see scheme."""
     embedding_std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    """Standard deviation of the embeddings."""
     scale_outputs_by_depth: bool = False
     """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2)."""
     truncate: Annotated[float, Field(gt=0, le=100)] | None = None
@@ -28,19 +30,31 @@ class Shape(Strict):
     """The parameters of a model."""
 
     family: FamilyName
+    """How blocks are built: norm, bias, gating, positions, as in the models of this name."""
     layers: Width
+    """Number of layers."""
     width: Width
+    """Channels of the residual stream."""
     heads: Width
+    """Query heads in a layer."""
     kv_heads: Width
+    """Key and value heads in a layer; each serves heads / kv_heads query heads."""
     head_width: Width
+    """Channels of a head."""
     ffn_width: Width
+    """Inner channels of the MLP."""
     vocab: Annotated[int, Field(ge=1, le=2**31)]
+    """Rows of the embedding: at least as many as the tokenizer has tokens."""
     rope_base: PositiveFloat = 10000.0
+    """Base of the rotary positions."""
     norm_eps: PositiveFloat = 1e-6
+    """Added to the variance in norms, against division by 0."""
     tied_embeddings: bool = True
+    """The output head uses the embedding's weights."""
     embedding_scale: PositiveFloat = 1.0
     """Factor on the embeddings after the lookup; the output head uses them unscaled."""
     init: Init = Init()
+    """How the weights are drawn."""
     norm: Norm | None = None
     """Default: the norm of the family."""
     parallel_residual: bool | None = None
@@ -53,19 +67,25 @@ class Shape(Strict):
     @model_validator(mode="after")
     def _heads_divide(self) -> Shape:
         if self.heads % self.kv_heads:
-            raise ValueError(
+            raise Misfit(
                 f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
-                f"every KV head serves the same number of query heads"
+                f"every KV head serves the same number of query heads",
+                "heads",
+                "kv_heads",
             )
         learned = self.traits.learned_positions
         if learned and (self.max_positions is None or self.rotary_fraction is not None):
-            raise ValueError("the family gpt2 has learned positions: set max_positions and remove rotary_fraction")
+            message = "the family gpt2 has learned positions: set max_positions and remove rotary_fraction"
+            raise Misfit(message, "family", "max_positions", "rotary_fraction")
         if not learned and self.max_positions is not None:
-            raise ValueError(f"max_positions has no effect on the family {self.family}: its positions are rotary")
+            message = f"max_positions has no effect on the family {self.family}: its positions are rotary"
+            raise Misfit(message, "family", "max_positions")
         if not learned and self.rotary_width % 2:
-            raise ValueError(
+            raise Misfit(
                 f"rotary positions need an even number of channels in a head, not {self.rotary_width}; "
-                "change head_width or rotary_fraction"
+                "change head_width or rotary_fraction",
+                "head_width",
+                "rotary_fraction",
             )
         return self
 

@@ -8,6 +8,7 @@ for one run (in a file or with `--set`) and has no effect is an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -28,8 +29,11 @@ class GrowthTimes(Strict):
     """Times of a growth, in optimizer steps; see EntropyGrowthConfig."""
 
     start_step: PositiveInt | None = None
+    """Step after which the first layer begins to loop."""
     interval: PositiveInt | None = None
+    """Steps between two growth actions."""
     fade_steps: NonNegativeInt | None = None
+    """Steps in which heads that are not kept fade out."""
 
 
 class Shared(BaseModel):
@@ -38,7 +42,10 @@ class Shared(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     window: Window | None = None
+    """Tokens that a head with a window sees, its own included; maps take it where they set none. Where no head has
+    one, tasks are measured with it."""
     growth: GrowthTimes = GrowthTimes()
+    """Times of a growth, for a controller that grows."""
 
 
 class WithRecurrence(BaseModel):
@@ -51,6 +58,10 @@ class WithRecurrence(BaseModel):
     plan: list[PlanEdit] = []
 
 
+PREPARATION = ("tokenizer", "field", "validation_fraction", "max_documents")
+"""The settings of data that say how text is prepared."""
+OF_SHARDS = "shards"
+"""The `data.tokenizer` of a run on shards, which bring their own."""
 AT_THE_TOP = ("extends", *Shared.model_fields, "recurrence")
 """Names that are allowed at the top level of a configuration in addition to those of RunConfig."""
 
@@ -81,15 +92,29 @@ def move_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
     if asked is not None:
         return _move_asked_window(layer, stack, asked)
     window = values.get("window")
-    if window is None or not isinstance(mapping, dict):
+    if not isinstance(mapping, dict):
         return layer
-    origins = {("map", "window"): layer.origin(("window",)), **layer.origins}
-    if _is_windowed(mapping):
-        del values["window"]
+    if window is None:
+        _require_window(layer, mapping)
+        return layer
+    origins = layer.origins
+    if _is_windowed(mapping) and "window" not in mapping:
         values["map"] = {"window": window, **mapping}
-    elif _has_tasks(values):
+        origins = layer.moved(("window",), ("map", "window"))
+    elif not _is_windowed(mapping) and _has_tasks(values) and "task_window" not in _at(layer, "evaluation"):
         values["evaluation"] = {"task_window": window, **values.get("evaluation", {})}
+        origins = layer.moved(("window",), ("evaluation", "task_window"))
     return Layer(values, origins)
+
+
+def _require_window(layer: Layer, mapping: dict[str, Any]) -> None:
+    """UserError for a map whose heads have windows, where nothing says how wide these are."""
+    if _is_windowed(mapping) and "window" not in mapping:
+        origin = layer.origin(("map", "kind"))
+        raise UserError(
+            f"{origin + ': ' if origin else ''}a map of kind {mapping['kind']} needs a window, and nothing sets one; "
+            "add --set window=N, where N is the number of tokens that a head sees, its own included"
+        )
 
 
 def _is_windowed(mapping: dict[str, Any]) -> bool:
@@ -107,22 +132,68 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
     window, origins = stack[wanted].values["window"], dict(layer.origins)
     values.pop("window")
     if "window" in _MAPS[kind].model_fields:
-        own = max((i for i, one in enumerate(stack) if "window" in _mapping(one)), default=-1)
+        own = max((i for i, one in enumerate(stack) if "window" in _at(one, "map")), default=-1)
         if own == wanted and mapping["window"] != window:
             raise UserError(f"{origin}: window and map.window have different values; remove one of the two")
         if "window" not in mapping or own < wanted:
             values["map"], origins["map", "window"] = {**mapping, "window": window}, origin
     elif window is not None:
         raise UserError(
-            f"{origin}: window has no effect on a map of kind {kind}; use an arch with windows "
-            "(rule-swa, all-window, consa), or set evaluation.task_window instead"
+            f"{origin}: window has no effect on a map of kind {kind}; set map.kind=window for this window in every "
+            "head or use --arch rule-swa, or set evaluation.task_window to measure tasks with it"
         )
     return Layer(values, origins)
 
 
-def _mapping(layer: Layer) -> dict[str, Any]:
-    mapping = layer.values.get("map")
-    return mapping if isinstance(mapping, dict) else {}
+def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:
+    """Without the settings that prepare text, if the source is shards, which are prepared: they have no effect, and
+    would only give equal runs different hashes. UserError for one that is asked for."""
+    data = _at(layer, "data")
+    source = data.get("source")
+    if not isinstance(source, str) or not source.startswith("shards:"):
+        return layer
+    for name in PREPARATION:
+        origin = asked_for(stack, "data", name)
+        if origin is not None:
+            raise UserError(
+                f"{origin}: data.{name} has no effect on {source}, whose text is tokenized already; remove it, "
+                "or make other shards with `hybridlab data prepare`"
+            )
+    kept = {name: value for name, value in data.items() if name not in PREPARATION}
+    return replace(layer, values={**layer.values, "data": {**kept, "tokenizer": OF_SHARDS}})
+
+
+def move_warmup(layer: Layer) -> Layer:
+    """Turn the `warmup_fraction` of each schedule into `warmup_steps`: that share of the run's steps, rounded.
+
+    UserError if one layer has both. A fraction or a number of steps that is wrong stays, and the schema reports it.
+    """
+    values, origins = dict(layer.values), dict(layer.origins)
+    steps = _at(layer, "training").get("steps")
+    for part in ("training", "controller"):
+        schedule = dict(_at(layer, part, "schedule"))
+        path = (part, "schedule", "warmup_fraction")
+        fraction = schedule.pop("warmup_fraction", None)
+        if fraction is not None and "warmup_steps" in schedule:
+            raise UserError(
+                f"{layer.origin(path)}: {'.'.join(path)} and warmup_steps both set the warm-up; remove one of the two"
+            )
+        if type(fraction) in (int, float) and 0 <= fraction <= 1 and type(steps) is int:
+            schedule["warmup_steps"] = round(fraction * steps)
+            origins = replace(layer, origins=origins).moved(path, (part, "schedule", "warmup_steps"))
+        elif fraction is not None:
+            continue
+        if "warmup_fraction" in _at(layer, part, "schedule"):
+            values[part] = {**values[part], "schedule": schedule}
+    return Layer(values, origins)
+
+
+def _at(layer: Layer, *path: str) -> dict[str, Any]:
+    """The mapping at a path; empty if there is none."""
+    value: Any = layer.values
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def _has_tasks(values: dict[str, Any]) -> bool:
@@ -145,7 +216,8 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
         grows = True
         taken = times.keys() - controller.keys()
         values["controller"] = {**times, **controller}
-        origins |= {("controller", name): layer.origin(("growth", name)) for name in taken}
+        for name in taken:
+            origins = replace(layer, origins=origins).moved(("growth", name), ("controller", name))
     if "start_step" in times and isinstance(edits, list):
         values["plan"] = [_started(edit, times["start_step"]) for edit in edits]
         taken |= {"start_step"} if values["plan"] != edits else set()

@@ -18,10 +18,22 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=10**12)]
 Granularity = Literal["layer", "head-all", "head-single"]
 
 
+class Misfit(ValueError):
+    """Settings that do not fit each other.
+
+    settings: their dotted names, relative to the model that finds it; the error gives the place of the one that was
+    written last.
+    """
+
+    def __init__(self, message: str, *settings: str) -> None:
+        super().__init__(message)
+        self.settings = settings
+
+
 class Strict(BaseModel):
     """Base class: unknown keys and values of another type are errors, and an instance cannot be changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class AsWritten(Strict):

@@ -15,10 +15,12 @@ def edited_plan(
     edits: Iterable[PlanEdit],
     parallel: bool = False,
     origin: Callable[[int], str] = lambda _: "",
+    recurrence: bool = False,
 ) -> Plan:
     """The plain plan with edits applied in order.
 
-    origin: index of an edit → where it was written, for errors. UserError if an edit does not fit the plan before it,
+    origin: index of an edit → where it was written, for errors. recurrence: the first edit is that of `recurrence:`,
+    and was not written as an edit. UserError if an edit does not fit the plan before it,
     for example if it names a layer or a head that does not exist.
     """
     plan = Plan.plain(num_layers, parallel)
@@ -29,5 +31,7 @@ def edited_plan(
         except UserError as error:
             written = origin(index)
             prefix = f"{written}: " if written else ""
-            raise UserError(f"{prefix}plan edit {index + 1} ({edit.op}): {error}") from None
+            number = index + 1 - recurrence
+            name = f"plan edit {number} ({edit.op})" if number else "recurrence"
+            raise UserError(f"{prefix}{name}: {error}") from None
     return plan

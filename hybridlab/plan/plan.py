@@ -15,7 +15,7 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Loop, visit_from_json
-from hybridlab.plan.visit import Place, Visit
+from hybridlab.plan.visit import Place, Visit, layer_name
 
 Item = Visit | Loop
 """An element of a plan."""
@@ -40,7 +40,8 @@ class Plan:
             self._check_layer(visit.layer)
             if self.parallel and visit.part == "attention" and visit.heads is None:
                 raise UserError(
-                    f"plan: {visit} splits a parallel block, whose attention and MLP read one input; run the block"
+                    f"plan: the attention of {layer_name(visit.layer)} splits a parallel block, whose attention and "
+                    "MLP read one input; run the block"
                 )
 
     @classmethod
@@ -120,7 +121,10 @@ class Plan:
         start = next((i for i, item in enumerate(self.visits) if item == wanted[0]), 0) if wanted else 0
         if not wanted or self.visits[start : start + len(wanted)] != wanted:
             last = first + len(wanted) - 1
-            raise UserError(f"recur: the plan does not run the whole blocks {first} to {last} one after the other")
+            raise UserError(
+                f"recur: the plan does not run the whole blocks {first} to {last} (L{first + 1} to L{last + 1}) one "
+                "after the other"
+            )
         bodies = tuple(wanted[i : i + size] for i in range(0, len(wanted), size))
         loop = Loop(bodies, chunks, **settings)
         return replace(self, visits=(*self.visits[:start], loop, *self.visits[start + len(wanted) :]))
@@ -166,7 +170,10 @@ class Plan:
 
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.num_layers:
-            raise UserError(f"plan: layer {layer} does not exist; there are layers 0 to {self.num_layers - 1}")
+            raise UserError(
+                f"plan: layer {layer} does not exist; there are layers 0 to {self.num_layers - 1} "
+                f"(L1 to L{self.num_layers})"
+            )
 
     def _rewrite(self, layers: set[int], change: Callable[[Visit], tuple[Visit, ...]]) -> Plan:
         """The plan with every visit of these layers changed, including those in the bodies of loops."""
@@ -217,4 +224,7 @@ def check_heads(plan: Plan, num_heads: int) -> None:
     """Raise UserError for a plan that names a query head that the shape does not have."""
     for _, visit in plan.places():
         if visit.heads and visit.heads[-1] >= num_heads:
-            raise UserError(f"plan: {visit} names head {visit.heads[-1]}, but there are heads 0 to {num_heads - 1}")
+            raise UserError(
+                f"plan: a visit of {layer_name(visit.layer)} names head {visit.heads[-1]}, but there are heads 0 to "
+                f"{num_heads - 1}"
+            )

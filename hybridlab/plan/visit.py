@@ -12,6 +12,15 @@ Place = tuple[int, ...]
 """The index of one execution in a plan: (index,), or in a loop (index of the loop, iteration, index in its body)."""
 
 
+COUNTING = "in settings, which count from 0, L6 is layer 5 and head 4 is head 3"
+"""How the numbers of a printed plan are written in settings."""
+
+
+def layer_name(layer: int) -> str:
+    """A layer in texts: its number in settings, which count from 0, and its name in plans: `layer 5 (L6)`."""
+    return f"layer {layer} (L{layer + 1})"
+
+
 def is_whole(value: Any) -> bool:
     """Whether a value is an int, not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -33,17 +42,18 @@ class Visit:
     def __post_init__(self) -> None:
         if self.part not in PARTS:
             raise UserError(
-                f"visit of layer {self.layer}: part {self.part!r} is unknown; use one of {', '.join(PARTS)}"
+                f"visit of {layer_name(self.layer)}: part {self.part!r} is unknown; use one of {', '.join(PARTS)}"
             )
         if not is_whole(self.layer) or self.layer < 0:
             raise UserError(f"visit of layer {self.layer}: layers are whole numbers from 0 on")
         if self.heads is None:
             return
         if self.part == "mlp":
-            raise UserError(f"visit of layer {self.layer}: an MLP has no heads; remove `heads`")
+            raise UserError(f"visit of {layer_name(self.layer)}: an MLP has no heads; remove `heads`")
         heads = tuple(sorted(set(self.heads)))
         if not heads or not all(is_whole(head) for head in heads) or heads[0] < 0 or len(heads) != len(self.heads):
-            raise UserError(f"visit of layer {self.layer}: heads {self.heads} must be different numbers from 0 on")
+            name = layer_name(self.layer)
+            raise UserError(f"visit of {name}: heads {self.heads} must be different numbers from 0 on")
         object.__setattr__(self, "heads", heads)
 
     def __str__(self) -> str:

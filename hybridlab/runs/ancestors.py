@@ -9,17 +9,20 @@ from typing import Any
 
 from torch import Tensor
 
-from hybridlab.config.schema import Training
+from hybridlab.config.loading import is_preset
+from hybridlab.config.schema import Data, Training
 from hybridlab.config.shape import Shape
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 from hybridlab.errors import UserError
+from hybridlab.files import read_object
 from hybridlab.models.export import read_model_config, read_weights
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.forecast import FORECASTS
 from hybridlab.training.folders import RunFolder, Runs
 
 _HF = "hf-"
+_LONGEST = 1024
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class Ancestor:
     size: str | None = None
     training: Training | None = None
     fading: bool = False
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether it is a folder in the Hugging Face layout."""
+        return self.digest.startswith(_HF)
 
     @property
     def skip_steps(self) -> int | None:
@@ -52,23 +60,31 @@ class Ancestor:
     @property
     def tokenizer(self) -> Path:
         """The path of its tokenizer.json; the file need not exist."""
-        return self.path / "tokenizer.json" if self.digest.startswith(_HF) else self.path / "final" / "tokenizer.json"
+        return self.path / "tokenizer.json" if self.pretrained else self.path / "final" / "tokenizer.json"
 
     def weights(self) -> dict[str, Tensor]:
         """Its parameters by name."""
-        if self.digest.startswith(_HF):
+        if self.pretrained:
             return dict(load_hf(self.path).named_parameters())
         return read_weights(self.path / "final")
 
-    def check_tokenizer(self, corpus: Corpus) -> None:
-        """UserError if it was trained with another tokenizer than the corpus; not checked if its folder has none."""
+    def check_tokenizer(self, corpus: Corpus, data: Data, advice: str | None = None) -> None:
+        """UserError if it was trained with another tokenizer than the corpus; not checked if its folder has none.
+
+        data: the settings that the corpus was made or opened with. advice: what to do about text that is not in shards;
+        by default, the setting that names the ancestor's tokenizer.
+        """
         if not self.tokenizer.is_file():
             return
-        if tokenizer_digest(load_tokenizer(self.tokenizer)) != corpus.meta["tokenizer"]["sha256"]:
-            raise UserError(
-                f"{self.path}: it was trained with another tokenizer than the data of {corpus.folder} has; "
-                f"use --set data.tokenizer=file:{self.tokenizer}"
-            )
+        if tokenizer_digest(load_tokenizer(self.tokenizer)) == corpus.meta["tokenizer"]["sha256"]:
+            return
+        name = f"file:{self.tokenizer}"
+        if data.source.startswith("shards:"):
+            advice = f"make them again: hybridlab data prepare TEXT --tokenizer {name} --out FOLDER"
+        raise UserError(
+            f"{self.path}: it was trained with another tokenizer than the data of {corpus.folder} has; "
+            f"{advice or f'add --set data.tokenizer={name}'}"
+        )
 
 
 def find_ancestor(reference: str, runs: Runs) -> Ancestor:
@@ -107,7 +123,19 @@ def _from_hf(path: Path) -> Ancestor:
     for file in sorted([path / "config.json", *path.glob("*.safetensors")]):
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
-    settings: dict[str, Any] = {"shape": shape.model_dump(mode="json")}
+    training = {"seq_len": _seq_len(path, shape)}
+    settings: dict[str, Any] = {"shape": shape.model_dump(mode="json"), "training": training}
     if (path / "tokenizer.json").is_file():
         settings["data"] = {"tokenizer": f"file:{path.resolve() / 'tokenizer.json'}"}
-    return Ancestor(_HF + digest.hexdigest()[:16], path, settings, shape)
+    name = path.resolve().name
+    size = f"{name}-hf" if is_preset("size", name) else name
+    return Ancestor(_HF + digest.hexdigest()[:16], path, settings, shape, size)
+
+
+def _seq_len(path: Path, shape: Shape) -> int:
+    """A length of training sequences that pretrained positions reach: at most 1,024 tokens, a power of two."""
+    positions = shape.max_positions or read_object(path / "config.json", "model configuration", (), "restore it").get(
+        "max_position_embeddings"
+    )
+    longest = min(_LONGEST, positions) if isinstance(positions, int) and positions > 1 else _LONGEST
+    return 1 << (longest.bit_length() - 1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from hybridlab.accounting.flops import ledger
+from hybridlab.config.controllers import MaskLearningConfig, Schedule
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.plan.from_config import structure_of
 
 
 def within_budget(config: RunConfig) -> RunConfig:
-    """The configuration with the number of steps that its budget pays for, unchanged if it has no budget. The warm-up
+    """The configuration with the number of steps that its budget pays for, unchanged if it has no budget. A warm-up
     keeps its share of the steps.
 
     The cost of a step is that of the first plan; a run whose plan grows uses more than its budget.
@@ -23,6 +24,13 @@ def within_budget(config: RunConfig) -> RunConfig:
         raise UserError(
             f"budget.flops {config.budget.flops:g} buys {steps} steps; give at least {cost * training.rows:.3g}"
         )
-    warmup = round(training.schedule.warmup_steps * steps / training.steps)
-    schedule = training.schedule.model_copy(update={"warmup_steps": warmup})
-    return config.model_copy(update={"training": training.model_copy(update={"steps": steps, "schedule": schedule})})
+    share = steps / training.steps
+    training = training.model_copy(update={"steps": steps, "schedule": _stretched(training.schedule, share)})
+    controller = config.controller
+    if isinstance(controller, MaskLearningConfig):
+        controller = controller.model_copy(update={"schedule": _stretched(controller.schedule, share)})
+    return config.model_copy(update={"training": training, "controller": controller})
+
+
+def _stretched(schedule: Schedule, share: float) -> Schedule:
+    return schedule.model_copy(update={"warmup_steps": round(schedule.warmup_steps * share)})

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybridlab.config.loading import Layer, is_preset, load_file, load_preset, merge
+from hybridlab.config.loading import Layer, is_preset, load_preset, load_settings, merge, named_preset, parse_setting
 from hybridlab.config.maps import LearnedMap
 from hybridlab.config.recurrence import FROM_PARENT
-from hybridlab.config.resolve import data_layer, resolve, symbolic_layers
+from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
 from hybridlab.config.schema import Data, InitFrom, RunConfig
+from hybridlab.config.shared import asked_for
+from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget
 from hybridlab.runs.continuation import after
 from hybridlab.training.folders import Runs
 
+FINETUNE = "finetune"
+"""The preset of training settings for weights in the Hugging Face layout."""
+
+
+def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla") -> str:
+    """The arch that the option names or, where that is not given, the file of settings."""
+    file = load_settings(config) if config is not None else Layer()
+    return named_preset("arch", option, file) or default
+
 
 def compose(
-    arch: str,
+    arch: str | None,
     size: str | None,
     data: str | None,
     start: str | None,
@@ -27,48 +40,130 @@ def compose(
     options: Layer,
     settings: list[str],
     entropy_of: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> RunConfig:
+    """The configuration of a command line; see `compose_with_origins`."""
+    return compose_with_origins(arch, size, data, start, runs, config, options, settings, entropy_of, say)[0]
+
+
+def compose_with_origins(
+    arch: str | None,
+    size: str | None,
+    data: str | None,
+    start: str | None,
+    runs: Runs,
+    config: Path | None,
+    options: Layer,
+    settings: list[str],
+    entropy_of: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[RunConfig, Layer]:
     """The configuration from presets, then the settings of the ancestor (if no size is given), the file, the options
     and --set, in this order.
 
-    start: the run or Hugging Face folder to start from. entropy_of: a run whose entropies choose the layers that the
-    arch loops.
+    arch, size, data: if None, those that the file names. start: the run or Hugging Face folder to start from.
+    entropy_of: a run whose entropies choose the layers that the arch loops. say: told the settings that nothing asked
+    for, where these come from a preset for pretrained weights. Returns also the layer that has every value's origin.
     """
-    layers: list[Layer] = []
-    parent = None
-    if start is not None:
-        parent = find_ancestor(start, runs)
-        inherited = {name: value for name, value in parent.settings.items() if name != "plan" or value}
-        _check_plans(arch, start, inherited.get("plan", []), parent)
-        if size is None:
-            size = parent.size
-        else:
-            inherited = {name: value for name, value in inherited.items() if name == "plan"}
-        layers.append(Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}))
-        layers.append(Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}))
-    size = size or "tiny"
-    base = _size_layer(size, parent)
-    if data is not None:
-        given = data_layer(data)
-        if parent is not None and _another_source(given, parent):
-            layers.append(Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}))
-        layers.append(given)
-    steps = options.values.get("training", {}).get("steps")
-    if steps is not None:
-        layers.append(_shorter_warmup(base, layers, steps))
-    if config is not None:
-        layers.append(load_file(config))
+    file = load_settings(config) if config is not None else Layer()
+    arch_option, size_option = arch, size
+    arch, size = named_preset("arch", arch, file) or "vanilla", named_preset("size", size, file)
+    before, following = data_layers(data, file)
     if entropy_of is not None:
         options = merge(_looping_top_entropy(arch, entropy_of), options)
-    resolved = _with_hashes(resolve(arch, size, layers=[*layers, options], settings=settings, base=base), runs)
-    if resolved.budget is not None and steps is not None:
+    given = [*before, file.settings, *following, options]
+    parent = None if start is None else find_ancestor(start, runs)
+    finetuned = parent is not None and parent.pretrained and size is None
+    base = load_preset("training", FINETUNE) if finetuned else _size_layer(size, parent)
+    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size)
+    asked = [*given, *map(parse_setting, settings)]
+    if parent is not None:
+        heritage.append(_its_tokenizer(parent, merge(base, *heritage, *asked)))
+    names = _names({"arch": arch_option, "size": size_option}, file, parent)
+    size = size or (parent.size if parent else None) or "tiny"
+    resolved, layer = resolve_with_origins(arch, size, layers=[*heritage, *given], settings=settings, base=base)
+    layer = replace(layer, origins={**layer.origins, **names})
+    resolved = _with_hashes(resolved, runs)
+    if resolved.budget is not None and "steps" in options.values.get("training", {}):
         raise UserError("--steps: a budget of FLOPs chooses the steps; leave one of the two out")
     resolved = within_budget(resolved)
     if parent is None:
-        return resolved
+        return resolved, layer
     parent.check_shape(resolved.shape)
+    if parent.pretrained:
+        _check_tokenizer_known(parent, resolved, asked)
+    if finetuned:
+        say(_in_words(resolved))
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)
-    return after(parent.training, resolved) if parent.training and untouched else resolved
+    return (after(parent.training, resolved) if parent.training and untouched else resolved), layer
+
+
+def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None) -> dict[KeyPath, str]:
+    """Where the presets were named. options: kind → what the option names."""
+    origins: dict[KeyPath, str] = {}
+    for kind, option in options.items():
+        if option is not None:
+            origins[kind,] = f"--{kind} {option}"
+        elif kind in file.named:
+            origins[kind,] = file.named[kind].origin
+        elif kind == "size" and parent is not None:
+            origins[kind,] = FROM_PARENT
+    return origins
+
+
+def _heritage(parent: Ancestor, start: str, arch: str, size: str | None) -> list[Layer]:
+    """The settings of the ancestor (its plan only, if a size is given), and its name."""
+    inherited = _inherited(parent)
+    _check_plans(arch, start, inherited.get("plan", []), parent)
+    if size is not None:
+        inherited = {name: value for name, value in inherited.items() if name == "plan"}
+    return [
+        Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}),
+        Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}),
+    ]
+
+
+def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
+    """The ancestor's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
+    data = asked.values.get("data", {})
+    source = data.get("source", Data().source) if isinstance(data, dict) else None
+    if not isinstance(source, str) or source.startswith("shards:") or not parent.tokenizer.is_file():
+        return Layer()
+    if Data(source=source).source == parent.settings.get("data", {}).get("source"):
+        return Layer()
+    return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
+
+
+def _check_tokenizer_known(parent: Ancestor, resolved: RunConfig, given: list[Layer]) -> None:
+    """UserError if a tokenizer would be made for weights whose own tokenizer is unknown, and nothing asks for that."""
+    made = resolved.data.tokenizer == "byte" or resolved.data.tokenizer.startswith("bpe:")
+    if made and not parent.tokenizer.is_file() and asked_for(given, "data", "tokenizer") is None:
+        raise UserError(
+            f"{parent.path}: this folder has no tokenizer.json, and a new tokenizer would not fit its weights; put the "
+            "file there, or add --set data.tokenizer=file:PATH or --set data.tokenizer=hub:NAME"
+        )
+
+
+def _in_words(config: RunConfig) -> str:
+    """One line about the training of pretrained weights."""
+    training, window = config.training, getattr(config.map, "window", None)
+    return (
+        f"settings for pretrained weights (presets/training/{FINETUNE}.yaml): lr {training.optimizer.lr:g}, "
+        f"{training.steps:,} steps of {training.tokens_per_step:,} tokens, sequences of {training.seq_len:,}, "
+        f"warm-up {training.schedule.warmup_steps:,} steps, "
+        f"{f'window {window:,}' if window else 'no window'}; change them with --set"
+    )
+
+
+def _inherited(parent: Ancestor) -> dict[str, Any]:
+    """The settings that the ancestor passes on. Its warm-up becomes a share, for a run of another number of steps."""
+    settings = {name: value for name, value in parent.settings.items() if name != "plan" or value}
+    if parent.training is not None and "training" in settings:
+        warmup = {"warmup_fraction": parent.training.schedule.warmup_steps / parent.training.steps}
+        written = settings["training"]["schedule"]
+        schedule = {name: value for name, value in written.items() if name != "warmup_steps"} | warmup
+        settings["training"] = {**settings["training"], "schedule": schedule}
+    return settings
 
 
 def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Ancestor) -> None:
@@ -93,11 +188,12 @@ def _written_plan(arch: str, size: str) -> list[dict[str, Any]]:
     return resolve(arch, size).model_dump(mode="json", include={"plan"})["plan"]
 
 
-def _size_layer(size: str, parent: Ancestor | None) -> Layer:
-    """The preset of a size; empty if the size is the ancestor's and was a preset file, of which only the name is known:
-    that run's settings contain all of the size's."""
-    unknown = parent is not None and size == parent.size and not is_preset("size", size)
-    return Layer() if unknown else load_preset("size", size)
+def _size_layer(size: str | None, parent: Ancestor | None) -> Layer:
+    """The preset of a size, by default the ancestor's; empty if that one was a preset file, of which only the name is
+    known: the ancestor's settings contain all of the size's."""
+    if size is None and parent is not None and parent.size is not None:
+        return load_preset("size", parent.size) if is_preset("size", parent.size) else Layer()
+    return load_preset("size", size or "tiny")
 
 
 def _looping_top_entropy(arch: str, reference: str) -> Layer:
@@ -134,16 +230,3 @@ def _hash_of(reference: str, runs: Runs) -> str:
     folder = runs.find(reference)
     runs.places[folder.digest] = str(folder.path.resolve())
     return folder.digest
-
-
-def _shorter_warmup(base: Layer, layers: list[Layer], steps: int) -> Layer:
-    """A warm-up of a tenth of --steps, if that of the preset or ancestor is longer than half of them."""
-    warmup = merge(base, *layers).values["training"].get("schedule", {}).get("warmup_steps", 0)
-    return Layer({"training": {"schedule": {"warmup_steps": steps // 10}}}) if 2 * warmup > steps else Layer()
-
-
-def _another_source(given: Layer, parent: Ancestor) -> bool:
-    """Whether the text differs from the parent's and is to be tokenized with the parent's tokenizer."""
-    source = given.values["data"].get("source", "")
-    known = parent.settings.get("data", {}).get("source")
-    return parent.tokenizer.is_file() and not source.startswith("shards:") and Data(source=source).source != known

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.shared import asked_for, keep_to_shards
 from hybridlab.data.shards import Corpus, corpus_for
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
@@ -40,18 +41,19 @@ def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], 
     """Load a run's final model; other text is tokenized with the run's own tokenizer."""
     folder = runs.finished(reference)
     trained = folder.config()
-    layers = [Layer(trained.model_dump(mode="json"))]
-    if data is not None:
-        layers.append(data_layer(data))
-        if not data.startswith("shards:"):
-            layers.append(Layer({"data": {"tokenizer": f"file:{(folder.final / 'tokenizer.json').resolve()}"}}))
+    given = [] if data is None else [data_layer(data)]
     for text in settings:
-        if text.partition("=")[0].partition(".")[0] not in _CHANGEABLE:
+        if text.partition("=")[0].strip().partition(".")[0] not in _CHANGEABLE:
             raise UserError(f"--set {text}: an evaluation can only change {', '.join(_CHANGEABLE)}; train another run")
-        layers.append(parse_setting(text))
-    config = check(RunConfig, merge(*layers))
+        given.append(parse_setting(text))
+    below = [Layer(trained.model_dump(mode="json"))]
+    if asked_for([replace(layer, asked=True) for layer in given], "data", "source") is not None:
+        below.append(Layer({"data": {"tokenizer": f"file:{(folder.final / 'tokenizer.json').resolve()}"}}))
+    config = check(RunConfig, keep_to_shards(merge(*below, *given), given))
     corpus = corpus_for(config.data, runs.directory / "data", lambda line: say(f"data: {line}"))
-    find_ancestor(str(folder.path.resolve()), runs).check_tokenizer(corpus)
+    written = asked_for(given, "data", "tokenizer")
+    advice = f"leave out {written}" if written else f"add --data {config.data.source}, which is then read with its own"
+    find_ancestor(str(folder.path.resolve()), runs).check_tokenizer(corpus, config.data, advice)
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=False)
     model = load_checkpoint(folder.path, config.runtime.kernel).to(device)

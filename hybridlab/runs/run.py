@@ -115,7 +115,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
     model = _first_model(structure, config, parent)
     corpus = corpus_for(config.data, runs.directory / "data", lambda text: say(f"data: {text}"))
     if parent is not None:
-        parent.check_tokenizer(corpus)
+        parent.check_tokenizer(corpus, config.data)
     precision = pick_precision(config.training.precision, device)
     pinned = {
         "precision": precision,

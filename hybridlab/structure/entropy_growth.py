@@ -21,6 +21,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
 from hybridlab.plan.growth import Growth, LoopedLayer, growable_layers
 from hybridlab.plan.plan import Place
+from hybridlab.plan.visit import layer_name
 from hybridlab.training.hooks import Hook, TrainingRun
 
 
@@ -88,7 +89,7 @@ class EntropyGrowth(Hook):
         missing = [layer for layer in self.config.layers or [] if layer not in candidates]
         if missing:
             raise UserError(
-                f"controller.layers: the plan does not run layer {missing[0]} as one whole block; leave it out"
+                f"controller.layers: the plan does not run {layer_name(missing[0])} as one whole block; leave it out"
             )
         self.growth = Growth(self.config, self.num_heads, candidates)
         if self.config.layers is None and len(self.growth.candidates) < self.config.target_layers:

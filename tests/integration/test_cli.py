@@ -239,6 +239,18 @@ def test_generate(workdir):
     assert drawn.returncode == 0 and drawn.stdout.startswith("the cat")
 
 
+def test_plans_say_how_settings_count_layers_and_heads(workdir):
+    shown = hybridlab("plan", "--set", "plan=[{op: loop_heads, layer: 5, heads: [3]}]", cwd=workdir).stdout
+    assert "L6 attention heads 4" in shown and "which count from 0, L6 is layer 5 and head 4 is head 3" in shown
+    settings = "--set controller.heads=1 --set growth.start_step=2 --set growth.interval=2 --set growth.fade_steps=0"
+    grown = hybridlab(
+        *words(f"pretrain --arch sgt --data text:words.txt --config small.yaml --run-dir grown {settings}"), cwd=workdir
+    )
+    assert "plan at the end" in grown.stdout and "which count from 0, L6 is layer 5" in grown.stdout
+    probed = hybridlab(*words("analyze grown --probe entropy --rows 2"), cwd=workdir).stdout
+    assert "layer from 0" in probed and "0 (L1)" in probed
+
+
 def test_plan_list_and_data(workdir):
     plan = json_of(
         hybridlab("plan", "--arch", "rule-swa", "--size", "consa-0.6b", "--seq-len", "32768", "--json", cwd=workdir)
@@ -253,9 +265,13 @@ def test_plan_list_and_data(workdir):
         hybridlab("data", "prepare", "text:words.txt", "--out", "shards", "--tokenizer", "byte", "--json", cwd=workdir)
     )
     assert json_of(hybridlab("data", "inspect", "shards", "--json", cwd=workdir)) == done
-    trained = hybridlab(
-        "pretrain", "--data", "shards:shards", "--config", "small.yaml", "--steps", "3", "--run-dir", "s", cwd=workdir
-    )
+    options = words("pretrain --data shards:shards --steps 3 --run-dir s")
+    refused = hybridlab(*options, "--config", "small.yaml", cwd=workdir)
+    assert refused.returncode == 2
+    assert "small.yaml:1: data.tokenizer has no effect on shards:shards" in refused.stderr
+    settings = json.loads((workdir / "small.yaml").read_text())
+    (workdir / "on-shards.yaml").write_text(json.dumps({**settings, "data": {}}))
+    trained = hybridlab(*options, "--config", "on-shards.yaml", cwd=workdir)
     assert trained.returncode == 0, trained.stderr
 
 
@@ -309,7 +325,7 @@ MISTAKES = [
     (["pretrain", "--entropy-of", "base", "--steps", "2"], "--entropy-of has no effect on --arch vanilla"),
     (["pretrain", "--arch", "block-loop", "--entropy-of", "zzz"], "neither a run folder nor the start"),
     (["pretrain", "--arch", "sgt", "--steps", "20"], "nothing would grow in 20 steps"),
-    (["pretrain", "--arch", "sgt", "--set", "controller.layers=[0]"], "layer 0 is both fixed and excluded"),
+    (["pretrain", "--arch", "sgt", "--set", "controller.layers=[0]"], "layer 0 (L1) is both fixed and excluded"),
     (["pretrain", "--arch", "sgt", "--set", "controller.headz=3"], "did you mean 'heads'"),
     (["pretrain", "--arch", "sgt", "--set", "controller.heads=9"], "a layer has 8 heads"),
     (["pretrain", "--arch", "sgt", "--set", "controller.exclude=[99]"], "exclude names layer 99"),
@@ -331,7 +347,7 @@ MISTAKES = [
     (["ablate", "--vary", "training.seed=1,1"], "a value is written twice"),
     (["ablate", "--vary", "training.stepz=1,2"], "did you mean 'steps'"),
     (["report"], "give ids, or --tables or --figures"),
-    (["learn-masks", "--arch", "vanilla", "--from", "base"], "masks are learned by"),
+    (["learn-masks", "--arch", "vanilla", "--from", "base"], "masks are learned by others; add --arch consa"),
     (["learn-masks", "--arch", "l1-gates", "--from", "base", "--binarize", "topk"], "binarize is not a known setting"),
     (["generate", "base", ""], "empty"),
     (["generate", "base", "text", "--top-k", "3"], "no effect on greedy"),

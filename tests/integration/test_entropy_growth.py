@@ -187,7 +187,7 @@ def test_growth_on_a_plan_that_leaves_no_room_is_refused(small, tmp_path, runs_d
     config = small(
         "sgt", **FIVE_LAYERS, controller={**GROWTH_TIMES, "layers": [2]}, plan=[{"op": "loop_blocks", "layers": [2]}]
     )
-    with pytest.raises(UserError, match="does not run layer 2 as one whole block"):
+    with pytest.raises(UserError, match=r"does not run layer 2 \(L3\) as one whole block"):
         train(config, tmp_path / "b", runs_dir)
 
 

@@ -159,7 +159,7 @@ def test_a_setting_remembers_where_it_was_written():
             {"controller": {"interval": 20}, "growth": {"interval": 9}},
             "growth.interval has no effect here: controller.interval is set",
         ),
-        ("vanilla", {"window": 16}, "window has no effect on a map of kind full; use an arch with windows (rule-swa, "),
+        ("vanilla", {"window": 16}, "window has no effect on a map of kind full; set map.kind=window for"),
         ("sgt", {"window": 16}, "window has no effect on a map of kind full"),
         ("rule-swa", {"window": 16, "map": {"window": 8}}, "window and map.window have different values"),
         (
@@ -201,8 +201,8 @@ def test_a_requested_window_overrides_the_layers_below(tmp_path):
 def test_a_requested_window_is_refused_where_the_map_has_no_windows(tmp_path, data):
     (tmp_path / "run.yaml").write_text("window: 16\n")
     cell = Layer({"window": 16}, {("window",): "table1.yaml:3"}, asked=True)
-    advice = "window has no effect on a map of kind full; use an arch with windows (rule-swa, all-window, consa), "
-    advice += "or set evaluation.task_window instead"
+    advice = "window has no effect on a map of kind full; set map.kind=window for this window in every head or use "
+    advice += "--arch rule-swa, or set evaluation.task_window to measure tasks with it"
     for layers, settings, origin in (
         ([load_file(tmp_path / "run.yaml")], [], "run.yaml:1"),
         ([cell], [], "table1.yaml:3"),
@@ -325,7 +325,7 @@ def test_a_run_starts_from_one_whose_size_was_a_file(tmp_path, monkeypatch):
 
     child = started("rule-swa")
     assert (child.size, child.shape, child.map.window, child.init.run) == ("wide", config.shape, 8, "ab")
-    assert started("vanilla", training={"steps": 60}).training.schedule.warmup_steps == 6
+    assert started("vanilla", training={"steps": 60}).training.schedule.warmup_steps == 5
 
 
 # ---- files ----
@@ -395,9 +395,52 @@ def test_every_field_is_read_somewhere():
             assert read, f"{name}.{field} is read by nothing"
 
 
-def test_a_short_run_shortens_the_presets_warmup():
-    runs = Runs(Path("none"))
-    config = compose.compose("vanilla", None, None, None, runs, None, Layer({"training": {"steps": 10}}), [])
-    assert config.training.schedule.warmup_steps == 1
-    whole = compose.compose("vanilla", None, None, None, runs, None, Layer(), [])
-    assert whole.training.schedule.warmup_steps == 50
+# ---- warm-up ----
+
+
+def warmup_of(*settings, layers=(), size="tiny"):
+    return resolve("vanilla", size, layers=layers, settings=settings).training.schedule.warmup_steps
+
+
+def test_the_warmup_of_a_preset_is_a_share_of_the_steps_however_these_are_given(tmp_path):
+    (tmp_path / "run.yaml").write_text("training: {steps: 30}\n")
+    assert warmup_of() == 50 and warmup_of(size="mini") == 100 and warmup_of(size="consa-0.6b") == 2000
+    assert warmup_of(layers=[load_file(tmp_path / "run.yaml")]) == warmup_of("training.steps=30") == 2
+    for steps in (60, 99, 100):
+        options = Layer({"training": {"steps": steps}})
+        composed = compose.compose("vanilla", None, None, None, Runs(tmp_path), None, options, [])
+        assert composed.training.schedule.warmup_steps == warmup_of(f"training.steps={steps}") == round(steps / 12)
+
+
+def test_a_later_warmup_replaces_an_earlier_one_in_steps_or_as_a_share(tmp_path):
+    share, count = "training.schedule.warmup_fraction=0.5", "training.schedule.warmup_steps=7"
+    assert warmup_of(count) == warmup_of(share, count) == 7
+    assert warmup_of(share) == warmup_of(count, share) == 300
+    assert warmup_of(count, "training.schedule.warmup_fraction=null") == 0
+    (tmp_path / "base.yaml").write_text("training: {steps: 40, schedule: {warmup_steps: 3}}\n")
+    (tmp_path / "run.yaml").write_text("extends: base.yaml\ntraining: {schedule: {warmup_fraction: 0.5}}\n")
+    assert warmup_of(layers=[load_file(tmp_path / "run.yaml")]) == 20
+    masks = resolve("consa", "tiny", settings=["controller.schedule.warmup_fraction=0.1"]).controller
+    assert masks.schedule.warmup_steps == 60
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("{warmup_fraction: 0.5, warmup_steps: 3}", "warmup_fraction and warmup_steps both set the warm-up"),
+        ("{warmup_fraction: 1.5}", "training.schedule.warmup_fraction = 1.5: must be less than or equal to 1"),
+        ("{warmup_fraction: half}", "training.schedule.warmup_fraction = 'half': must be a number"),
+        ("{warmup_steps: 31}", "schedule.warmup_steps 31 is longer than the run (30)"),
+    ],
+)
+def test_a_wrong_warmup_names_its_line(tmp_path, schedule, message):
+    (tmp_path / "run.yaml").write_text(f"training:\n  steps: 30\n  schedule: {schedule}\n")
+    with pytest.raises(UserError) as caught:
+        resolve("vanilla", "tiny", layers=[load_file(tmp_path / "run.yaml")])
+    assert message in str(caught.value)
+
+
+def test_a_share_is_stored_as_steps_only():
+    config = resolve("vanilla", "tiny", settings=["training.schedule.warmup_fraction=0.083"])
+    assert "warmup_fraction" not in config.model_dump_json()
+    assert run_hash(config) == run_hash(resolve("vanilla", "tiny"))

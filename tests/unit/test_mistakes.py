@@ -162,9 +162,9 @@ def test_an_edit_that_does_not_fit_the_plan_names_its_line(tmp_path, edit, messa
 
 
 def test_an_edit_after_a_recurrence_keeps_its_line(tmp_path):
-    """The recurrence becomes the first edit, and the others move up."""
+    """The recurrence becomes the first edit of the plan, which does not change the numbers of the user's edits."""
     (tmp_path / "run.yaml").write_text("plan:\n- {op: skip, layers: [0]}\n- {op: skip, layers: [77]}\n")
-    with pytest.raises(UserError, match=r"run.yaml:3: plan edit 3 \(skip\): plan: layer 77"):
+    with pytest.raises(UserError, match=r"run.yaml:3: plan edit 2 \(skip\): plan: layer 77"):
         resolve("looped", "tiny", layers=[load_file(tmp_path / "run.yaml")])
 
 
@@ -177,6 +177,84 @@ def test_an_error_names_where_the_value_in_effect_was_written(tmp_path):
         resolve("rule-swa", "tiny", settings=["map={rho: 2}"])
     with pytest.raises(UserError, match=r"^training.steps = 0"):
         resolve("vanilla", "tiny", layers=[Layer({"training": {"steps": 0}})])
+
+
+MISFITS = [
+    ("sgt", "training.steps=20", "nothing would grow in 20 steps"),
+    ("sgt", "controller.start_step=700", "nothing would grow in 600 steps"),
+    ("sgt", "controller.heads=9", "a layer has 8 heads"),
+    ("sgt", "shape.layers=3", "only 2 of 3 layers may loop"),
+    ("sgt", "controller.layers=[9]", "names layer 9, but the last one is 7 (L8)"),
+    ("sgt", "controller.layers=[0]", "layer 0 (L1) is both fixed and excluded"),
+    ("sgt", "controller.shortlist=1", "shortlist 1 must be more than heads (2)"),
+    ("vanilla", "shape.kv_heads=3", "not a multiple of kv_heads 3"),
+    ("vanilla", "shape.max_positions=64", "max_positions has no effect on the family qwen3"),
+    ("vanilla", "training.seq_len=100", "not a whole number of sequences of 100"),
+    ("vanilla", "training.schedule.warmup_steps=601", "is longer than the run (600)"),
+    ("vanilla", "data.mix.text=0.4", "add up to 0.4"),
+    ("vanilla", "controller={kind: l1-gates, rho: 0.5}", "needs a map of kind mixed"),
+    ("consa", "controller.stretch=[0.5, 1.0]", "must reach below 0"),
+    ("consa", "plan=[{op: skip, layers: [1]}]", "remove `plan`"),
+    ("spiral-b", "recurrence.pre=3", "give all of pre, loop and post"),
+    ("spiral-b", "recurrence.chunks=[]", "chunks is empty"),
+]
+
+
+BESIDE = {
+    "training": "training.clip=2.0",
+    "shape": "shape.norm_eps=1e-5",
+    "data": "data.task_loss_weight=2.0",
+    "recurrence": "recurrence.literal=true",
+    "controller": "controller.nearest=true",
+    "growth": "controller.fade_steps=3",
+}
+"""A setting that is right, in the same mapping."""
+
+
+@pytest.mark.parametrize(("arch", "setting", "message"), MISFITS, ids=lambda v: str(v)[:40])
+def test_settings_that_do_not_fit_each_other_name_the_place_of_the_last_one(arch, setting, message):
+    """Not that of a preset, nor of another setting of the same mapping, nor of the last setting of all."""
+    part, _, rest = setting.partition(".")
+    other = BESIDE.get("growth" if (arch, part) == ("sgt", "controller") else part) if rest else None
+    with pytest.raises(UserError) as caught:
+        settings = ["runtime.threads=1", setting, other or "training.seed=3", "evaluation.task_rows=9"]
+        resolve(arch, "tiny", settings=settings)
+    assert str(caught.value).startswith(f"--set {setting}: ") and message in str(caught.value)
+
+
+def test_what_is_missing_is_missing_where_its_kind_was_written(tmp_path):
+    (tmp_path / "bare.yaml").write_text("training: {steps: 3, tokens_per_step: 64, seq_len: 32}\n")
+    with pytest.raises(UserError, match=r"^bare.yaml:1: shape is missing"):
+        resolve("vanilla", str(tmp_path / "bare.yaml"), settings=["runtime.threads=1"])
+    (tmp_path / "run.yaml").write_text("training: {seed: 1}\nmap: {kind: rule, rho: 0.5, window: 3}\n")
+    with pytest.raises(UserError, match=r"^run.yaml:2: map.granularity is missing"):
+        resolve("vanilla", "tiny", layers=[load_file(tmp_path / "run.yaml")], settings=["map.nearest=true"])
+    with pytest.raises(UserError, match=r"^rule-swa.yaml:3: a map of kind rule needs a window.*--set window=N"):
+        resolve("rule-swa", "tiny", layers=[Layer({"window": None})])
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "sgt", "looped"])
+def test_the_advice_about_a_window_without_effect_works(arch):
+    with pytest.raises(UserError, match=r"--set window=8: .*; set map.kind=window .* or set evaluation.task_window "):
+        resolve(arch, "tiny", settings=["window=8"])
+    assert resolve(arch, "tiny", settings=["window=8", "map.kind=window"]).map.window == 8
+    assert resolve(arch, "tiny", settings=["evaluation.task_window=8"]).evaluation.task_window == 8
+    assert resolve("rule-swa", "tiny", settings=["window=8"]).map.window == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("recurence", "recurrence"), ("extend", "extends"), ("windw", "window"), ("archh", "arch"), ("sizes", "size")],
+)
+def test_a_misspelt_name_at_the_top_is_answered_with_the_right_one(tmp_path, wrong, right):
+    (tmp_path / "run.yaml").write_text(f"training: {{seed: 1}}\n{wrong}: {{chunks: [1]}}\n")
+    for layers, settings, place in (
+        ([load_file(tmp_path / "run.yaml")], [], "run.yaml:2"),
+        ([], [f"{wrong}=3"], f"--set {wrong}=3"),
+    ):
+        with pytest.raises(UserError) as caught:
+            resolve("vanilla", "tiny", layers=layers, settings=settings)
+        assert str(caught.value) == f"{place}: {wrong} is not a known setting; did you mean {right!r}?"
 
 
 def test_merged_keys_keep_their_own_lines(tmp_path):

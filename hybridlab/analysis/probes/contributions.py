@@ -18,6 +18,7 @@ from hybridlab.models.blocks import Block
 from hybridlab.models.decoder import Decoder
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Place, Plan
+from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
 
 
@@ -35,7 +36,7 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     for example in measured["examples"]:
         columns = ["token", *(f"loop {i}" for i in range(len(example["loops"])))]
         rows = [[repr(text), *values] for text, *values in zip(example["tokens"], *example["loops"], strict=True)]
-        yield f"A·‖V‖ from the last token: layer {example['layer'] + 1}, head {example['head'] + 1}"
+        yield f"A·‖V‖ from the last token: {layer_name(example['layer'])}, head {example['head']}, counted from 0"
         yield Table("", columns, rows)
 
 

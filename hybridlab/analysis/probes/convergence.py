@@ -29,7 +29,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Item, Plan
-from hybridlab.plan.visit import Place, Visit
+from hybridlab.plan.visit import Place, Visit, layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import Measurement, known, mean_and_error, paired_difference, rank_correlation, resolved
 
@@ -241,13 +241,14 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     half = measured["passes"] // 2
     rows = []
     for row in measured["rows"]:
-        heads = ",".join(str(head + 1) for head in row["heads"])
+        heads = ",".join(str(head) for head in row["heads"])
         factor, error = row["factor"]["value"], row["factor"]["stderr"]
         shown = f"{factor:.3f}" if error is None else f"{factor:.3f} ± {error:.3f}"
         numbers = [row["entropy"], row["trace_share"], row["distance"][half], shown]
-        rows.append([row["layer"] + 1, row["set"], heads, *numbers])
+        rows.append([layer_name(row["layer"]).removeprefix("layer "), row["set"], heads, *numbers])
     title = f"loops of {measured['passes']} passes, {measured['sequences']} sequences of {measured['length']} tokens"
-    yield Table(title, ["layer", "set", "heads", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"], rows)
+    columns = ["layer from 0", "set", "heads from 0", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"]
+    yield Table(title, columns, rows)
     drift = (measured["passes"] - half) / measured["passes"]
     yield (
         f"‖H({half})−H(K)‖ is relative to ‖H(0)−H(K)‖ ({drift:.3f}: equal steps, no convergence); factor: mean ratio "
@@ -269,7 +270,7 @@ def _lemma_in_words(lemma: dict[str, Any]) -> Iterator[str]:
     yield f"Lemma 1 fails on {share}; mean A_ii {lemma['mean_diagonal']:.3f}, mean bound {lemma['mean_bound']:.3f}"
     if worst := lemma["worst"]:
         rows = ", ".join(f"row {row}: {count:,}" for row, count in list(lemma["violations_by_row"].items())[:6])
-        position = f"layer {worst['layer'] + 1}, head {worst['head'] + 1}, row {worst['row']}"
+        position = f"{layer_name(worst['layer'])}, head {worst['head']}, row {worst['row']}"
         yield f"  where: {rows}; worst: {position}: A_ii = {worst['diagonal']:.3f}, bound {worst['bound']:.3f}"
 
 

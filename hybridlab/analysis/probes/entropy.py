@@ -12,6 +12,7 @@ from hybridlab.analysis.entropy import measured_entropies
 from hybridlab.analysis.probe import Probe, Rows, Table, spaced_windows
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Decoder
+from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
 
 
@@ -42,13 +43,13 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each layer, with its heads of lowest and highest entropy."""
     rows = []
     for layer, values in enumerate(measured["heads"]):
-        ordered = sorted((value, head + 1) for head, value in enumerate(values) if value is not None)
-        low, high = (f"{v:.3f} (H{head})" for v, head in (ordered[0], ordered[-1])) if ordered else (None, None)
+        ordered = sorted((value, head) for head, value in enumerate(values) if value is not None)
+        low, high = (f"{v:.3f} (head {head})" for v, head in (ordered[0], ordered[-1])) if ordered else (None, None)
         variance = measured["layer_variances"][layer]
         deviation = None if variance is None else variance**0.5
-        rows.append([layer + 1, measured["layer_means"][layer], deviation, low, high])
+        rows.append([layer_name(layer).removeprefix("layer "), measured["layer_means"][layer], deviation, low, high])
     title = f"entropy of the last token, {measured['sequences']} sequences of {measured['length']} tokens"
-    yield Table(title, ["layer", "mean", "s.d. over heads", "lowest", "highest"], rows)
+    yield Table(title, ["layer from 0", "mean", "s.d. over heads", "lowest", "highest"], rows)
 
 
 PROBES.add("entropy", Probe(measure, report))
