@@ -47,7 +47,8 @@ class Setting:
 def documented(prefix: str = "") -> list[Setting]:
     """All settings, or those whose names begin with these dotted words; UserError if there are none."""
     settings = list(_settings(FileSettings, "", "", None))
-    wanted = [s for s in settings if not prefix or s.name == prefix or s.name.startswith(f"{prefix}.")]
+    name = ".".join("N" if part.isdigit() else part for part in prefix.split("."))
+    wanted = [s for s in settings if not prefix or s.name == name or s.name.startswith(f"{name}.")]
     if not wanted:
         known = list(dict.fromkeys(setting.name for setting in settings))
         raise UserError(f"{prefix} is not a known setting; {nearest(prefix, known, '`config schema` lists all')}")

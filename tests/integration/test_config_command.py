@@ -38,6 +38,7 @@ def test_values_and_defaults_are_those_of_the_schema():
     assert found["training.optimizer.betas"].default == "[0.9, 0.95]"
     masks = {setting.name: setting for setting in documented("controller.schedule")}
     assert masks["controller.schedule.final_ratio"].default == "0.02", "that of the controller, not of a schedule"
+    assert documented("plan.3.layer") == documented("plan.N.layer")
     with pytest.raises(UserError, match="trainin.stepz is not a known setting; did you mean 'training.steps'"):
         documented("trainin.stepz")
 
