@@ -115,7 +115,8 @@ def test_an_interrupt_saves_after_the_step_and_resumes_exactly(small, tmp_path, 
 def test_checkpoints_by_time_change_no_bit(small, tmp_path, runs_dir, monkeypatch, arch):
     """A run that is cut and goes on after such a checkpoint equals one with no checkpoint before the last step."""
     parts = LEARN if arch == "consa" else {}
-    by_steps = small(arch, **parts, runtime={"checkpoint_every": 1000, "checkpoint_seconds": None})
+    kept = {"checkpoint_every": 1000, "keep_optimizer": True}
+    by_steps = small(arch, **parts, runtime={**kept, "checkpoint_seconds": None})
     by_time = small(arch, **parts, runtime={"checkpoint_every": 1000})
     assert run_hash(by_time) == run_hash(by_steps)
     train(by_steps, tmp_path / "whole", runs_dir)

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from hybridlab.config.schema import Runtime
 from hybridlab.errors import UserError
 from hybridlab.models.export import FILES, load_checkpoint
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
@@ -16,11 +17,20 @@ from tests.conftest import run_python
 from tests.training import assert_same_run, train
 
 
-@pytest.fixture
-def copied(trained, tmp_path):
-    """The configuration of a finished run, and a copy of its folder that a test may damage."""
+@pytest.fixture(scope="module")
+def kept(trained):
+    """(configuration, folder of runs) of a finished run in `kept`, which keeps its last checkpoint."""
     config, runs = trained
-    return config, RunFolder(shutil.copytree(runs / "parent", tmp_path / "copy")), runs
+    config = config.model_copy(update={"runtime": Runtime(threads=1, keep_optimizer=True)})
+    train(config, runs / "kept", runs)
+    return config, runs
+
+
+@pytest.fixture
+def copied(kept, tmp_path):
+    """The configuration of that run, a copy of its folder that a test may damage, and the folder of runs."""
+    config, runs = kept
+    return config, RunFolder(shutil.copytree(runs / "kept", tmp_path / "copy")), runs
 
 
 def overwrite(path, count=4000):
@@ -50,7 +60,7 @@ def test_overwritten_weights_are_used_by_nothing(copied, small):
 
 @pytest.mark.parametrize("name", [*FILES, "digests.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(copied, trained, name, damage):
+def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(copied, name, damage):
     config, folder, runs = copied
     path, said = folder.final / name, []
     if damage == "missing":
@@ -65,7 +75,7 @@ def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(copied, tr
         assert "finished before" in said[0]
     else:
         assert name in said[0] and "making it again from the last checkpoint" in said[0]
-    assert_same_run(trained[1] / "parent", folder.path)
+    assert_same_run(runs / "kept", folder.path)
     load_checkpoint(folder.path)
     assert not list(folder.path.glob(".final*"))
 
