@@ -6,8 +6,20 @@ class UserError(Exception):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM; the current step was completed and saved before. Exit code 1."""
+    """Ctrl-C or SIGTERM in a run that the same command continues. signal: its number; the exit code is 128 + number."""
+
+    def __init__(self, text: str, signal: int) -> None:
+        super().__init__(text)
+        self.signal = signal
 
 
 class RunFailed(Exception):
     """A run that failed although its input was valid (a loss that is not finite, a cell of a table). Exit code 1."""
+
+
+class NoRoom(RunFailed):
+    """A file could not be written because the disk is full. reason: in the words of the operating system."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason

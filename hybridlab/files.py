@@ -1,14 +1,26 @@
-"""Reading and writing files. A write that is killed leaves the old content or the new one, never a part."""
+"""Reading and writing files. A write that is killed leaves the old content or the new one, never a part.
+
+Folders of models and checkpoints hold digests.json, written last, with the SHA-256 of every other file.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
+import shutil
+import traceback
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hybridlab.errors import UserError
+from hybridlab.errors import NoRoom, UserError
+
+DIGESTS = "digests.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: str = "restore it") -> dict[str, Any]:
@@ -30,23 +42,95 @@ def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: s
     return data
 
 
+@contextmanager
+def writing(path: Path, needed: int | None = None) -> Iterator[None]:
+    """A context for writing a file or folder, which every error of the operating system then names.
+
+    NoRoom if the disk is full, with the free bytes and those that are needed, if known. Of two such contexts, one
+    inside the other, the outer one is named: by then the part that was written is removed.
+    """
+    try:
+        yield
+    except (OSError, NoRoom) as error:
+        if isinstance(error, OSError) and error.errno not in _FULL:
+            if error.errno is not None:
+                error.filename = error.filename or str(path)
+            raise
+        # Their local variables may hold open files, whose space counts as used until they are closed.
+        traceback.clear_frames(error.__traceback__)
+        reason = error.reason if isinstance(error, NoRoom) else os.strerror(error.errno or 0)
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        free = f"{shutil.disk_usage(there).free:,} bytes are free"
+        numbers = f"{needed:,} bytes are needed, {free}" if needed else free
+        text = f"{path}: it cannot be written ({reason}; {numbers}); make room, then give the same command again"
+        raise NoRoom(text, reason) from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a temporary file, flush it to disk, and rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    content = text.encode()
+    with writing(path, len(content)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, data: Any) -> None:
     """Write JSON and keep the key order. ValueError for NaN and infinity."""
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+@contextmanager
+def new_folder(target: Path, needed: int | None = None) -> Iterator[Path]:
+    """An empty folder to fill. At the end it gets digests.json and the name `target`, in place of a folder of that
+    name; until then nothing is there under that name. needed: bytes, for the message about a full disk."""
+    partial = target.parent / f".{target.name}.partial"
+    with writing(target, needed):
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            yield partial
+            write_json(partial / DIGESTS, {path.name: _digest(path) for path in sorted(partial.iterdir())})
+            sync_folder(partial)
+            if target.exists():
+                shutil.rmtree(target)
+            partial.rename(target)
+            sync_folder(target.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a folder of `new_folder`: the first file that is missing or differs from its digest, in words.
+
+    None if every file is as it was written.
+    """
+    try:
+        digests = read_object(folder / DIGESTS, "list of digests")
+    except FileNotFoundError:
+        return f"{DIGESTS} is missing"
+    except UserError:
+        digests = {}
+    if not digests:
+        return f"{DIGESTS} is damaged"
+    for name, digest in digests.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if _digest(folder / name) != digest:
+            return f"{name} is damaged (its digest differs)"
+    return None
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(path: Path) -> None:

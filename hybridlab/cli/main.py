@@ -1,11 +1,15 @@
-"""The entry point: commands, and exit codes (0 success, 1 a run failed, 2 a user's mistake) without tracebacks."""
+"""The entry point: commands, and exit codes without tracebacks.
+
+0: success. 1: a run failed. 2: a mistake of the user. 130 and 143: stopped by Ctrl-C and by SIGTERM.
+"""
 
 from __future__ import annotations
 
 import errno
+import shlex
+import signal
 import sys
-from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -25,8 +29,11 @@ from hybridlab.cli import (
     reproduce,
     runs,
 )
+from hybridlab.cli.streams import make_tolerant
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.plugins import load_plugin
+
+_CONTROL_C = 128 + signal.SIGINT
 
 app = typer.Typer(
     name="hybridlab",
@@ -73,29 +80,33 @@ def main(
 
 def run() -> None:
     """The installed `hybridlab` command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    make_tolerant()
     try:
-        app()
+        try:
+            app()
+        finally:
+            print(end="", flush=True)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(f"error: {error}", 2)
     except RunFailed as error:
-        print(f"failed: {error}", file=sys.stderr)
-        sys.exit(1)
-    except (Interrupted, KeyboardInterrupt) as stop:
-        reason = f": {stop}" if str(stop) else ""
-        print(f"interrupted{reason}; run the same command again to continue", file=sys.stderr)
-        sys.exit(1)
+        _end(f"failed: {error}", 1)
+    except Interrupted as stop:
+        again = shlex.join(["hybridlab", *sys.argv[1:]])
+        _end(f"interrupted: {stop}; go on with\n  {again}", 128 + stop.signal)
+    except KeyboardInterrupt:
+        _end("interrupted", _CONTROL_C)
     except SystemExit as end:
-        # Click exits with 130 after Ctrl-C; here the exit code of an interrupted run is 1.
-        sys.exit(1 if end.code == 130 else end.code)
-    except BrokenPipeError:
-        sys.exit(1)
+        # Typer turns a KeyboardInterrupt inside a command into this code, without a word.
+        if end.code == _CONTROL_C:
+            _end("interrupted", _CONTROL_C)
+        raise
     except OSError as error:
         what = f"{error.filename or 'input or output'}: {error.strerror or error}"
         by_user = isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError | PermissionError)
         by_user = by_user or error.errno == errno.ENAMETOOLONG
-        print(f"{'error' if by_user else 'failed'}: {what}", file=sys.stderr)
-        sys.exit(2 if by_user else 1)
+        _end(f"{'error' if by_user else 'failed'}: {what}", 2 if by_user else 1)
+
+
+def _end(text: str, code: int) -> NoReturn:
+    print(text, file=sys.stderr)
+    sys.exit(code)

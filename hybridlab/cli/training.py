@@ -42,6 +42,8 @@ def settings_layer(
         if arch not in LEARNED:
             raise UserError(f"--masks belongs to --arch {' or '.join(LEARNED)}, not to --arch {arch}")
         content = read_masks(masks)
+        for warning in content["warnings"]:
+            say(f"{masks}: warning: {warning}")
         values["map"] = {"kind": "explicit", "masks": content["masks"], "window": content["window"]}
         values["controller"] = None
         origins["map",] = "--masks"

@@ -197,7 +197,10 @@ class Runtime(Strict):
     log_every: PositiveInt = 10
     """Steps between two lines of metrics.jsonl."""
     checkpoint_every: PositiveInt = 200
-    """Steps between two checkpoints."""
+    """Steps between two checkpoints; the last step always has one."""
+    checkpoint_seconds: PositiveFloat | None = 300.0
+    """A checkpoint is also written when this time has passed since the last one, the first one after 30 seconds at the
+    latest. Checkpoints that take long to write come less often. null: by steps only."""
     keep_checkpoints: PositiveInt = 2
     """Number of newest checkpoints that are kept."""
     keep_optimizer: bool = False

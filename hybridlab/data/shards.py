@@ -25,7 +25,7 @@ from hybridlab.config.schema import Data
 from hybridlab.data.sources import files_key, read_documents, split_source
 from hybridlab.data.tokenizers import end_token, load_tokenizer, make_tokenizer, tokenizer_digest, vocabulary_size
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, write_json
+from hybridlab.files import read_object, write_json, write_text, writing
 
 FORMAT = 1
 SHARD_TOKENS = 100_000_000
@@ -96,12 +96,13 @@ def prepare(data: Data, folder: Path, report: Callable[[str], None] = lambda _: 
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: the folder is not empty; choose another one with --out")
     partial = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
-    partial.mkdir(parents=True)
-    try:
-        _write_corpus(data, partial, report)
-        _move_into_place(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with writing(folder):
+        partial.mkdir(parents=True)
+        try:
+            _write_corpus(data, partial, report)
+            _move_into_place(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _move_into_place(partial: Path, folder: Path) -> None:
@@ -149,7 +150,7 @@ def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> No
             "give more than one document, or a file longer than 32,768 characters"
         )
     splits = {split: writer.close() for split, writer in writers.items()}
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
     digest = tokenizer_digest(tokenizer)
     fingerprint = hashlib.sha256(digest.encode())
     for split in SPLITS:

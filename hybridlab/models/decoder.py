@@ -90,6 +90,12 @@ class Decoder(nn.Module):
                     f"{source or 'model'}: weights of another architecture: {name} is {given or 'missing'} there, but "
                     f"{expected or 'missing'} in this model; give the shape and plan settings of their training"
                 )
+        for name in shapes:
+            if not tensors[name].is_floating_point():
+                raise UserError(
+                    f"{source or 'model'}: {name} holds {str(tensors[name].dtype).removeprefix('torch.')} numbers; "
+                    "the parameters of a model are floating-point numbers"
+                )
         model.load_state_dict({name: tensors[name] for name in shapes}, assign=True)
         return model
 

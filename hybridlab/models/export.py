@@ -1,51 +1,80 @@
-"""Models as folders: model.safetensors, config.json and tokenizer.json. No pickle files are read.
+"""Models as folders: model.safetensors, config.json, tokenizer.json and digests.json. No pickle files are read.
 
-model = hybridlab.load_checkpoint("runs/first")
+    model = hybridlab.load_checkpoint("runs/first")
+
+A folder appears when it is complete. Its weights are read only if every file has the digest that it was written with;
+folders of older versions have no digests.json, and their files are read as they are.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, write_json
+from hybridlab.files import DIGESTS, damage, new_folder, read_object, write_json, write_text
 from hybridlab.models.decoder import Decoder, Factors
 from hybridlab.plan.structure import Structure
 
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+"""The files that every final model of a run has."""
 FORMAT = 2
 """Format of config.json. 2: the structure is one object; 1: shape, plan and map are separate keys."""
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file and flush it to disk."""
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    """Write a safetensors file and flush it to disk. OSError if that fails."""
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from None
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
-def save_model(folder: Path, model: Decoder, lineage: dict[str, Any]) -> None:
-    """Write a model folder. config.json is written last, so that an incomplete folder has none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").unlink(missing_ok=True)
-    save_tensors(dict(model.named_parameters()), folder / "model.safetensors")
-    write_json(
-        folder / "config.json",
-        {
-            "model_type": "hybridlab",
-            "format": FORMAT,
-            "structure": model.structure.to_json(),
-            "factors": [{"place": list(place), "values": f.tolist()} for place, f in model.factors.items()],
-            "lineage": lineage,
-        },
-    )
+def size_of(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of these tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def save_model(folder: Path, model: Decoder, lineage: dict[str, Any], tokenizer: str | None = None) -> None:
+    """Write a model folder, in place of an older one. tokenizer: the content of tokenizer.json."""
+    tensors = dict(model.named_parameters())
+    config = {
+        "model_type": "hybridlab",
+        "format": FORMAT,
+        "structure": model.structure.to_json(),
+        "factors": [{"place": list(place), "values": f.tolist()} for place, f in model.factors.items()],
+        "lineage": lineage,
+    }
+    with new_folder(folder, size_of(tensors)) as partial:
+        save_tensors(tensors, partial / "model.safetensors")
+        write_json(partial / "config.json", config)
+        if tokenizer is not None:
+            write_text(partial / "tokenizer.json", tokenizer)
+
+
+def model_damage(folder: Path) -> str | None:
+    """What is wrong with the final model of a run, in words; None if it is whole.
+
+    A folder without digests.json is of an older version; then only its files must be there.
+    """
+    if (folder / DIGESTS).is_file():
+        return damage(folder)
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    return f"{missing[0]} is missing" if missing else None
 
 
 @dataclass(frozen=True)
@@ -66,7 +95,7 @@ def read_model_config(folder: Path) -> SavedModel:
     try:
         structure = Structure.from_json(config if config["format"] == 1 else config["structure"])
         factors = {tuple(f["place"]): torch.tensor(f["values"]) for f in config.get("factors", [])}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError):
         raise UserError(f"{path}: the structure of this model cannot be read; restore the file") from None
     return SavedModel(structure, factors, config.get("lineage", {}))
 
@@ -85,9 +114,15 @@ def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a model folder, by name."""
+    """The tensors of a model folder, by name. UserError if any of its files is damaged."""
+    problem = damage(folder) if (folder / DIGESTS).is_file() else None
+    if problem:
+        raise UserError(
+            f"{folder}: {problem}; restore the file, or give the command that trained this run again, which makes the "
+            "final model again if the last checkpoint is still there"
+        )
     path = folder / "model.safetensors"
     try:
         return load_file(path)
-    except Exception as error:  # safetensors raises its own type, which it does not export
+    except (OSError, SafetensorError) as error:
         raise UserError(f"{path}: the weights cannot be read ({error}); restore the file") from None

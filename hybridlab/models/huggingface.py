@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from hybridlab.config.loading import Layer, check
@@ -21,6 +20,7 @@ from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Decoder
+from hybridlab.models.hf_files import Stored, read_tensors
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import Full
 from hybridlab.plan.plan import Plan
@@ -36,8 +36,9 @@ class Layout:
 
     shape: from its config to the fields of `Shape`. supported: settings of its config → the values that hybridlab can
     run, the default first. outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks.
-    block: modules of a block, its name → ours. split: takes a fused tensor apart. ignored: endings of names of tensors
-    that are not parameters.
+    block: modules of a block, its name → ours. depth: its name of the number of layers. fused: the module of a block
+    that holds q, k and v together, if it has one. split: takes a fused tensor apart. transposed: matrices of a block
+    are stored with inputs first. ignored: endings of names of tensors that are not parameters.
     """
 
     shape: Callable[[Config], dict[str, Any]]
@@ -45,12 +46,19 @@ class Layout:
     outer: Mapping[str, str]
     block_prefix: str
     block: Mapping[str, str]
-    split: Callable[[str, Tensor, Shape], Weights] | None = None
+    depth: str = "num_hidden_layers"
+    fused: str | None = None
+    split: Callable[[Tensor, Shape], list[Tensor]] | None = None
+    transposed: bool = False
     ignored: tuple[str, ...] = ()
 
 
 def _rope(config: Config) -> Mapping[str, Any]:
-    return config.get("rope_parameters") or config.get("rope_scaling") or {}
+    """The settings of rotary positions. TypeError if they are no mapping."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise TypeError
+    return rope
 
 
 def _llama_shape(config: Config) -> dict[str, Any]:
@@ -100,23 +108,15 @@ def _gpt2_shape(config: Config) -> dict[str, Any]:
     }
 
 
-def _split_neox(name: str, tensor: Tensor, shape: Shape) -> Weights:
+def _split_neox(tensor: Tensor, shape: Shape) -> list[Tensor]:
     """query_key_value holds q, k and v head by head."""
-    if not name.startswith("attention.query_key_value."):
-        return {name: tensor}
     parts = tensor.view(shape.heads, 3, shape.head_width, *tensor.shape[1:])
-    kind = name.rsplit(".", 1)[1]
-    return {f"attention.{letter}.{kind}": parts[:, i].reshape(-1, *tensor.shape[1:]) for i, letter in enumerate("qkv")}
+    return [parts[:, i].reshape(-1, *tensor.shape[1:]) for i in range(3)]
 
 
-def _split_gpt2(name: str, tensor: Tensor, shape: Shape) -> Weights:
-    """Matrices are stored transposed (inputs first), and c_attn holds q, k and v side by side."""
-    if tensor.dim() == 2:
-        tensor = tensor.t()
-    if not name.startswith("attention.c_attn."):
-        return {name: tensor}
-    kind = name.rsplit(".", 1)[1]
-    return {f"attention.{letter}.{kind}": part for letter, part in zip("qkv", tensor.chunk(3), strict=True)}
+def _split_gpt2(tensor: Tensor, shape: Shape) -> list[Tensor]:
+    """c_attn holds q, k and v side by side."""
+    return list(tensor.chunk(3))
 
 
 _LLAMA = Layout(
@@ -157,11 +157,11 @@ _NEOX = Layout(
     block={
         "input_layernorm": "attention_norm",
         "post_attention_layernorm": "mlp_norm",
-        "attention.query_key_value": "attention.query_key_value",
         "attention.dense": "attention.o",
         "mlp.dense_h_to_4h": "mlp.up",
         "mlp.dense_4h_to_h": "mlp.down",
     },
+    fused="attention.query_key_value",
     split=_split_neox,
     ignored=("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
 )
@@ -182,12 +182,14 @@ _GPT2 = Layout(
     block={
         "ln_1": "attention_norm",
         "ln_2": "mlp_norm",
-        "attn.c_attn": "attention.c_attn",
         "attn.c_proj": "attention.o",
         "mlp.c_fc": "mlp.up",
         "mlp.c_proj": "mlp.down",
     },
+    depth="n_layer",
+    fused="attn.c_attn",
     split=_split_gpt2,
+    transposed=True,
     ignored=(".attn.bias", ".attn.masked_bias"),
 )
 _LAYOUTS = {
@@ -201,7 +203,7 @@ _LAYOUTS = {
 def _layout(config: Config, origin: str) -> tuple[str, Layout]:
     """Our name of the family, and its layout."""
     kind = config.get("model_type")
-    if kind not in _LAYOUTS:
+    if not isinstance(kind, str) or kind not in _LAYOUTS:
         raise UserError(f"{origin}: model_type {kind!r} is not supported; it must be one of {', '.join(_LAYOUTS)}")
     return _LAYOUTS[kind]
 
@@ -215,65 +217,129 @@ def shape_from_hf(config: Config, origin: str = "config.json") -> Shape:
     for name, values in layout.supported.items():
         if config.get(name, values[0]) not in values:
             raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
-    rope_type = _rope(config).get("rope_type", _rope(config).get("type", "default"))
-    if rope_type != "default":
-        raise UserError(f"{origin}: rotary positions of type {rope_type!r} are not supported; they must be 'default'")
     try:
+        rope_type = _rope(config).get("rope_type", _rope(config).get("type", "default"))
         fields = {"family": family, "vocab": config["vocab_size"], **layout.shape(config)}
     except KeyError as missing:
         raise UserError(f"{origin}: {missing} is missing") from None
-    except (TypeError, ValueError, ZeroDivisionError):
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         raise UserError(f"{origin}: a number that describes the shape is zero or of the wrong type") from None
+    if rope_type != "default":
+        raise UserError(f"{origin}: rotary positions of type {rope_type!r} are not supported; they must be 'default'")
     return check(Shape, Layer(fields, {(): origin}))
 
 
-def weights_from_hf(config: Config, shape: Shape, weights: Mapping[str, Tensor], origin: str) -> Weights:
-    """The tensors of transformers under our names, with fused tensors split. origin: their folder, for messages."""
-    _, layout = _layout(config, origin)
-    renamed: Weights = {}
-    # Models saved without an output head lack this prefix.
-    base = layout.block_prefix.split(".")[0] + "."
-    for full_name, tensor in weights.items():
-        name = full_name if full_name.startswith((base, *layout.outer)) else base + full_name
-        if name.endswith(layout.ignored) and layout.ignored:
-            continue
-        stem, kind = name.rsplit(".", 1)
-        if stem in layout.outer:
-            renamed[f"{layout.outer[stem]}.{kind}"] = tensor
-            continue
-        layer, _, inner = stem.removeprefix(layout.block_prefix).partition(".")
-        if not stem.startswith(layout.block_prefix) or inner not in layout.block:
-            raise UserError(f"{origin}: config.json and weights do not fit: the model has no tensor {full_name}")
-        ours = f"{layout.block[inner]}.{kind}"
-        parts = layout.split(ours, tensor, shape) if layout.split else {ours: tensor}
-        renamed |= {f"blocks.{layer}.{part}": value for part, value in parts.items()}
-    if shape.tied_embeddings:
-        renamed.pop("head.weight", None)
-    return renamed
-
-
 def load_hf(path: str | Path) -> Decoder:
-    """The model of a folder with config.json and model.safetensors (or its shards), in fp32 on the CPU."""
+    """The model of a folder with config.json and model.safetensors (or its shards), in fp32 on the CPU.
+
+    UserError if config.json and the tensors do not fit together, with the tensor, its file and both shapes.
+    """
     folder = Path(path)
     try:
         config = read_object(folder / "config.json", "configuration", ("model_type",))
     except FileNotFoundError:
         raise UserError(f"{folder}: no config.json; give a folder in the Hugging Face layout") from None
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{folder}: no *.safetensors file; save the weights as safetensors")
+    stored = read_tensors(folder)
     shape = shape_from_hf(config, str(folder / "config.json"))
-    weights: Weights = {}
-    for file in files:
-        try:
-            weights |= load_file(file)
-        except Exception as error:  # safetensors raises its own type, which it does not export
-            raise UserError(f"{file}: the file is damaged ({error}); fetch it again") from None
-    plan = Plan.plain(shape.layers, shape.traits.parallel)
-    structure = Structure(shape, plan, AttentionMap.uniform(shape.layers, shape.kv_heads, Full()))
-    # Copied, because the parts of a fused tensor are views of it.
-    tensors = {
-        name: tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        for name, tensor in weights_from_hf(config, shape, weights, str(folder)).items()
-    }
-    return Decoder.from_tensors(structure, tensors, source=str(folder))
+    _, layout = _layout(config, str(folder / "config.json"))
+    named = _in_full(stored, layout)
+    _check_depth(named, layout, shape, folder)
+    structure = Structure(
+        shape,
+        Plan.plain(shape.layers, shape.traits.parallel),
+        AttentionMap.uniform(shape.layers, shape.kv_heads, Full()),
+    )
+    with torch.device("meta"):
+        expected = _expected(Decoder(structure), layout, named)
+    _check_shapes(named, expected, layout, shape, folder)
+    return Decoder.from_tensors(structure, _tensors(named, layout, shape), source=str(folder))
+
+
+def _in_full(stored: Mapping[str, Stored], layout: Layout) -> dict[str, Stored]:
+    """The parameters by their full names: models saved without an output head lack the first part."""
+    base = layout.block_prefix.split(".")[0] + "."
+    names = {name: name if name.startswith((base, *layout.outer)) else base + name for name in stored}
+    return {names[name]: it for name, it in stored.items() if not names[name].endswith(layout.ignored)}
+
+
+def _place(name: str, layout: Layout) -> tuple[int, str] | None:
+    """Layer and name inside the block of a tensor; None if it is not one of a block."""
+    if not name.startswith(layout.block_prefix):
+        return None
+    layer, _, inner = name.removeprefix(layout.block_prefix).partition(".")
+    return (int(layer), inner) if layer.isdecimal() and str(int(layer)) == layer else None
+
+
+def _check_depth(named: Mapping[str, Stored], layout: Layout, shape: Shape, folder: Path) -> None:
+    """UserError if the tensors are of more or fewer layers. Checked before a model is made, as that takes memory."""
+    places = (_place(name, layout) for name in named)
+    depth = 1 + max((place[0] for place in places if place is not None), default=-1)
+    if depth != shape.layers:
+        raise UserError(
+            f"{folder}/config.json: {layout.depth} is {shape.layers}, but the tensors are of {depth} layers; "
+            "fetch the folder again"
+        )
+
+
+def _expected(model: Decoder, layout: Layout, named: Mapping[str, Stored]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that a model needs, by their names in the folder."""
+    block = {ours: theirs for theirs, ours in layout.block.items()}
+    # Of two names of a module, that of the folder.
+    outer = {ours: theirs for theirs, ours in layout.outer.items()}
+    outer |= {layout.outer[stem]: stem for name in named if (stem := name.rpartition(".")[0]) in layout.outer}
+    expected = {}
+    for name, parameter in model.named_parameters():
+        stem, _, kind = name.rpartition(".")
+        size = tuple(parameter.shape)
+        if not stem.startswith("blocks."):
+            expected[f"{outer[stem]}.{kind}"] = size
+            continue
+        layer, inner = stem.removeprefix("blocks.").split(".", 1)
+        if layout.fused and inner not in block:
+            size = (3 * size[0], *size[1:])
+        theirs = block.get(inner, layout.fused)
+        expected[f"{layout.block_prefix}{layer}.{theirs}.{kind}"] = size[::-1] if layout.transposed else size
+    return expected
+
+
+def _check_shapes(
+    named: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], layout: Layout, shape: Shape, folder: Path
+) -> None:
+    """UserError for the first tensor that is missing, unknown, or of another shape."""
+    for name, size in expected.items():
+        if name not in named:
+            raise UserError(f"{folder}: no file has the tensor {name}, which config.json asks for; fetch it again")
+        found = tuple(named[name].tensor.shape)
+        if found != size:
+            raise UserError(
+                f"{named[name].file}: {name} has shape {found}, but {size} by config.json; "
+                "fetch both again, as they are of different models"
+            )
+    for name in sorted(named.keys() - expected.keys()):
+        if not (shape.tied_embeddings and layout.outer.get(name.rpartition(".")[0]) == "head"):
+            raise UserError(
+                f"{named[name].file}: config.json and weights do not fit: a model of this config.json has no tensor "
+                f"{name}; fetch both again"
+            )
+
+
+def _tensors(named: Mapping[str, Stored], layout: Layout, shape: Shape) -> Weights:
+    """The tensors under our names, as fp32 copies, with fused tensors split."""
+    result: Weights = {}
+    for name, stored in named.items():
+        stem, _, kind = name.rpartition(".")
+        place = _place(stem, layout)
+        if place is None:
+            if not (shape.tied_embeddings and layout.outer[stem] == "head"):
+                result[f"{layout.outer[stem]}.{kind}"] = stored.as_fp32(name)
+            continue
+        layer, inner = place
+        tensor = stored.as_fp32(name)
+        if layout.transposed and tensor.dim() == 2:
+            tensor = tensor.t()
+        if inner != layout.fused or layout.split is None:
+            result[f"blocks.{layer}.{layout.block[inner]}.{kind}"] = tensor.contiguous()
+            continue
+        for letter, part in zip("qkv", layout.split(tensor, shape), strict=True):
+            result[f"blocks.{layer}.attention.{letter}.{kind}"] = part.clone(memory_format=torch.contiguous_format)
+    return result

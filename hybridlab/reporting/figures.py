@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hybridlab.files import write_json, write_text
+from hybridlab.files import write_json, write_text, writing
 from hybridlab.papers.experiment import Experiment, Panel, Plot
 from hybridlab.papers.records import benchmark_record, records_of
 from hybridlab.registry import FIGURE_KINDS
@@ -73,7 +73,8 @@ def write_figure(
             # Without a date in the file, the same records give the same bytes. Each file has its own drawing, because
             # saving one changes its layout.
             metadata: dict[str, Any] = {"CreationDate": None} if ending == "pdf" else {"Software": None}
-            draw(data, plot).savefig(path, dpi=200, metadata=metadata)
+            with writing(path):
+                draw(data, plot).savefig(path, dpi=200, metadata=metadata)
     return data, folder
 
 

@@ -6,6 +6,8 @@ anything is trained. The masks and layers themselves are in the record's structu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hybridlab.config.edits import TopEntropy
 from hybridlab.config.maps import ExplicitMap, LearnedMap
 from hybridlab.config.resolve import symbolic_layers
@@ -17,15 +19,19 @@ from hybridlab.runs.record import read_record
 from hybridlab.training.folders import RunFolder, Runs
 
 
-def with_inputs(config: RunConfig, runs: Runs) -> RunConfig:
-    """The configuration with the names of other runs replaced by their masks and layers."""
-    return _with_masks(_with_layers(config, runs), runs)
+def with_inputs(config: RunConfig, runs: Runs, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with the names of other runs replaced by their masks and layers. say: gets the warnings that
+    are written in the masks."""
+    return _with_masks(_with_layers(config, runs), runs, say)
 
 
-def _with_masks(config: RunConfig, runs: Runs) -> RunConfig:
+def _with_masks(config: RunConfig, runs: Runs, say: Callable[[str], None]) -> RunConfig:
     if not isinstance(config.map, LearnedMap):
         return config
-    learned = read_masks(runs.finished(config.map.run).path / "masks.json")
+    path = runs.finished(config.map.run).path / "masks.json"
+    learned = read_masks(path)
+    for warning in learned["warnings"]:
+        say(f"{path}: warning: {warning}")
     explicit = ExplicitMap(kind="explicit", masks=learned["masks"], window=learned["window"])
     return config.model_copy(update={"map": explicit})
 

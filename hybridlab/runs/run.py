@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,10 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import corpus_for
-from hybridlab.errors import RunFailed, UserError
+from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.decoder import Decoder, draw_weights
-from hybridlab.models.export import save_model
+from hybridlab.models.export import model_damage, save_model
 from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
@@ -53,39 +54,91 @@ def execute(
             runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
             finished_record(folder)
-            _relabel(folder, label)
-            lost = config.runtime.keep_optimizer and checkpoints.newest_step(folder.checkpoints) is None
-            note = "; the state of its optimizer was not kept" if lost else ""
-            say(f"{title}: finished before, nothing to do{note} ({folder.path})")
-            return finished_record(folder)
+            problem = model_damage(folder.final)
+            if problem is None:
+                return _finished_before(config, folder, title, say, label)
+            _require_last_checkpoint(folder, config, problem)
+            say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
+        stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
         run = _start(config, folder, _with_known_places(runs, folder), say)
         _relabel(folder, label)
+        folder.remove_leftovers()
         done = checkpoints.newest_step(folder.checkpoints) or 0
         if done:
             say(f"{title}: resuming after step {done}")
+        elif stopped:
+            say(f"{title}: starts again from step 0 (it {stopped} before its first checkpoint)")
         try:
             with Progress(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
                 hooks = run.train(progress)
-            started = time.monotonic()
-            results = measure(run.model, config, run.corpus, run.precision)
+            record = _measured(run, hooks)
+            _save(run, record)
+        except NoRoom as full:
+            saved = checkpoints.newest_step(folder.checkpoints) or 0
+            raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
         except RunFailed as failure:
             failed = Record(**_facts(run), status="failed", reason=str(failure))
             write_record(failed, folder.path / "record.json")
             raise
-        seconds = round(time.monotonic() - started, 1)
-        record = Record(**_facts(run), status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
-        lineage = {"hash": record.hash, "parents": record.parents, "arch": config.arch, "size": config.size}
-        save_model(folder.final, run.model, lineage | {"tokenizer": run.corpus.meta["tokenizer"]})
-        run.corpus.tokenizer.save(str(folder.final / "tokenizer.json"))
-        write_record(record, folder.path / "record.json")
+        except KeyboardInterrupt:
+            newest = checkpoints.newest_step(folder.checkpoints)
+            text = f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
+            raise Interrupted(text, signal.SIGINT) from None
         # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
         checkpoints.keep_newest(folder.checkpoints, 1 if config.runtime.keep_optimizer else 0)
+        _say_warnings(record, title, say)
         return record
+
+
+def _finished_before(
+    config: RunConfig, folder: RunFolder, title: str, say: Callable[[str], None], label: Label | None
+) -> Record:
+    """The record of a run that has nothing left to do."""
+    _relabel(folder, label)
+    lost = config.runtime.keep_optimizer and checkpoints.newest_step(folder.checkpoints) is None
+    note = "; the state of its optimizer was not kept" if lost else ""
+    say(f"{title}: finished before, nothing to do{note} ({folder.path})")
+    record = finished_record(folder)
+    _say_warnings(record, title, say)
+    return record
 
 
 def _relabel(folder: RunFolder, label: Label | None) -> None:
     if label is not None and label != Label():
         folder.relabel(label.applied(folder.started()))
+
+
+def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
+    """The record of a run that has done its last step. hooks: their results."""
+    started = time.monotonic()
+    results = measure(run.model, run.config, run.corpus, run.precision)
+    seconds = round(time.monotonic() - started, 1)
+    return Record(**_facts(run), status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
+
+
+def _save(run: Run, record: Record) -> None:
+    """Write the final model and then the record, which marks the run as finished."""
+    lineage = {"hash": record.hash, "parents": record.parents, "arch": run.config.arch, "size": run.config.size}
+    lineage |= {"tokenizer": run.corpus.meta["tokenizer"]}
+    save_model(run.folder.final, run.model, lineage, run.corpus.tokenizer.to_str(pretty=True))
+    write_record(record, run.folder.path / "record.json")
+
+
+def _say_warnings(record: Record, title: str, say: Callable[[str], None]) -> None:
+    """Repeat what the run's hooks warn of."""
+    for results in record.hooks.values():
+        for warning in results.get("warnings", []):
+            say(f"{title}: warning: {warning}")
+
+
+def _require_last_checkpoint(folder: RunFolder, config: RunConfig, problem: str) -> None:
+    """UserError if the final model of a finished run cannot be made again. problem: what is wrong with it."""
+    if checkpoints.newest_step(folder.checkpoints) != config.training.steps:
+        raise UserError(
+            f"{folder.final}: {problem}, and the checkpoint of the last step, from which it could be made again, is "
+            f"not there (runtime.keep_optimizer would have kept it); restore the file, or remove {folder.path} and "
+            "train again"
+        )
 
 
 def finished_record(folder: RunFolder) -> Record:
@@ -109,7 +162,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
     torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     parent = ancestors[config.init.run] if config.init is not None else None
-    structure = structure_of(with_inputs(config, runs))
+    structure = structure_of(with_inputs(config, runs, say))
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, parent)

@@ -29,6 +29,8 @@ from hybridlab.training.optimizer import Group
 
 UNDECIDED = 0.1
 """A unit counts as undecided if its P(z > 0) is farther than this from both 0 and 1 at the end."""
+TOLERANCE = 0.1
+"""Learning has settled when every expected sparsity stays this close to its target, as a share of the target."""
 _DRAW = 4
 """First word of this controller's seed sequence; data/batches.py uses 1 to 3."""
 
@@ -74,6 +76,7 @@ class MaskLearning(LearnedAllocation):
         return (self.lambda_ * gap + self.phi * gap.square()).sum()
 
     def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+        super().after_step(run, step)
         with torch.no_grad():
             expected = float(self.expected_sparsity().mean())
             self.highest = max(self.highest, expected)
@@ -85,9 +88,10 @@ class MaskLearning(LearnedAllocation):
             }
 
     def state(self) -> dict[str, Any]:
-        return {"highest": self.highest}
+        return {"highest": self.highest, **super().state()}
 
     def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+        super().load_state(state, run)
         self.highest = state["highest"]
 
     def finish(self, run: TrainingRun) -> dict[str, Any]:
@@ -95,17 +99,28 @@ class MaskLearning(LearnedAllocation):
         threshold = self.threshold_masks()
         by_threshold = AttentionMap.from_masks(threshold, self.window).sparsity()
         expected = self.expected_sparsity().detach()
-        likely = self.distribution.prob_positive(self.scores.detach())
         results = {
             "expected_sparsity": float(expected.mean()),
-            "expected_gap": float((expected - self.target).abs().max()),
-            "undecided_share": float(((likely > UNDECIDED) & (likely < 1 - UNDECIDED)).float().mean()),
+            "expected_gap": self._gap(),
+            "undecided_share": self._undecided_share(),
             "highest_expected_sparsity": self.highest,
             "binarize": self.config.binarize,
             "threshold_sparsity": by_threshold,
             "threshold_gap": by_threshold - self.target,
         }
         return self.fix(run, self.ranked_masks() if self.config.binarize == "topk" else threshold, results)
+
+    def holds(self) -> bool:
+        return self._gap() <= TOLERANCE * (self.target or 1)
+
+    def unsettled(self) -> str:
+        expected, rows = self.expected_sparsity().detach(), "" if self.num_rows == 1 else " of every layer"
+        worst = float(expected[(expected - self.target).abs().argmax()])
+        return (
+            f"the expected sparsity ended at {worst:.3f} for a target of {self.target:.3f}, with "
+            f"{self._undecided_share():.0%} of the units undecided; settled means within {TOLERANCE:.0%} of the "
+            f"target{rows}"
+        )
 
     # ---- the method ----
 
@@ -117,6 +132,15 @@ class MaskLearning(LearnedAllocation):
     def threshold_masks(self) -> list[list[int]]:
         """z = 1[α > 0] (Eq. 11) as masks; the target may be missed."""
         return self.to_heads(self.scores.detach() > 0)
+
+    def _gap(self) -> float:
+        """The largest distance of an expected sparsity from its target."""
+        return float((self.expected_sparsity().detach() - self.target).abs().max())
+
+    def _undecided_share(self) -> float:
+        """The share of units that are undecided."""
+        likely = self.distribution.prob_positive(self.scores.detach())
+        return float(((likely > UNDECIDED) & (likely < 1 - UNDECIDED)).float().mean())
 
     def _target_at(self, step: int) -> float:
         """The target sparsity in step `step`, which rises linearly at first."""

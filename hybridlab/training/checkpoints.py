@@ -6,9 +6,12 @@ with the SHA-256 of the others. No pickle files are read.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,35 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from hybridlab.errors import UserError
-from hybridlab.files import sync_folder, write_json
-from hybridlab.models.export import save_tensors
+from hybridlab.files import DIGESTS, damage, new_folder, write_json
+from hybridlab.models.export import save_tensors, size_of
 
 _PREFIX = "step-"
-_DIGESTS = "digests.json"
+
+_FIRST_AFTER = 30.0
+"""Seconds until the first checkpoint by time."""
+_SHARE = 0.02
+"""The share of the time that checkpoints by time may take; the first one is not counted."""
+
+
+class Pace:
+    """When a checkpoint is due by time. seconds: see `Runtime.checkpoint_seconds`; None: never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = math.inf if seconds is None else seconds
+        self.wait = math.inf if seconds is None else min(seconds, _FIRST_AFTER)
+        self.since = time.monotonic()
+
+    def due(self) -> bool:
+        return time.monotonic() - self.since >= self.wait
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """A context for writing a checkpoint, whatever the reason: the time to the next one counts from its end."""
+        started = time.monotonic()
+        yield
+        self.since = time.monotonic()
+        self.wait = max(self.seconds, (self.since - started) / _SHARE)
 
 
 @dataclass(frozen=True)
@@ -34,22 +61,15 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) -> None:
-    """Write the checkpoint of `step` into `folder` and delete all but the newest `keep`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the checkpoint of `step` into `folder` and delete all but the newest `keep`. NoRoom if the disk is full;
+    then the older checkpoints are all still there."""
     target = folder / f"{_PREFIX}{step:08d}"
-    if (target / _DIGESTS).is_file():
+    if (target / DIGESTS).is_file():
         return
-    shutil.rmtree(target, ignore_errors=True)
-    partial = folder / f".{target.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    save_tensors(checkpoint.model, partial / "model.safetensors")
-    save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
-    write_json(partial / "state.json", checkpoint.state)
-    write_json(partial / _DIGESTS, {p.name: _digest(p) for p in sorted(partial.iterdir())})
-    sync_folder(partial)
-    partial.rename(target)
-    sync_folder(folder)
+    with new_folder(target, size_of(checkpoint.model) + size_of(checkpoint.optimizer)) as partial:
+        save_tensors(checkpoint.model, partial / "model.safetensors")
+        save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
+        write_json(partial / "state.json", checkpoint.state)
     for old in _complete(folder)[:-keep]:
         shutil.rmtree(old)
 
@@ -79,15 +99,11 @@ def load_newest(folder: Path) -> Checkpoint | None:
     if not folders:
         return None
     newest = folders[-1]
-    try:
-        digests = json.loads((newest / _DIGESTS).read_text())
-        damaged = next((n for n, d in digests.items() if not (newest / n).is_file() or _digest(newest / n) != d), None)
-    except (OSError, ValueError):
-        damaged = _DIGESTS
-    if damaged:
+    problem = damage(newest)
+    if problem:
         others = [path for path in _complete(folder) if path != newest]
         offer = f"go on from {others[-1].name}" if others else "start again"
-        raise UserError(f"{newest}: {damaged} is damaged (its digest differs); remove this checkpoint to {offer}")
+        raise UserError(f"{newest}: {problem}; remove this checkpoint to {offer}")
     return Checkpoint(
         load_file(newest / "model.safetensors"),
         load_file(newest / "optimizer.safetensors"),
@@ -97,9 +113,4 @@ def load_newest(folder: Path) -> Checkpoint | None:
 
 def _complete(folder: Path) -> list[Path]:
     """The folders of complete checkpoints, oldest first."""
-    return sorted(p for p in folder.glob(f"{_PREFIX}*") if (p / _DIGESTS).is_file())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sorted(p for p in folder.glob(f"{_PREFIX}*") if (p / DIGESTS).is_file())

@@ -151,6 +151,7 @@ class Run:
         """
         self.resume()
         settings, every = self.config.training, self.config.runtime.checkpoint_every
+        pace = checkpoints.Pace(self.config.runtime.checkpoint_seconds)
         started = time.monotonic()
         with StopRequest() as stop:
             while self.step < settings.steps:
@@ -160,11 +161,12 @@ class Run:
                 last = self.step == settings.steps
                 if last or self.step % self.config.runtime.log_every == 0:
                     self._log(numbers, progress)
-                if last or stop.requested or self.step % every == 0:
+                if last or stop.requested or self.step % every == 0 or pace.due():
                     self._require_finite(numbers)
-                    self.save()
+                    with pace.saving():
+                        self.save()
                 if stop.requested:
-                    raise Interrupted(f"{self.folder.path}: stopped after step {self.step}")
+                    raise Interrupted(f"{self.folder.path}: stopped after step {self.step}", stop.requested)
         return {hook.name: hook.finish(self) for hook in self.hooks}
 
     def take_step(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -120,6 +121,14 @@ class RunFolder:
         except OSError:
             return False
         return False
+
+    def remove_leftovers(self) -> None:
+        """Remove parts of files and folders that a kill left behind. Only for the process that holds the lock."""
+        for path in (*self.path.glob(".*.partial"), *self.checkpoints.glob(".*.partial")):
+            shutil.rmtree(path)
+        for name in ("run.json", "record.json", "masks.json", "metrics.jsonl"):
+            for path in self.path.glob(f".{name}.*"):
+                path.unlink()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

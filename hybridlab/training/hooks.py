@@ -86,5 +86,9 @@ class Hook:
         """Restore what `state` returned; the run's model already has the structure of that step."""
 
     def finish(self, run: TrainingRun) -> dict[str, Any]:
-        """Called after the last step, for final changes of structure. Returns results for the record."""
+        """Called after the last step, for final changes of structure. Returns results for the record.
+
+        Sentences in a list `warnings` among the results are also said on the terminal, now and at every repeat of the
+        command.
+        """
         return {}

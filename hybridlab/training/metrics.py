@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hybridlab.files import write_text
+from hybridlab.files import write_text, writing
 
 
 class MetricsLog:
@@ -18,8 +18,9 @@ class MetricsLog:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line; ValueError for a number that is not finite."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        text = json.dumps(line, allow_nan=False) + "\n"
+        with writing(self.path, len(text)), self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
 
     def flush(self) -> None:
         """Flush to disk, so that the log contains every step of the next checkpoint."""

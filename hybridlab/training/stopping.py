@@ -11,10 +11,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """A context in which the first signal only sets `requested`; a second one has its usual effect."""
+    """A context in which the first signal only sets `requested`, to its number; a second one has its usual effect."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested: int | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -29,7 +29,7 @@ class StopRequest:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.requested = number
         self._restore()
 
     def _restore(self) -> None:

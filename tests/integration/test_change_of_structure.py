@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hybridlab.accounting.flops import ledger
-from hybridlab.errors import UserError
+from hybridlab.errors import Interrupted, UserError
 from hybridlab.models.export import read_model_config
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.from_config import structure_of
@@ -179,7 +179,7 @@ def test_checkpoints_of_another_version_are_refused(small, tmp_path, runs_dir, m
     config = small(runtime={"checkpoint_every": 2})
     monkeypatch.setattr(engine, "STATE_FORMAT", 1)
     monkeypatch.setattr(Run, "save", _save_once(Run.save))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         train(config, tmp_path / "a", runs_dir)
     monkeypatch.undo()
     with pytest.raises(UserError, match="another version of hybridlab"):

@@ -101,6 +101,34 @@ def test_both_stages_of_consa(workdir):
     assert "mixed" not in json.dumps(stage2["kernels"])
 
 
+@pytest.mark.parametrize("arch", ["consa", "l1-gates"])
+def test_masks_that_have_not_settled_warn_where_they_are_made_and_used(workdir, arch):
+    run, settings = f"unsettled-{arch}", words("--set training.schedule.warmup_steps=1 --json")
+    learn = words(f"learn-masks --arch {arch} --from base --granularity layer --steps 5 --window 4 --run-dir {run}")
+    learned = hybridlab(*learn, *settings, cwd=workdir)
+    (results,) = json_of(learned)["hooks"].values()
+    (warning,) = results["warnings"]
+    assert results["settled"] is False and warning.startswith("the masks have not settled: ")
+    assert "in each of the last 10 steps, and there were 5 in all; learn them with more steps" in warning
+    assert f"learn-masks: warning: {warning}" in learned.stderr.splitlines()
+    masks = json.loads((workdir / run / "masks.json").read_text())
+    assert masks["settled"] is False and masks["warnings"] == [warning]
+    assert f"learn-masks: warning: {warning}" in hybridlab(*learn, *settings, cwd=workdir).stderr.splitlines()
+    use = words(f"pretrain --arch {arch} --masks {run}/masks.json --from {run} --steps 2 --run-dir {run}-2")
+    used = hybridlab(*use, *settings, cwd=workdir)
+    assert used.returncode == 0 and f"{run}/masks.json: warning: {warning}" in used.stderr.splitlines()
+
+
+def test_masks_of_older_versions_are_used_without_a_warning(workdir):
+    masks = {"masks": [[0, 1]] * 4, "window": 4}
+    (workdir / "old-masks.json").write_text(json.dumps(masks))
+    use = words("pretrain --arch consa --masks old-masks.json --from base --steps 2 --run-dir old-masks --json")
+    done = hybridlab(*use, "--set", "training.schedule.warmup_steps=1", cwd=workdir)
+    assert done.returncode == 0 and "warning" not in done.stderr
+    (workdir / "old-masks.json").write_text(json.dumps(masks | {"warnings": 3}))
+    assert "is a list of sentences" in hybridlab(*use, cwd=workdir).stderr
+
+
 def test_eval_on_own_and_on_other_text(workdir):
     own = json_of(hybridlab("eval", "base", "--json", cwd=workdir))
     record = json.loads((workdir / "base" / "record.json").read_text())
@@ -406,15 +434,59 @@ def test_mistakes_on_the_command_line_itself(workdir):
         assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
-def test_control_c_ends_with_exit_code_one(tmp_path):
-    write_text(tmp_path / "words.txt")
-    arguments = ["pretrain", "--data", "text:words.txt", "--set", "data.tokenizer=byte", "--run-dir", "run"]
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on(tmp_path, number, code):
+    write_text(tmp_path / "my words.txt")
+    settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 3000}, "data": {"tokenizer": "byte"}}
+    (tmp_path / "small.yaml").write_text(json.dumps(settings | {"runtime": {"log_every": 1}}))
+    arguments = ["pretrain", "--data", "text:my words.txt", "--config", "small.yaml", "--run-dir", "run"]
     process = subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "run" / "metrics.jsonl").exists() and process.poll() is None:
         time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and "interrupted" in err and "Traceback" not in err
+    assert process.returncode == code and "Traceback" not in err
+    (said, again) = err.splitlines()[-2:]
+    assert said.startswith("interrupted: run: stopped after step ") and said.endswith("; go on with")
+    assert shlex.split(again) == ["hybridlab", *arguments]
+    step = int(said.split()[5].rstrip(";"))
+    assert (tmp_path / "run" / "checkpoints" / f"step-{step:08d}").is_dir()
+
+
+def test_control_c_in_a_command_without_checkpoints(workdir, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hybridlab.runs.evaluate.measure", stopped)
+    done = hybridlab("eval", "base", cwd=workdir)
+    assert done.returncode == 130 and done.stderr == "interrupted\n" and done.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", ["plan", "list --json"])
+def test_a_reader_that_stops_reading_is_no_error(workdir, arguments):
+    """As in `hybridlab plan | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*COMMAND, *words(arguments)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=workdir, timeout=300)
+    os.close(writer)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_progress_without_a_reader_does_not_end_a_run(workdir):
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = words("pretrain --data text:words.txt --config small.yaml --seed 5 --run-dir unheard --json")
+    command = [*COMMAND, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, cwd=workdir, timeout=300)
+    os.close(writer)
+    assert json_of(done)["status"] == "finished"
+
+
+def test_a_full_disk_behind_standard_output_is_one_sentence(workdir):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "plan", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 1 and done.stderr == "failed: input or output: No space left on device\n"
 
 
 def test_square_brackets_in_a_text_are_printed_literally(tmp_path):

@@ -11,6 +11,8 @@ import torch
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.models.decoder import Decoder
+from hybridlab.runs import run as run_module
+from hybridlab.runs.run import execute
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
@@ -25,6 +27,7 @@ def test_a_run_writes_its_folder_metrics_and_record(small, tmp_path, runs_dir):
     assert names == [".lock", "final", "metrics.jsonl", "record.json", "run.json"]
     assert sorted(p.name for p in (tmp_path / "a" / "final").iterdir()) == [
         "config.json",
+        "digests.json",
         "model.safetensors",
         "tokenizer.json",
     ]
@@ -106,6 +109,52 @@ def test_an_interrupt_saves_after_the_step_and_resumes_exactly(small, tmp_path, 
     record = train(config, tmp_path / "cut", runs_dir)
     assert record.redone_steps == 0
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "consa"])
+def test_checkpoints_by_time_change_no_bit(small, tmp_path, runs_dir, monkeypatch, arch):
+    """A run that is cut and goes on after such a checkpoint equals one with no checkpoint before the last step."""
+    parts = LEARN if arch == "consa" else {}
+    kept = {"checkpoint_every": 1000, "keep_optimizer": True}
+    by_steps = small(arch, **parts, runtime={**kept, "checkpoint_seconds": None})
+    by_time = small(arch, **parts, runtime={"checkpoint_every": 1000})
+    assert run_hash(by_time) == run_hash(by_steps)
+    train(by_steps, tmp_path / "whole", runs_dir)
+    assert [p.name for p in (tmp_path / "whole" / "checkpoints").iterdir()] == ["step-00000012"]
+    monkeypatch.setattr(checkpoints.Pace, "due", lambda self: True)
+    train(by_time, tmp_path / "timed", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "timed")
+    assert assert_resumes_exactly(by_time, tmp_path, runs_dir, monkeypatch, 7).redone_steps == 0
+
+
+def test_a_run_without_a_checkpoint_says_that_it_starts_again(small, tmp_path, runs_dir, monkeypatch):
+    config, folder, said = small(), RunFolder(tmp_path / "a"), []
+    train_until(config, folder.path, runs_dir, monkeypatch, 3)
+    train_until(config, tmp_path / "b", runs_dir, monkeypatch, 6)
+    for path in (folder, RunFolder(tmp_path / "b"), RunFolder(tmp_path / "new")):
+        execute(config, path, Runs(runs_dir), say=said.append, quiet=True)
+    assert said == [
+        "train: starts again from step 0 (it was stopped before its first checkpoint)",
+        "train: resuming after step 4",
+    ]
+
+
+def test_control_c_outside_the_training_steps_can_be_continued_too(small, tmp_path, runs_dir, monkeypatch):
+    """As a second Ctrl-C in a step, or one while the model is measured."""
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    config = small()
+    for place, name, saved in ((Run, "take_step", "no step"), (run_module, "measure", "step 12")):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, stopped)
+            with pytest.raises(Interrupted, match=f"a: stopped at once, with {saved} saved") as ended:
+                train(config, tmp_path / "a", runs_dir)
+        assert ended.value.signal == signal.SIGINT
+    train(config, tmp_path / "whole", runs_dir)
+    train(config, tmp_path / "a", runs_dir)
+    assert_same_run(tmp_path / "whole", tmp_path / "a")
 
 
 def test_a_user_error_creates_no_folder(small, tmp_path, runs_dir):

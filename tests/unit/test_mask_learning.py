@@ -69,11 +69,13 @@ def test_the_lagrangian_overshoots_then_settles(granularity, rho):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        made.after_step(None, step)
         path.append(float(made.expected_sparsity().detach().mean()))
         lambdas.append(float(made.lambda_.detach().min()))
         phis.append(float(made.phi.detach().min()))
     assert max(path) > rho + 0.05, "no overshoot"
     assert (made.expected_sparsity() - rho).abs().max() < 0.01
+    assert made.settled(1000) == {"settled": True}
     assert min(lambdas[:20]) < 0 and all(a <= b + 1e-6 for a, b in zip(phis, phis[1:], strict=False))
     masks = torch.tensor(made.ranked_masks())
     assert float((masks == 0).float().mean()) == rho
@@ -81,6 +83,64 @@ def test_the_lagrangian_overshoots_then_settles(granularity, rho):
         assert ((masks == 0).float().mean(1) == rho).all()
     if granularity == "layer":
         assert (masks == masks[:, :1]).all()
+
+
+def at_sparsity(made, *values):
+    """Set every expected sparsity to the values in turn, one for each step."""
+    shift = HardConcrete().prob_positive(torch.zeros(())).logit()
+    for step, value in enumerate(values):
+        with torch.no_grad():
+            made.scores.fill_(float(torch.tensor(1 - value).logit() - shift))
+        made.after_step(None, step)
+
+
+def test_masks_that_have_not_settled_say_so():
+    made = controller("head-all", 0.5)
+    at_sparsity(made, *[0.002] * 5)
+    found = made.settled(5)
+    assert found["settled"] is False
+    (warning,) = found["warnings"]
+    assert warning == (
+        "the masks have not settled: the expected sparsity ended at 0.002 for a target of 0.500, with 0% of the units "
+        "undecided; settled means within 10% of the target in each of the last 10 steps, and there were 5 in all; "
+        "learn them with more steps"
+    )
+
+
+@pytest.mark.parametrize(
+    "path, steps, settled",
+    [
+        ([0.5] * 10, 10, True),
+        ([0.5] * 9, 9, False),
+        ([0.9] * 90 + [0.5] * 10, 100, True),
+        ([0.9] * 91 + [0.5] * 9, 100, False),
+        ([0.5] * 99 + [0.7], 100, False),
+        ([0.9] * 180 + [0.5] * 20, 200, True),
+        ([0.9] * 189 + [0.5] * 11, 200, False),
+        ([0.46] * 20, 20, True),
+        ([0.44] * 20, 20, False),
+    ],
+)
+def test_settled_means_close_to_the_target_in_the_last_tenth_of_the_steps(path, steps, settled):
+    made = controller("head-all", 0.5)
+    at_sparsity(made, *path)
+    assert made.settled(steps)["settled"] is settled
+    again = controller("head-all", 0.5)
+    again.load_state(made.state(), None)
+    assert again.settled(steps) == made.settled(steps) or not settled
+    again.load_state({"highest": 0.0}, None)
+    assert not again.settled(steps)["settled"], "a checkpoint of an older version"
+
+
+def test_every_layer_of_head_single_must_settle():
+    made = controller("head-single", 0.5)
+    at_sparsity(made, *[0.5] * 19)
+    with torch.no_grad():
+        made.scores[3] = 5.0
+    made.after_step(None, 19)
+    found = made.settled(20)
+    assert not found["settled"] and "ended at 0.001 for a target of 0.500" in found["warnings"][0]
+    assert "of the target of every layer in each" in found["warnings"][0]
 
 
 def test_the_papers_learning_rate_cannot_move_a_mask():
@@ -166,3 +226,24 @@ def test_the_penalty_is_a_twentieth_of_the_mean_gate():
     assert float(made.penalty(0).detach()) == pytest.approx(0.05 * 0.5)
     assert [row[0] for row in made.ranked_masks()] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert sum(v == 0 for row in gates("head-all", 0.25).ranked_masks() for v in row) == 8
+
+
+def test_the_choice_of_gates_settles_when_it_stays_the_same_without_ties():
+    made, order = gates(), torch.arange(8.0)[:, None]
+    for step in range(20):
+        made.after_step(None, step)
+    assert not made.settled(20)["settled"], "all gates are 1: the choice is by chance"
+    for values in (order.flip(0) / 8, order / 8):
+        with torch.no_grad():
+            made.scores.copy_(values)
+        for step in range(10):
+            made.after_step(None, step)
+        assert not made.settled(20)["settled"], "the choice changed in the first of these steps"
+        made.after_step(None, 10)
+        assert made.settled(20) == {"settled": True}
+    again = gates()
+    with torch.no_grad():
+        again.scores.copy_(made.scores)
+    again.load_state(made.state(), None)
+    again.after_step(None, 11)
+    assert again.held == made.held + 1

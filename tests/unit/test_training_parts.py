@@ -87,6 +87,35 @@ def test_damaged_checkpoints_are_refused_and_the_one_before_offered(tmp_path, na
         checkpoints.load_newest(tmp_path)
 
 
+def test_checkpoints_by_time_come_early_and_take_a_small_share(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
+
+    def due_after(pace):
+        start = now[0]
+        while not pace.due():
+            now[0] += 1
+            if now[0] - start > 10_000:
+                return None
+        return now[0] - start
+
+    def save(pace, took):
+        with pace.saving():
+            now[0] += took
+
+    pace = checkpoints.Pace(300.0)
+    assert due_after(pace) == 30, "the first one"
+    save(pace, 1)
+    assert due_after(pace) == 300
+    save(pace, 60)
+    assert due_after(pace) == 3000, "60 seconds are 2 % of 3,000"
+    now[0] += 5
+    save(pace, 0)
+    assert due_after(pace) == 300, "counted from the last checkpoint"
+    assert due_after(checkpoints.Pace(10.0)) == 10
+    assert due_after(checkpoints.Pace(None)) is None
+
+
 def test_metrics_after_a_checkpoint_are_removed_and_counted(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for step in (1, 2, 3):
