@@ -54,6 +54,13 @@ class Registry(Generic[Item]):
         load_installed()
         return list(dict.fromkeys([*self._modules(), *self.items]))
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is an item of this name; installed plug-ins are loaded only if it is not there without them."""
+        self._load_all()
+        if name not in self.items and name not in self._modules():
+            load_installed()
+        return name in self.items or name in self._modules()
+
     def get(self, name: str) -> Item:
         """The item with a name; UserError for an unknown name, with the nearest known one."""
         self._load_all()
@@ -83,3 +90,11 @@ PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes")
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
 FIGURE_KINDS: Registry[Any] = Registry("kind of figure", "hybridlab.reporting.kinds")
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""
+SOURCES: Registry[Any] = Registry("kind of data source", loads="hybridlab.data.sources")
+"""What `--data` takes, by the part before the colon; see data/sources.py."""
+
+
+def source_syntaxes() -> str:
+    """How the sources of all kinds are written, for errors."""
+    written = [SOURCES.get(kind).syntax for kind in SOURCES.names()]
+    return f"{', '.join(written[:-1])} or {written[-1]}"

@@ -38,7 +38,7 @@ from hybridlab.config.shared import (
 from hybridlab.config.types import Window
 from hybridlab.errors import UserError
 from hybridlab.plan.edits import edited_plan
-from hybridlab.registry import nearest
+from hybridlab.registry import SOURCES, nearest, source_syntaxes
 
 NUMERICS_VERSION = 1
 """Increased by hand when the same configuration gives different numbers, so that old runs are not reused."""
@@ -168,11 +168,10 @@ def data_layer(data: str, written: str = "--data") -> Layer:
     written, for errors."""
     if is_preset("data", data):
         return load_preset("data", data)
-    if ":" not in data and data != "embedded":
+    if ":" not in data and data not in SOURCES:
         known = ", ".join(preset_names("data"))
         raise UserError(
-            f"{written} {data}: neither a data preset ({known}) nor a source; "
-            "sources are embedded, text:PATH, jsonl:PATH, hub:NAME and shards:DIR"
+            f"{written} {data}: neither a data preset ({known}) nor a source; a source is {source_syntaxes()}"
         )
     return Layer({"data": {"source": data}}, {("data", "source"): f"{written} {data}", (): f"{written} {data}"})
 

@@ -25,13 +25,11 @@ from hybridlab.config.types import (
     PositiveInt,
     Strict,
 )
-from hybridlab.registry import PROBES, nearest
-
-_WITH_PATHS = ("text", "jsonl", "shards", "file")
+from hybridlab.registry import PROBES, SOURCES, nearest
 
 
 def _known_probe(name: str) -> str:
-    if name not in PROBES.names():
+    if name not in PROBES:
         raise ValueError(f"probe {name!r} is unknown; {nearest(name, PROBES.names())}")
     return name
 
@@ -90,12 +88,19 @@ class Data(Strict):
     task_loss_weight: PositiveFloat = 2.0
     """Loss weight of the answer tokens of synthetic tasks; text tokens have weight 1."""
 
-    @field_validator("source", "tokenizer")
+    @field_validator("source")
+    @classmethod
+    def _stored(cls, value: str) -> str:
+        """With an absolute path, so that a run can be resumed from any folder. Unknown kinds are reported later."""
+        kind, _, argument = value.partition(":")
+        return f"{kind}:{SOURCES.get(kind).stored(argument)}" if argument and kind in SOURCES else value
+
+    @field_validator("tokenizer")
     @classmethod
     def _absolute(cls, value: str) -> str:
-        """Make paths absolute, so that a run can be resumed from any folder."""
+        """With an absolute path, as the source."""
         kind, _, path = value.partition(":")
-        return f"{kind}:{Path(path).expanduser().absolute()}" if kind in _WITH_PATHS and path else value
+        return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
 
 
 class Optimizer(Strict):
