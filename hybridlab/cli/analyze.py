@@ -23,7 +23,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 def analyze(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run: its name, its folder, or the start of its hash.")],
-    probe: Annotated[str, typer.Option("--probe", help=f"One of: {', '.join(PROBES.names())}.")],
+    probe: Annotated[str, typer.Option("--probe", help=f"One of: {', '.join(PROBES.names(installed=False))}.")],
     data: Annotated[
         str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
     ] = None,

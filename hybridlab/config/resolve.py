@@ -22,6 +22,7 @@ from hybridlab.config.loading import (
 )
 from hybridlab.config.maps import LearnedMap
 from hybridlab.config.mistakes import unknown_names
+from hybridlab.config.own_plugins import with_plugins
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import (
@@ -82,7 +83,15 @@ def resolve_with_origins(
     layer = _divided(keep_to_shards(move_window(merged, stack), stack), stack)
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
-    return config, layer
+    return with_plugins(config, layer), layer
+
+
+def resolve_parts(arch: str, size: str, parts: dict[str, Any], origin: str) -> RunConfig:
+    """The checked configuration of an arch and a size with parts that a Python program asks for.
+
+    origin: the function that it calls, for errors.
+    """
+    return resolve(arch, size, layers=[Layer(parts, {(): origin}, asked=True)])
 
 
 def _refuse_names(layers: list[Layer]) -> None:

@@ -6,6 +6,7 @@ model = hybridlab.load_checkpoint("runs/first")
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,9 @@ from torch import Tensor
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.models.decoder import Decoder, Factors
+from hybridlab.plan.kinds import ATTENTION_KINDS
 from hybridlab.plan.structure import Structure
+from hybridlab.plugins import plugin_places, plugins_in_use, require_plugins
 
 FORMAT = 2
 """Format of config.json. 2: the structure is one object; 1: shape, plan and map are separate keys."""
@@ -31,8 +34,13 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def save_model(folder: Path, model: Decoder, lineage: dict[str, Any]) -> None:
-    """Write a model folder. config.json is written last, so that an incomplete folder has none."""
+def save_model(folder: Path, model: Decoder, lineage: dict[str, Any], plugins: Mapping[str, str] | None = None) -> None:
+    """Write a model folder. config.json is written last, so that an incomplete folder has none.
+
+    plugins: name and version of the plug-ins that the model needs; they must be loaded to open the folder again.
+    """
+    if plugins:
+        lineage = {**lineage, "plugins": dict(plugins), "plugin_places": plugin_places(plugins)}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").unlink(missing_ok=True)
     save_tensors(dict(model.named_parameters()), folder / "model.safetensors")
@@ -46,6 +54,29 @@ def save_model(folder: Path, model: Decoder, lineage: dict[str, Any]) -> None:
             "lineage": lineage,
         },
     )
+
+
+def save(model: Decoder, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
+    """Write a model into a folder that `load_checkpoint` reads; returns the folder.
+
+    Weights are written in safetensors with the precision that they have, the structure as JSON. tokenizer: a
+    tokenizer.json to copy beside them. A model that was saved there before is replaced. UserError if the folder holds
+    anything else, or is the final model of a run.
+
+        hybridlab.save(model.with_plan(model.plan.skip(3)), "without-layer-4")
+    """
+    folder = Path(folder)
+    if (folder.parent / "run.json").is_file() or (folder / "run.json").is_file():
+        raise UserError(f"{folder}: this is the folder of a run; save the model in another one")
+    known = {"model.safetensors", "config.json", "tokenizer.json"}
+    if folder.exists() and (not folder.is_dir() or not {path.name for path in folder.iterdir()} <= known):
+        raise UserError(f"{folder}: it holds something else than a saved model; choose another folder")
+    kinds = {(ATTENTION_KINDS.what, kind.name) for kind in model.attention_map.each_kind()}
+    save_model(folder, model, {}, plugins_in_use(kinds))
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+    if tokenizer is not None:
+        shutil.copyfile(tokenizer, folder / "tokenizer.json")
+    return folder
 
 
 @dataclass(frozen=True)
@@ -63,16 +94,25 @@ def read_model_config(folder: Path) -> SavedModel:
     config = read_object(path, "model", ("model_type",))
     if config["model_type"] != "hybridlab" or config.get("format") not in (1, FORMAT):
         raise UserError(f"{path}: not a hybridlab model of format {FORMAT}; use load_hf for other models")
+    lineage = config.get("lineage", {})
+    require_plugins(lineage.get("plugins"), lineage.get("plugin_places", {}), folder, exact=False)
     try:
         structure = Structure.from_json(config if config["format"] == 1 else config["structure"])
         factors = {tuple(f["place"]): torch.tensor(f["values"]) for f in config.get("factors", [])}
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{path}: the structure of this model cannot be read; restore the file") from None
-    return SavedModel(structure, factors, config.get("lineage", {}))
+    return SavedModel(structure, factors, lineage)
 
 
 def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
-    """The final model of a run folder, or of its `final` folder, in fp32 on the CPU."""
+    """The final model of a run folder, of its `final` folder, or of a folder that `save` wrote, on the CPU.
+
+    kernel: of its attention (auto, eager, sdpa, banded, flex, xformers). UserError if there is no such model, if its
+    files are damaged, or if a plug-in is not loaded that it was trained with.
+
+        model = hybridlab.load_checkpoint("runs/first")
+        model(tokens).logits    # tokens (B, S), logits (B, S, V)
+    """
     folder = Path(path)
     if not (folder / "config.json").is_file():
         folder = folder / "final"
@@ -80,6 +120,7 @@ def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
         saved = read_model_config(folder)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no final model; give the folder of a run that has ended") from None
+    require_plugins(saved.lineage.get("plugins"), saved.lineage.get("plugin_places", {}), path)
     weights = read_weights(folder)
     return Decoder.from_tensors(saved.structure, weights, kernel, saved.factors, source=str(folder))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from hybridlab.structure.registry import make_hooks
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.hooks import Hook
 from hybridlab.training.labels import Label, start_facts
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
 from hybridlab.training.metrics import history, read_metrics
@@ -43,10 +44,12 @@ def execute(
     say: Callable[[str], None] = lambda _: None,
     quiet: bool = False,
     label: Label | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> Record:
     """Train the run in its folder, or resume it, unless it has finished; returns its record.
 
-    label: gives the run a name and tags, also if it was started or has finished before.
+    label: gives the run a name and tags, also if it was started or has finished before. hooks: those of kind `python`
+    that the configuration names.
     """
     with folder.locked():
         if label is not None and label.name is not None:
@@ -58,14 +61,14 @@ def execute(
             note = "; the state of its optimizer was not kept" if lost else ""
             say(f"{title}: finished before, nothing to do{note} ({folder.path})")
             return finished_record(folder)
-        run = _start(config, folder, _with_known_places(runs, folder), say)
+        run = _start(config, folder, _with_known_places(runs, folder), say, hooks)
         _relabel(folder, label)
         done = checkpoints.newest_step(folder.checkpoints) or 0
         if done:
             say(f"{title}: resuming after step {done}")
         try:
             with Progress(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
-                hooks = run.train(progress)
+                found = run.train(progress)
             started = time.monotonic()
             results = measure(run.model, config, run.corpus, run.precision)
         except RunFailed as failure:
@@ -73,9 +76,9 @@ def execute(
             write_record(failed, folder.path / "record.json")
             raise
         seconds = round(time.monotonic() - started, 1)
-        record = Record(**_facts(run), status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
+        record = Record(**_facts(run), status="finished", results=results, hooks=found, evaluation_seconds=seconds)
         lineage = {"hash": record.hash, "parents": record.parents, "arch": config.arch, "size": config.size}
-        save_model(folder.final, run.model, lineage | {"tokenizer": run.corpus.meta["tokenizer"]})
+        save_model(folder.final, run.model, lineage | {"tokenizer": run.corpus.meta["tokenizer"]}, config.plugins)
         run.corpus.tokenizer.save(str(folder.final / "tokenizer.json"))
         write_record(record, folder.path / "record.json")
         # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
@@ -102,7 +105,7 @@ def _with_known_places(runs: Runs, folder: RunFolder) -> Runs:
     return Runs(runs.directory, {**info.get("places", {}), **runs.places})
 
 
-def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None]) -> Run:
+def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None], given: Sequence[Hook]) -> Run:
     """Prepare the run: all checks, the fast ones first, then claim the folder."""
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=True)
@@ -123,7 +126,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
         **start_facts(),
     }
-    hooks, objective = make_hooks(config), make_objective(config)
+    hooks, objective = make_hooks(config, given), make_objective(config)
     run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective)
     run.precision = folder.claim(config, pinned)["precision"]
     return run
