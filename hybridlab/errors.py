@@ -2,12 +2,25 @@
 
 
 class UserError(Exception):
-    """A mistake in the user's input: one sentence that says what, where and what to write instead. Exit code 2."""
+    """A mistake in the user's input: one sentence that says what, where and what to write instead. Exit code 2.
+
+    try:
+        hybridlab.build_model("vanila")
+    except hybridlab.UserError as mistake:
+        print(mistake)    # … there is no such arch; did you mean 'vanilla'?
+    """
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM; the current step was completed and saved before. Exit code 1."""
+    """Ctrl-C or SIGTERM; the current step was completed and saved before. Exit code 1.
+
+    Like KeyboardInterrupt it is no Exception, so that `except Exception` lets it pass: the same call of
+    `hybridlab.train` continues the run.
+    """
 
 
 class RunFailed(Exception):
-    """A run that failed although its input was valid (a loss that is not finite, a cell of a table). Exit code 1."""
+    """A run that failed although its input was valid (a loss that is not finite, a cell of a table). Exit code 1.
+
+    `hybridlab.train` raises it; the record in the run's folder then has the reason.
+    """

@@ -60,7 +60,7 @@ _LOADING: list[Plugin] = []
 
 
 def load_plugin(reference: str | Path) -> None:
-    """Import a plug-in: a path that ends in .py, or the dotted name of a module. A second call does nothing.
+    """Import a plug-in. reference: a path that ends in .py, or the dotted name of a module. A second call does nothing.
 
     UserError if it cannot be imported, if another plug-in has its name, or if its file has changed since it was loaded.
 

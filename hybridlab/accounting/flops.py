@@ -155,10 +155,10 @@ def flops(
 ) -> Cost:
     """FLOPs of one sequence for a model, or for the names of an architecture and a size, without building the model.
 
-    seq_len: tokens in the sequence. convention: how FLOPs are counted (`hybridlab plan` lists them; `executed` is what
-    the kernels compute). size, parts: with a name only; parts of the configuration, like `window=32`. Returns a `Cost`:
-    `forward` and `training` (FLOPs of a sequence), and `breakdown` (forward FLOPs by component). UserError for an
-    unknown name, and for a part that has no effect.
+    model_or_arch: a `Decoder`, or a name as in `build_model`. seq_len: tokens in the sequence. convention: how FLOPs
+    are counted (`hybridlab plan` lists them; `executed` is what the kernels compute). size, parts: with a name only;
+    parts of the configuration, like `window=32`. Returns a `Cost`: `forward` and `training` (FLOPs of a sequence), and
+    `breakdown` (forward FLOPs by component). UserError for an unknown name, and for a part that has no effect.
 
         hybridlab.flops("rule-swa", seq_len=8192, convention="consa", size="consa-0.6b").training
     """

@@ -45,14 +45,23 @@ def register_hook(kind: str, settings: type[BaseModel] | None = None) -> Callabl
 
     Its keyword parameters, with their types and defaults, are the settings. With a pydantic model as `settings` it
     takes one argument, an instance of that model. UserError if the kind is taken or the parameters have no types.
+
+        @hybridlab.register_hook("shrink")    # in shrink.py; then hooks: [{kind: shrink, factor: 0.9}]
+        class Shrink(hybridlab.Hook):
+            def __init__(self, factor: float = 0.99) -> None: ...
     """
     return _register(HOOKS, kind, settings)
 
 
 def register_controller(kind: str, settings: type[BaseModel] | None = None) -> Callable[[Maker], Maker]:
-    """As `register_hook`, for `controller: {kind: …}`: the one hook of a run that changes its structure.
+    """As `register_hook`, for `controller: {kind: …}`: the one hook of a run that changes its structure. kind and
+    settings are as there.
 
-    What the changes cost is told by a function in `hybridlab.plan.forecast.FORECASTS`.
+    What the changes cost is told by a function in `hybridlab.plan.forecast.FORECASTS`. UserError as there.
+
+        @hybridlab.register_controller("leave-out")    # then controller: {kind: leave-out, layer: 2}
+        class LeaveOut(hybridlab.Hook):
+            def __init__(self, layer: int, after_step: int = 100) -> None: ...
     """
     return _register(CONTROLLERS, kind, settings)
 

@@ -223,7 +223,14 @@ class Runtime(Strict):
 
 
 class RunConfig(Strict):
-    """The complete configuration of a run."""
+    """The complete configuration of a run, as `run.json` and records have it.
+
+    shape, map, plan and controller say what is trained; data and training on what, and how long; steps are optimizer
+    steps. It cannot be changed; pydantic's ValidationError for settings that do not fit.
+
+        config = hybridlab.train("vanilla", steps=100).config
+        config.training.optimizer.lr, config.model_dump(mode="json")
+    """
 
     arch: str
     """Name of the preset of the architecture; in a file given with --config, it chooses the preset."""

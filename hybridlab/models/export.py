@@ -59,9 +59,9 @@ def save_model(folder: Path, model: Decoder, lineage: dict[str, Any], plugins: M
 def save(model: Decoder, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
     """Write a model into a folder that `load_checkpoint` reads; returns the folder.
 
-    Weights are written in safetensors with the precision that they have, the structure as JSON. tokenizer: a
-    tokenizer.json to copy beside them. A model that was saved there before is replaced. UserError if the folder holds
-    anything else, or is the final model of a run.
+    model, folder: what to write, and where. Weights are written in safetensors with the precision that they have, the
+    structure as JSON. tokenizer: a tokenizer.json to copy beside them. A model that was saved there before is replaced.
+    UserError if the folder holds anything else, or is the final model of a run.
 
         hybridlab.save(model.with_plan(model.plan.skip(3)), "without-layer-4")
     """
@@ -107,8 +107,8 @@ def read_model_config(folder: Path) -> SavedModel:
 def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
     """The final model of a run folder, of its `final` folder, or of a folder that `save` wrote, on the CPU.
 
-    kernel: of its attention (auto, eager, sdpa, banded, flex, xformers). UserError if there is no such model, if its
-    files are damaged, or if a plug-in is not loaded that it was trained with.
+    path: the folder. kernel: of its attention (auto, eager, sdpa, banded, flex, xformers). UserError if there is no
+    such model, if its files are damaged, or if a plug-in is not loaded that it was trained with.
 
         model = hybridlab.load_checkpoint("runs/first")
         model(tokens).logits    # tokens (B, S), logits (B, S, V)

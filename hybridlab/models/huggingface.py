@@ -253,7 +253,14 @@ def weights_from_hf(config: Config, shape: Shape, weights: Mapping[str, Tensor],
 
 
 def load_hf(path: str | Path) -> Decoder:
-    """The model of a folder with config.json and model.safetensors (or its shards), in fp32 on the CPU."""
+    """The model of a folder in the Hugging Face layout (Llama, Qwen3, GPT-NeoX, GPT-2), in fp32 on the CPU.
+
+    path: a folder with config.json and model.safetensors, or its shards. UserError for another architecture, and for
+    files that are missing or damaged.
+
+        model = hybridlab.load_hf("Qwen3-0.6B")
+        model(tokens).logits    # tokens (B, S), logits (B, S, V)
+    """
     folder = Path(path)
     try:
         config = read_object(folder / "config.json", "configuration", ("model_type",))

@@ -80,10 +80,11 @@ def train(
     is returned at once.
 
     arch, size, data: presets, or the path of a file, or a data source; the size is `tiny` or that of `start`. steps:
-    optimizer steps. settings: any others, with nested or dotted names: `{"training.optimizer.lr": 1e-3}`. hooks: your
-    own `Hook` objects; their names and versions are part of the run's hash. start: a run to start from (its folder, the
-    start of its hash, or a `TrainedRun`), or a folder in the Hugging Face layout. run_dir: the run's folder, by default
-    RUNS-DIR/HASH. quiet: print nothing; otherwise progress goes to standard error.
+    optimizer steps. seed: of weights, data order and all random numbers. settings: any others, with nested or dotted
+    names: `{"training.optimizer.lr": 1e-3}`. hooks: your own `Hook` objects; their names and versions are part of the
+    run's hash. start: a run to start from (its folder, the start of its hash, or a `TrainedRun`), or a folder in the
+    Hugging Face layout. run_dir: the run's folder, by default RUNS-DIR/HASH. runs_dir: where runs and prepared text
+    are. quiet: print nothing; otherwise progress goes to standard error.
 
     UserError for a mistake in the arguments; RunFailed if the loss is not finite; Interrupted after Ctrl-C or SIGTERM,
     once a checkpoint is written.
@@ -129,7 +130,8 @@ def evaluate(
     run_or_model: a finished run (a `TrainedRun`, its folder, or the start of its hash), or a model. data: other text
     than the run's own, as a data source or preset. settings: changes of the run's `evaluation`, `data` and `runtime`.
     A model does not know its text: it needs `data`, `seq_len` (tokens in a sequence), and `tokenizer` (`byte`,
-    `file:PATH`, …) unless the data are prepared shards. UserError for anything that does not fit.
+    `file:PATH`, …) unless the data are prepared shards. runs_dir: where runs and prepared text are. quiet: print
+    nothing. UserError for anything that does not fit.
 
         hybridlab.evaluate("runs/first", data="text:book.txt").validation.perplexity.value
         hybridlab.evaluate(hybridlab.load_hf("folder"), "text:book.txt", tokenizer="file:folder", seq_len=512)
