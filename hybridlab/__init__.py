@@ -1,24 +1,70 @@
 """hybridlab: where should a Transformer spend its attention and its depth?
 
+    import hybridlab
+
+    run = hybridlab.train("rule-swa", steps=200)    # or `hybridlab pretrain --arch rule-swa --steps 200`
+    print(run.results.validation.perplexity.value, hybridlab.flops(run.model(), seq_len=128).forward)
+
 The public names are imported when they are first used, so that `import hybridlab` and `hybridlab --help` are fast:
 torch is imported only by functions that need it.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybridlab.accounting.flops import flops as flops
+    from hybridlab.config.own_kinds import register_controller as register_controller
+    from hybridlab.config.own_kinds import register_hook as register_hook
+    from hybridlab.config.schema import RunConfig as RunConfig
+    from hybridlab.errors import Interrupted as Interrupted
+    from hybridlab.errors import RunFailed as RunFailed
+    from hybridlab.errors import UserError as UserError
+    from hybridlab.evaluation.results import Results as Results
+    from hybridlab.models.build import build_model as build_model
+    from hybridlab.models.decoder import Decoder as Decoder
+    from hybridlab.models.export import load_checkpoint as load_checkpoint
+    from hybridlab.models.export import save as save
+    from hybridlab.models.huggingface import load_hf as load_hf
+    from hybridlab.plan.attention_map import AttentionMap as AttentionMap
+    from hybridlab.plan.loop import Loop as Loop
+    from hybridlab.plan.plan import Plan as Plan
+    from hybridlab.plan.structure import Structure as Structure
+    from hybridlab.plan.visit import Visit as Visit
+    from hybridlab.plugins import load_plugin as load_plugin
+    from hybridlab.runs.record import Record as Record
+    from hybridlab.runs.train import TrainedRun as TrainedRun
+    from hybridlab.runs.train import evaluate as evaluate
+    from hybridlab.runs.train import train as train
+    from hybridlab.training.hooks import Hook as Hook
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "AttentionMap": "hybridlab.plan.attention_map",
+    "Decoder": "hybridlab.models.decoder",
+    "Hook": "hybridlab.training.hooks",
+    "Interrupted": "hybridlab.errors",
     "Loop": "hybridlab.plan.loop",
     "Plan": "hybridlab.plan.plan",
-    "Visit": "hybridlab.plan.plan",
+    "Record": "hybridlab.runs.record",
+    "Results": "hybridlab.evaluation.results",
+    "RunConfig": "hybridlab.config.schema",
+    "RunFailed": "hybridlab.errors",
+    "Structure": "hybridlab.plan.structure",
+    "TrainedRun": "hybridlab.runs.train",
+    "UserError": "hybridlab.errors",
+    "Visit": "hybridlab.plan.visit",
     "build_model": "hybridlab.models.build",
+    "evaluate": "hybridlab.runs.train",
     "flops": "hybridlab.accounting.flops",
     "load_checkpoint": "hybridlab.models.export",
     "load_hf": "hybridlab.models.huggingface",
     "load_plugin": "hybridlab.plugins",
+    "register_controller": "hybridlab.config.own_kinds",
+    "register_hook": "hybridlab.config.own_kinds",
+    "save": "hybridlab.models.export",
+    "train": "hybridlab.runs.train",
 }
 __all__ = sorted(_PUBLIC)
 

@@ -2,11 +2,21 @@
 
 
 class UserError(Exception):
-    """A mistake in the user's input: one sentence that says what, where and what to write instead. Exit code 2."""
+    """A mistake in the user's input: one sentence that says what, where and what to write instead. Exit code 2.
+
+    try:
+        hybridlab.build_model("vanila")
+    except hybridlab.UserError as mistake:
+        print(mistake)    # … there is no such arch; did you mean 'vanilla'?
+    """
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM in a run that the same command continues. signal: its number; the exit code is 128 + number."""
+    """Ctrl-C or SIGTERM in a run that the same command continues. signal: its number; the exit code is 128 + number.
+
+    Like KeyboardInterrupt it is no Exception, so that `except Exception` lets it pass: the same call of
+    `hybridlab.train` continues the run.
+    """
 
     def __init__(self, text: str, signal: int) -> None:
         super().__init__(text)
@@ -14,7 +24,10 @@ class Interrupted(BaseException):
 
 
 class RunFailed(Exception):
-    """A run that failed although its input was valid (a loss that is not finite, a cell of a table). Exit code 1."""
+    """A run that failed although its input was valid (a loss that is not finite, a cell of a table). Exit code 1.
+
+    `hybridlab.train` raises it; the record in the run's folder then has the reason.
+    """
 
 
 class NoRoom(RunFailed):

@@ -1,31 +1,77 @@
-"""Plug-ins: the user's own attention kinds, claim kinds, probes and figure kinds, without a fork.
+"""Plug-ins: the user's own attention kinds, hooks, controllers, tasks, data sources, probes, claim kinds and figure
+kinds, without a fork.
 
 A plug-in is a Python file or an importable module that registers its content when it is imported. `--plugin mine.py`
 (before the command) loads one. An installed package can declare plug-ins as entry points in the group
 `hybridlab.plugins`; these are loaded when a name is used that is not built in.
+
+Plug-ins that can change a run are part of its identity, by name and version (config/own_plugins.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
+import json
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, entry_points, packages_distributions
 from pathlib import Path
+from types import ModuleType
 
 from hybridlab.errors import UserError
 
 GROUP = "hybridlab.plugins"
 
 
-def load_plugin(reference: str) -> None:
-    """Import a plug-in. reference: a path that ends in .py, or the dotted name of a module."""
+@dataclass
+class Plugin:
+    """A plug-in of this process.
+
+    name: a file's name without `.py`, or a module's dotted name. version: that of its installed distribution; otherwise
+    the first twelve digits of the SHA-256 of the file, or of all Python files of the package it lies in. reference:
+    what `--plugin` takes. asked: it was loaded by name, and not because a run used an entry point. items: (kind of
+    item, name) → whether items of this kind change a run as soon as they are there.
+    """
+
+    name: str
+    version: str
+    reference: str
+    asked: bool
+    items: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def counts(self, used: set[tuple[str, str]]) -> bool:
+        """Whether it belongs to the identity of a run that uses these items.
+
+        One that was asked for may act on every run, unless it has only added items that do nothing until they are used.
+        """
+        acts = self.asked and (not self.items or any(self.items.values()))
+        return acts or bool(used & self.items.keys())
+
+
+LOADED: dict[str, Plugin] = {}
+"""The plug-ins of this process by name."""
+_LOADING: list[Plugin] = []
+"""The plug-ins that are being imported now; the last one registers."""
+
+
+def load_plugin(reference: str | Path) -> None:
+    """Import a plug-in. reference: a path that ends in .py, or the dotted name of a module. A second call does nothing.
+
+    UserError if it cannot be imported, if another plug-in has its name, or if its file has changed since it was loaded.
+
+        hybridlab.load_plugin("mine.py")
+    """
+    reference = str(reference)
     try:
         if reference.endswith(".py"):
             _load_file(Path(reference).expanduser().resolve())
         else:
-            importlib.import_module(reference)
+            _load_module(reference)
     except UserError:
         raise
     except FileNotFoundError:
@@ -35,31 +81,164 @@ def load_plugin(reference: str) -> None:
 
 
 def _load_file(path: Path) -> None:
-    """Import a file, once per path. The module name contains a hash, so that two files of one name do not clash."""
-    name = f"hybridlab_plugin_{path.stem}_{abs(hash(str(path)))}"
-    if name in sys.modules:
+    """Import a file. The module name contains a hash, so that it does not clash with a module of the file's name."""
+    version = _digest([path])
+    known = LOADED.get(path.stem)
+    if known is not None:
+        if known.reference != str(path):
+            raise UserError(
+                f"--plugin {path}: {known.reference} is loaded under the same name, {path.stem}; rename one of them"
+            )
+        if known.version != version:
+            raise UserError(f"--plugin {path}: the file has changed since it was loaded; start a new Python process")
         return
+    name = f"hybridlab_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(path)
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickle look up a class's module by its name.
     sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    with _loading(Plugin(path.stem, version, str(path), asked=True)):
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+
+
+def _load_module(name: str) -> None:
+    if name in LOADED:
+        LOADED[name].asked = True
+        return
+    plugin = Plugin(name, "", name, asked=True)
+    with _loading(plugin):
+        plugin.version = _module_version(importlib.import_module(name))
 
 
 @cache
 def load_installed() -> None:
     """Import the plug-ins of installed packages, once."""
     for entry in entry_points(group=GROUP):
+        if entry.module in LOADED or any(plugin.name == entry.module for plugin in _LOADING):
+            continue
+        plugin = Plugin(entry.module, "", entry.module, asked=False)
         try:
-            entry.load()
+            with _loading(plugin):
+                entry.load()
+                plugin.version = _module_version(sys.modules[entry.module], entry.dist)
         except Exception as error:  # a plug-in can raise anything
             raise UserError(
                 f"plug-in {entry.name} ({entry.value}): it cannot be imported ({type(error).__name__}: {error}); "
                 "repair or uninstall its package"
             ) from None
+
+
+@contextmanager
+def _loading(plugin: Plugin) -> Iterator[None]:
+    """While a plug-in is imported: what is registered belongs to it. It is kept if the import succeeds."""
+    _LOADING.append(plugin)
+    try:
+        yield
+    finally:
+        _LOADING.pop()
+    LOADED[plugin.name] = plugin
+
+
+def note(what: str, name: str, changes_runs: bool) -> Plugin | None:
+    """Called by registries: an item that is not built in has been registered. Returns the plug-in that it belongs to,
+    if any."""
+    if not _LOADING:
+        return None
+    _LOADING[-1].items[what, name] = changes_runs
+    return _LOADING[-1]
+
+
+def importing_hybridlab() -> bool:
+    """Whether the innermost module whose import is under way is one of hybridlab. A plug-in can be the first to import
+    one, and what that one registers is built in."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hybridlab"
+
+
+# ---- versions ----
+
+
+def _module_version(module: ModuleType, dist: Distribution | None = None) -> str:
+    """The version of a module's distribution. For an editable install, whose version stays when its files change, and
+    for a module without a distribution: a digest of all Python files of its package, or of its own file."""
+    dist = dist or _distribution_of(module.__name__.split(".")[0])
+    if dist is not None and not _editable(dist):
+        return dist.version
+    if module.__file__ is None:
+        raise UserError(f"--plugin {module.__name__}: it has no file; name a module inside it")
+    top = sys.modules.get(module.__name__.split(".")[0], module)
+    folders = [Path(folder) for folder in getattr(top, "__path__", [])]
+    return _digest(sorted(path for folder in folders for path in folder.rglob("*.py")) or [Path(module.__file__)])
+
+
+def _distribution_of(package: str) -> Distribution | None:
+    for name in packages_distributions().get(package, []):
+        try:
+            return distribution(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _editable(dist: Distribution) -> bool:
+    try:
+        url = json.loads(dist.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return False
+    return bool(url.get("dir_info", {}).get("editable"))
+
+
+def _digest(files: list[Path]) -> str:
+    """Twelve hexadecimal digits of the content of some files."""
+    digest = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes()
+        digest.update(content if len(files) == 1 else path.name.encode() + b"\0" + content)
+    return digest.hexdigest()[:12]
+
+
+# ---- runs that were trained with plug-ins ----
+
+
+def plugins_in_use(used: set[tuple[str, str]]) -> dict[str, str]:
+    """Name → version of the loaded plug-ins that belong to the identity of a run that uses these items."""
+    return {name: plugin.version for name, plugin in sorted(LOADED.items()) if plugin.counts(used)}
+
+
+def plugin_places(names: Mapping[str, str] | None) -> dict[str, str]:
+    """Name → what `--plugin` takes, of the loaded ones of these plug-ins."""
+    return {name: LOADED[name].reference for name in names or {} if name in LOADED}
+
+
+def require_plugins(
+    versions: Mapping[str, str] | None, places: Mapping[str, str], where: object, exact: bool = True
+) -> None:
+    """UserError, which says what to load, unless these plug-ins are loaded, in these versions if `exact`.
+
+    versions, places: name → version, and what `--plugin` takes. where: the run or file, for the error.
+    """
+    if not isinstance(versions, Mapping):
+        return
+    if versions.keys() - LOADED.keys():
+        load_installed()
+    for name, version in versions.items():
+        reference = places.get(name, name)
+        if name not in LOADED:
+            raise UserError(
+                f"{where}: it was trained with the plug-in {name} (version {version}); load it before the command: "
+                f"hybridlab --plugin {reference}"
+            )
+        loaded = LOADED[name]
+        if exact and loaded.version != version:
+            raise UserError(
+                f"{where}: it was trained with version {version} of the plug-in {name}, but {loaded.reference} is of "
+                f"version {loaded.version}; restore that version and load it with --plugin {reference}"
+            )

@@ -1,4 +1,5 @@
-"""Registries of named items that plug-ins can extend: attention kinds, probes, kinds of figures, kinds of claims.
+"""Registries of named items that plug-ins can extend: attention kinds, hooks, controllers, tasks, data sources, probes,
+kinds of figures, kinds of claims.
 
 Built-in items and those of plug-ins register in the same way. The error about an unknown name suggests the nearest one.
 A registry can have a package with one module per built-in item. Their names are then known from the file names, without
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hybridlab.errors import UserError
-from hybridlab.plugins import load_installed
+from hybridlab.plugins import Plugin, importing_hybridlab, load_installed, note
 
 Item = TypeVar("Item")
 
@@ -29,30 +30,55 @@ class Registry(Generic[Item]):
     """Items by name.
 
     what: the word for an item in errors. package: the package of the built-in items; each of its modules registers its
-    item when it is imported, and a module `head_masks` registers the item `head masks`. loads: instead, a package that
-    registers all built-in items when it is imported.
+    item when it is imported, and a module `head_masks` registers the item `head masks`. loads: instead, a module that
+    registers all built-in items when it is imported. changes_runs: whether a plug-in that adds an item is part of the
+    identity of every run, even of one that does not use the item.
     """
 
-    def __init__(self, what: str, package: str | None = None, loads: str | None = None) -> None:
-        self.what, self.package, self.loads = what, package, loads
+    def __init__(
+        self, what: str, package: str | None = None, loads: str | None = None, changes_runs: bool = False
+    ) -> None:
+        self.what, self.package, self.loads, self.changes_runs = what, package, loads, changes_runs
         self.items: dict[str, Item] = {}
+        self.plugins: dict[str, Plugin] = {}
+        """Name of an item → the plug-in that it comes from; built-in items have none."""
+        self.loose: set[str] = set()
+        """Names of the items that are neither built in nor from a plug-in: a Python program has registered them."""
 
     def add(self, name: str, item: Item) -> Item:
         """Register an item; UserError if the name belongs to another item."""
         if self.items.get(name, item) is not item:
             raise UserError(f"{self.what} {name!r} is registered already; choose another name")
         self.items[name] = item
+        if not importing_hybridlab():
+            if plugin := note(self.what, name, self.changes_runs):
+                self.plugins[name] = plugin
+            else:
+                self.loose.add(name)
         return item
 
     def remove(self, name: str) -> None:
         """Remove an item; tests use it."""
         self.items.pop(name, None)
+        self.plugins.pop(name, None)
+        self.loose.discard(name)
 
-    def names(self) -> list[str]:
-        """All names: first the built-in ones (without importing their modules), then those of plug-ins."""
+    def names(self, installed: bool = True) -> list[str]:
+        """All names: first the built-in ones (without importing their modules), then those of plug-ins.
+
+        installed: load installed plug-ins first; without, only those that are loaded already are there.
+        """
         self._load_all()
-        load_installed()
+        if installed:
+            load_installed()
         return list(dict.fromkeys([*self._modules(), *self.items]))
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is an item of this name; installed plug-ins are loaded only if it is not there without them."""
+        self._load_all()
+        if name not in self.items and name not in self._modules():
+            load_installed()
+        return name in self.items or name in self._modules()
 
     def get(self, name: str) -> Item:
         """The item with a name; UserError for an unknown name, with the nearest known one."""
@@ -83,3 +109,17 @@ PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes")
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
 FIGURE_KINDS: Registry[Any] = Registry("kind of figure", "hybridlab.reporting.kinds")
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""
+HOOKS: Registry[Any] = Registry("hook", changes_runs=True)
+"""Kind of a hook in `hooks` → its maker; see training/own_hooks.py."""
+CONTROLLERS: Registry[Any] = Registry("controller", changes_runs=True)
+"""Kind of a controller → a function of its settings and the whole configuration; see structure/registry.py."""
+TASKS: Registry[Any] = Registry("task", loads="hybridlab.data.tasks", changes_runs=True)
+"""Name in `data.mix` → the task; see data/tasks.py."""
+SOURCES: Registry[Any] = Registry("kind of data source", loads="hybridlab.data.sources", changes_runs=True)
+"""What `--data` takes, by the part before the colon; see data/sources.py."""
+
+
+def source_syntaxes() -> str:
+    """How the sources of all kinds are written, for errors."""
+    written = [SOURCES.get(kind).syntax for kind in SOURCES.names()]
+    return f"{', '.join(written[:-1])} or {written[-1]}"

@@ -155,12 +155,18 @@ def flops(
 ) -> Cost:
     """FLOPs of one sequence for a model, or for the names of an architecture and a size, without building the model.
 
-    parts: of the configuration, with names only.
+    model_or_arch: a `Decoder`, or a name as in `build_model`. seq_len: tokens in the sequence. convention: how FLOPs
+    are counted (`hybridlab plan` lists them; `executed` is what the kernels compute). size, parts: with a name only;
+    parts of the configuration, like `window=32`. Returns a `Cost`: `forward` and `training` (FLOPs of a sequence), and
+    `breakdown` (forward FLOPs by component). UserError for an unknown name, and for a part that has no effect.
+
+        hybridlab.flops("rule-swa", seq_len=8192, convention="consa", size="consa-0.6b").training
     """
     if isinstance(model_or_arch, str):
-        from hybridlab.config.loading import Layer
-        from hybridlab.config.resolve import resolve
+        from hybridlab.config.resolve import resolve_parts
         from hybridlab.plan.from_config import structure_of
 
-        return ledger(structure_of(resolve(model_or_arch, size, layers=[Layer(parts)])), seq_len, convention)
+        return ledger(structure_of(resolve_parts(model_or_arch, size, parts, "flops")), seq_len, convention)
+    if parts:
+        raise UserError(f"flops: {', '.join(parts)} has no effect on a model that is built; give the name of an arch")
     return ledger(model_or_arch.structure, seq_len, convention)

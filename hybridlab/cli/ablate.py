@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
@@ -22,7 +23,12 @@ def ablate(
         int, typer.Option("--seeds", min=1, help="Number of runs of each combination, with seeds 0, 1, …")
     ] = 3,
     start: Annotated[
-        str | None, typer.Option("--from", help="Start every run from this one (name, folder or hash).")
+        str | None,
+        typer.Option(
+            "--from",
+            help="Start every run from this one (name, folder or hash).",
+            autocompletion=completion.runs,
+        ),
     ] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,

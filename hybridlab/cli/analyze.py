@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.registry import PROBES, nearest
 
@@ -22,8 +23,18 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def analyze(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(help="A run: its name, its folder, or the start of its hash.")],
-    probe: Annotated[str, typer.Option("--probe", help=f"One of: {', '.join(PROBES.names())}.")],
+    run: Annotated[
+        str,
+        typer.Argument(help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs),
+    ],
+    probe: Annotated[
+        str,
+        typer.Option(
+            "--probe",
+            help=f"One of: {', '.join(PROBES.names(installed=False))}.",
+            autocompletion=completion.probes,
+        ),
+    ],
     data: Annotated[
         str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
     ] = None,

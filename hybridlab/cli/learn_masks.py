@@ -6,16 +6,21 @@ from typing import Annotated
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def learn_masks(
-    start: Annotated[str, typer.Option("--from", help="The run to start from (name, folder or hash).")],
+    start: Annotated[
+        str,
+        typer.Option("--from", help="The run to start from (name, folder or hash).", autocompletion=completion.runs),
+    ],
     arch: Annotated[
         str | None,
         typer.Option(
             "--arch",
             help="consa, or l1-gates (its ablation without the Lagrangian); default: that of --config, or consa.",
+            autocompletion=completion.mask_learners,
         ),
     ] = None,
     rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that get a window.")] = 0.5,

@@ -6,11 +6,27 @@ from typing import Annotated, Any
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def list_entries(
     context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WORD", help="Only what has each WORD in its id, paper or title; * and ? match anything."
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="Only tables, or only figures.", autocompletion=completion.kinds)
+    ] = None,
+    paper: Annotated[
+        str | None, typer.Option("--paper", help="Only experiments of this paper.", autocompletion=completion.papers)
+    ] = None,
+    done: Annotated[
+        bool | None, typer.Option("--done/--not-done", help="Only what is done at some scale, or at none.")
+    ] = None,
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
     results_dir: o.ResultsDir = o.RESULTS,
@@ -21,20 +37,28 @@ def list_entries(
     The column done names the scales at which every run of an experiment has been recorded.
     """
     from hybridlab.errors import UserError
+    from hybridlab.papers.ids import matches
 
     if archs and sizes:
         raise UserError("--archs and --sizes are two lists; ask for one of them at a time")
-    given = context.get_parameter_source("results_dir")
-    if (archs or sizes) and given is not None and given.name == "COMMANDLINE":
-        raise UserError(f"--results-dir has no effect on --{'archs' if archs else 'sizes'}; leave it out")
-    if archs:
-        _show("archs", _archs(), as_json)
-    elif sizes:
-        _show("sizes", _sizes(), as_json)
-    else:
-        from hybridlab.papers.listing import entries
+    if archs or sizes:
+        given = [name for name in ("kind", "paper", "done", "results_dir") if _given(context, name)]
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise UserError(f"{option} has no effect on --{'archs' if archs else 'sizes'}; leave it out")
+        what, rows = ("archs", _archs()) if archs else ("sizes", _sizes())
+        _show(what, [row for row in rows if matches(words or (), (row["name"], row["summary"]))], as_json)
+        return
+    from hybridlab.papers.listing import Filter, entries
 
-        _show("entries", entries(results_dir), as_json, ("id", "title", "needs", "scales", "done"))
+    found = entries(results_dir, Filter(tuple(words or ()), kind, paper, done))
+    _show("entries", found, as_json, ("id", "title", "needs", "scales", "done"))
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether an option was written on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _archs() -> list[dict[str, Any]]:
@@ -59,6 +83,9 @@ def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[s
     """A table of some columns, by default all of the rows' keys; or all of it as JSON."""
     if as_json:
         o.print_json({what: rows})
+        return
+    if not rows:
+        o.say("list: nothing matches; `hybridlab list` without words and filters shows all")
         return
     from rich import box
     from rich.table import Table

@@ -39,7 +39,7 @@ app = typer.Typer(
     name="hybridlab",
     help="Where should a Transformer spend its attention and its depth? Train, compare, reproduce.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 app.command("pretrain")(pretrain.pretrain)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hybridlab.cli import completion
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,17 +20,24 @@ Arch = Annotated[
     typer.Option(
         "--arch",
         help="Architecture: a preset (see `list --archs`) or ./mine.yaml; default: that of --config, or vanilla.",
+        autocompletion=completion.archs,
     ),
 ]
 Size = Annotated[
     str | None,
     typer.Option(
-        "--size", help="Size: a preset (see `list --sizes`) or ./mine.yaml; default: that of --config, or tiny."
+        "--size",
+        help="Size: a preset (see `list --sizes`) or ./mine.yaml; default: that of --config, or tiny.",
+        autocompletion=completion.sizes,
     ),
 ]
 DataSource = Annotated[
     str | None,
-    typer.Option("--data", help="Data preset, or embedded, text:PATH, jsonl:PATH, hub:NAME, shards:DIR."),
+    typer.Option(
+        "--data",
+        help="Data preset, or embedded, text:PATH, jsonl:PATH, hub:NAME, shards:DIR.",
+        autocompletion=completion.data,
+    ),
 ]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
@@ -58,9 +68,15 @@ KeepOptimizer = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
-Scale = Annotated[str, typer.Option("--scale", help="smoke (minutes on a CPU), small (one GPU) or paper.")]
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale", help="smoke (minutes on a CPU), small (one GPU) or paper.", autocompletion=completion.scales
+    ),
+]
 
 RUNS = Path("runs")
+_NARROWEST = 20
 RESULTS = Path("results")
 
 
@@ -73,12 +89,14 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, allow_nan=False))
 
 
-def console(wide: bool = False) -> Console:
-    """Standard output, at most 80 columns wide; wide: as wide as the terminal."""
+def console() -> Console:
+    """Standard output, as wide as the terminal, or as COLUMNS says; 80 columns where there is neither."""
     from rich.console import Console
 
-    width = Console().width
-    return Console(width=width if wide else min(80, width), markup=False)
+    screen = Console(markup=False)
+    if screen.is_terminal or "COLUMNS" in os.environ:
+        return Console(width=max(screen.width, _NARROWEST), markup=False)
+    return Console(width=80, markup=False)
 
 
 def pick_scale(scale: str, available: list[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
@@ -17,7 +18,10 @@ def pretrain(
     steps: o.Steps = None,
     seed: o.Seed = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="Start from the weights of this run (name, folder or hash).")
+        str | None,
+        typer.Option(
+            "--from", help="Start from the weights of this run (name, folder or hash).", autocompletion=completion.runs
+        ),
     ] = None,
     masks: Annotated[
         Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")
@@ -25,7 +29,9 @@ def pretrain(
     entropy_of: Annotated[
         str | None,
         typer.Option(
-            "--entropy-of", help="Loop the layers with the highest entropy in this run (block-loop, attention-loop)."
+            "--entropy-of",
+            help="Loop the layers with the highest entropy in this run (block-loop, attention-loop).",
+            autocompletion=completion.runs,
         ),
     ] = None,
     nearest: Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")] = False,

@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def report(
     identifiers: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids that `hybridlab list` shows.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]...",
+            help="Ids that `hybridlab list` shows, or files of your own (./mine.yaml).",
+            autocompletion=completion.experiments,
+        ),
     ] = None,
     tables: Annotated[bool, typer.Option("--tables", help="All tables.")] = False,
     figures: Annotated[bool, typer.Option("--figures", help="All figures.")] = False,

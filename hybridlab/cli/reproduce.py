@@ -6,11 +6,19 @@ from typing import Annotated
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def reproduce(
-    identifier: Annotated[str, typer.Argument(metavar="ID", help="An id that `hybridlab list` shows.")],
+    identifier: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="An id that `hybridlab list` shows, or a file of your own (./mine.yaml).",
+            autocompletion=completion.experiments,
+        ),
+    ],
     scale: o.Scale = "smoke",
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,

@@ -7,12 +7,23 @@ from typing import Annotated
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 app = typer.Typer(help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True)
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run: its name, its folder, or the start of its hash.")]
-RunList = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs: names, folders, or starts of hashes.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run: its name, its folder, or the start of its hash.",
+        autocompletion=completion.runs,
+    ),
+]
+RunList = Annotated[
+    list[str],
+    typer.Argument(metavar="RUN...", help="Runs: names, folders, or starts of hashes.", autocompletion=completion.runs),
+]
 
 
 @app.callback()

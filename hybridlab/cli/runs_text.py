@@ -31,7 +31,7 @@ _LEAST = 6
 
 def print_rows(rows: list[Row]) -> None:
     """A table of runs, as wide as the terminal, and their sum."""
-    out = console(wide=True)
+    out = console()
     names = _COLUMNS if out.width >= _WIDE else [name for name in _COLUMNS if name not in _ONLY_WIDE]
     print_lines(out, names, [[_cell(row, name) for name in names] for row in rows])
     for row in rows:
@@ -151,7 +151,7 @@ def _text(name: str, shown: dict[str, Any]) -> str:
 
 def print_comparison(compared: dict[str, Any]) -> None:
     """Runs side by side: a column for each run."""
-    out = console(wide=True)
+    out = console()
     names = [run["name"] or run["hash"][:8] for run in compared["runs"]]
 
     def print_columns(title: str, rows: dict[str, list[str]]) -> None:
@@ -206,7 +206,7 @@ def print_curves(curves: list[Curve], x: str, metric: str, smooth: int | None) -
 
     from hybridlab.reporting.curves import key, rgb, terminal_picture
 
-    out = console(wide=True)
+    out = console()
     colour = out.is_terminal and out.color_system is not None
     height = max(12, min(26, out.width // 4))
     print(terminal_picture(curves, x, metric, smooth, out.width, height, colour))
@@ -220,7 +220,7 @@ def print_curves(curves: list[Curve], x: str, metric: str, smooth: int | None) -
 
 def print_items(items: list[Item]) -> None:
     """What can go, by kind, with bytes."""
-    out = console(wide=True)
+    out = console()
     if not items:
         out.print("nothing to remove")
         return

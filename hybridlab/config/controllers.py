@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from hybridlab.config.own_kinds import Own
 from hybridlab.config.types import (
     Beta,
     Finite,
@@ -19,6 +20,7 @@ from hybridlab.config.types import (
     Strict,
 )
 from hybridlab.plan.visit import layer_name
+from hybridlab.registry import CONTROLLERS, HOOKS
 
 
 class Schedule(Strict):
@@ -188,4 +190,15 @@ class EntropyGrowthConfig(Strict):
 
 
 MaskController = MaskLearningConfig | L1GatesConfig
-ControllerConfig = Annotated[MaskController | EntropyGrowthConfig, Field(discriminator="kind")]
+ControllerConfig = Annotated[MaskController | EntropyGrowthConfig, Field(discriminator="kind"), Own(CONTROLLERS)]
+
+
+class PythonHook(Strict):
+    """A hook that a Python program passes to `hybridlab.train`; see `Hook`. name, version: its own."""
+
+    kind: Literal["python"]
+    name: str
+    version: str
+
+
+HookConfig = Annotated[PythonHook, Own(HOOKS)]

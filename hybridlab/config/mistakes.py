@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from hybridlab.config.types import Misfit
+from hybridlab.config.own_kinds import Own
+from hybridlab.config.types import Extended, Misfit
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.registry import nearest
 
@@ -124,7 +125,12 @@ def _names(value: Any) -> list[str]:
 def known_names(model: type[BaseModel], path: KeyPath, values: Any) -> list[str]:
     """The names that the schema allows in the mapping at this path."""
     models = _fitting(_models_at(model, path, values), _value_at(values, path))
-    return sorted({name for member in models for name in member.model_fields})
+    return sorted({name for member in models for name in (*member.model_fields, *_registered(member))})
+
+
+def _registered(model: type[BaseModel]) -> list[str]:
+    """Further names of a model whose settings plug-ins can extend."""
+    return model.registered() if issubclass(model, Extended) else []
 
 
 def unknown_names(model: type[BaseModel], values: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
@@ -172,6 +178,8 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
         return [annotation]
     if get_origin(annotation) in (list, tuple, dict, Literal):
         return []
+    if isinstance(annotation, Own):
+        return annotation.models()
     return [model for argument in get_args(annotation) for model in _models(argument)]
 
 

@@ -22,6 +22,7 @@ from hybridlab.config.loading import (
 )
 from hybridlab.config.maps import LearnedMap
 from hybridlab.config.mistakes import unknown_names
+from hybridlab.config.own_plugins import with_plugins
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import (
@@ -38,7 +39,7 @@ from hybridlab.config.shared import (
 from hybridlab.config.types import Window
 from hybridlab.errors import UserError
 from hybridlab.plan.edits import edited_plan
-from hybridlab.registry import nearest
+from hybridlab.registry import SOURCES, nearest, source_syntaxes
 
 NUMERICS_VERSION = 1
 """Increased by hand when the same configuration gives different numbers, so that old runs are not reused."""
@@ -82,7 +83,15 @@ def resolve_with_origins(
     layer = _divided(keep_to_shards(move_window(merged, stack), stack), stack)
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
-    return config, layer
+    return with_plugins(config, layer), layer
+
+
+def resolve_parts(arch: str, size: str, parts: dict[str, Any], origin: str) -> RunConfig:
+    """The checked configuration of an arch and a size with parts that a Python program asks for.
+
+    origin: the function that it calls, for errors.
+    """
+    return resolve(arch, size, layers=[Layer(parts, {(): origin}, asked=True)])
 
 
 def _refuse_names(layers: list[Layer]) -> None:
@@ -168,11 +177,10 @@ def data_layer(data: str, written: str = "--data") -> Layer:
     written, for errors."""
     if is_preset("data", data):
         return load_preset("data", data)
-    if ":" not in data and data != "embedded":
+    if ":" not in data and data not in SOURCES:
         known = ", ".join(preset_names("data"))
         raise UserError(
-            f"{written} {data}: neither a data preset ({known}) nor a source; "
-            "sources are embedded, text:PATH, jsonl:PATH, hub:NAME and shards:DIR"
+            f"{written} {data}: neither a data preset ({known}) nor a source; a source is {source_syntaxes()}"
         )
     return Layer({"data": {"source": data}}, {("data", "source"): f"{written} {data}", (): f"{written} {data}"})
 

@@ -7,16 +7,17 @@ and `size`. Steps are always optimizer steps.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, MaskController, Schedule
+from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController, Schedule
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
 from hybridlab.config.shape import Shape
 from hybridlab.config.types import (
     Beta,
+    Extended,
     Fraction,
     Misfit,
     NonNegativeFloat,
@@ -25,13 +26,11 @@ from hybridlab.config.types import (
     PositiveInt,
     Strict,
 )
-from hybridlab.registry import PROBES, nearest
-
-_WITH_PATHS = ("text", "jsonl", "shards", "file")
+from hybridlab.registry import PROBES, SOURCES, TASKS, nearest
 
 
 def _known_probe(name: str) -> str:
-    if name not in PROBES.names():
+    if name not in PROBES:
         raise ValueError(f"probe {name!r} is unknown; {nearest(name, PROBES.names())}")
     return name
 
@@ -53,9 +52,10 @@ class Observe(Strict):
     """Interval, in steps, at which the attention entropy of every head is logged (SGT, Eq. 4)."""
 
 
-class Mix(Strict):
-    """Shares of the rows of every batch: text of the corpus and two synthetic tasks."""
+class Mix(Extended):
+    """Shares of the rows of every batch: text of the corpus, two synthetic tasks, and tasks of plug-ins by name."""
 
+    __pydantic_extra__: dict[str, Fraction] = Field(init=False)
     text: Fraction = 1.0
     """Share of rows with text of the corpus."""
     retrieval: Fraction = 0.0
@@ -63,9 +63,20 @@ class Mix(Strict):
     assignment: Fraction = 0.0
     """Share of rows with assignments to variables, one of five values each."""
 
+    @classmethod
+    def registered(cls) -> list[str]:
+        return TASKS.names()
+
+    @property
+    def tasks(self) -> dict[str, float]:
+        """The share of every task that has one, the built-in ones first, then by name."""
+        built_in = [name for name in Mix.model_fields if name != "text"]
+        names = [*built_in, *sorted(self.__pydantic_extra__)]
+        return {name: getattr(self, name) for name in names if getattr(self, name) > 0}
+
     @model_validator(mode="after")
     def _sums_to_one(self) -> Mix:
-        total = self.text + self.retrieval + self.assignment
+        total = self.text + sum(self.tasks.values())
         if abs(total - 1) > 1e-9:
             raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
         return self
@@ -90,12 +101,19 @@ class Data(Strict):
     task_loss_weight: PositiveFloat = 2.0
     """Loss weight of the answer tokens of synthetic tasks; text tokens have weight 1."""
 
-    @field_validator("source", "tokenizer")
+    @field_validator("source")
+    @classmethod
+    def _stored(cls, value: str) -> str:
+        """With an absolute path, so that a run can be resumed from any folder. Unknown kinds are reported later."""
+        kind, _, argument = value.partition(":")
+        return f"{kind}:{SOURCES.get(kind).stored(argument)}" if argument and kind in SOURCES else value
+
+    @field_validator("tokenizer")
     @classmethod
     def _absolute(cls, value: str) -> str:
-        """Make paths absolute, so that a run can be resumed from any folder."""
+        """With an absolute path, as the source."""
         kind, _, path = value.partition(":")
-        return f"{kind}:{Path(path).expanduser().absolute()}" if kind in _WITH_PATHS and path else value
+        return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
 
 
 class Optimizer(Strict):
@@ -208,7 +226,14 @@ class Runtime(Strict):
 
 
 class RunConfig(Strict):
-    """The complete configuration of a run."""
+    """The complete configuration of a run, as `run.json` and records have it.
+
+    shape, map, plan and controller say what is trained; data and training on what, and how long; steps are optimizer
+    steps. It cannot be changed; pydantic's ValidationError for settings that do not fit.
+
+        config = hybridlab.train("vanilla", steps=100).config
+        config.training.optimizer.lr, config.model_dump(mode="json")
+    """
 
     arch: str
     """Name of the preset of the architecture; in a file given with --config, it chooses the preset."""
@@ -222,6 +247,9 @@ class RunConfig(Strict):
     """Edits of the plain plan, in order; see config/edits.py."""
     controller: ControllerConfig | None = None
     """What changes the structure during training. Default: nothing."""
+    hooks: list[HookConfig] | None = None
+    """Further hooks of the training loop, from plug-ins: `[{kind: my-hook, its settings}]`, called in this order after
+    the controller."""
     observe: Observe | None = None
     """What is logged beside the loss. Default: nothing."""
     budget: Budget | None = None
@@ -234,8 +262,16 @@ class RunConfig(Strict):
     """What is measured at the end."""
     init: InitFrom | None = None
     """The run to start from. Default: random weights."""
+    plugins: dict[str, str] | None = None
+    """Name and version of the plug-ins that can change this run; hybridlab writes them when they are loaded."""
     runtime: Runtime = Runtime()
     """Settings that do not change the run's hash."""
+
+    @field_validator("hooks", "plugins")
+    @classmethod
+    def _none_if_empty(cls, value: Any) -> Any:
+        """So that an empty list gives the hash of a run without."""
+        return value or None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:

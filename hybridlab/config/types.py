@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(ge=1, le=10**12)]
@@ -34,6 +43,27 @@ class Strict(BaseModel):
     """Base class: unknown keys and values of another type are errors, and an instance cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class Extended(Strict):
+    """Base class: settings to which plug-ins add further names, all of one type (`__pydantic_extra__`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @classmethod
+    def registered(cls) -> list[str]:
+        """The further names that are known now."""
+        raise NotImplementedError
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_names(cls, values: Any) -> Any:
+        wrong = [name for name in values if name not in cls.model_fields] if isinstance(values, dict) else []
+        for name in wrong:
+            if name not in cls.registered():
+                problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=values[name])
+                raise ValidationError.from_exception_data(cls.__name__, [problem])
+        return values
 
 
 class AsWritten(Strict):

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridlab.config.schema import Data, Training
 from hybridlab.data.shards import Corpus
-from hybridlab.data.tasks import RESERVED, TASKS, make_row
+from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.errors import UserError
 
 # First words of the seed sequences, so that each use of randomness has its own stream.
@@ -57,12 +57,13 @@ class Batches:
 
     def __init__(self, corpus: Corpus, data: Data, training: Training, vocab: int) -> None:
         self.seed, self.length, self.skipped = training.seed, training.seq_len, training.skip_steps or 0
-        self.offset, self.task_weight = corpus.vocab, data.task_loss_weight
+        self.task_weight = data.task_loss_weight
+        self.offsets = {task: corpus.vocab + first for task, first in task_offsets(data.mix.tasks)[0].items()}
         self.counts = row_counts(data, training.rows)
         self.windows = Windows(corpus.train, training.seq_len)
         check_vocabulary(corpus, data, vocab)
-        for task in TASKS:
-            if self.counts[task] and not len(make_row(task, self.length, task_generator(0, 0)).answers):
+        for task in self.offsets:
+            if not len(make_row(task, self.length, task_generator(0, 0)).answers):
                 raise UserError(
                     f"training.seq_len = {self.length}: no question of the task {task} fits; use 16 or more"
                 )
@@ -83,11 +84,11 @@ class Batches:
         for index in range(self.counts["text"]):
             tokens[row], weights[row] = self._text(step * self.counts["text"] + index), 1.0
             row += 1
-        for number, task in enumerate(TASKS):
+        for task, offset in self.offsets.items():
             for index in range(self.counts[task]):
-                rng = np.random.default_rng((_TASK, self.seed, step, number, index))
+                rng = np.random.default_rng((_TASK, self.seed, step, task_number(task), index))
                 made = make_row(task, self.length, rng)
-                tokens[row] = made.tokens + self.offset
+                tokens[row] = made.tokens + offset
                 weights[row, made.answers] = self.task_weight
                 row += 1
         weights[:, 0] = 0.0
@@ -111,7 +112,7 @@ def task_generator(number: int, row: int) -> np.random.Generator:
 
 def row_counts(data: Data, rows: int) -> dict[str, int]:
     """Rows of each kind in a batch: the shares of `data.mix`, rounded by largest remainder."""
-    shares = {"text": data.mix.text, **{task: getattr(data.mix, task) for task in TASKS}}
+    shares = {"text": data.mix.text, **data.mix.tasks}
     counts = {name: int(share * rows) for name, share in shares.items()}
     by_remainder = sorted(shares, key=lambda name: counts[name] - shares[name] * rows)
     for name in by_remainder[: rows - sum(counts.values())]:
@@ -126,7 +127,7 @@ def row_counts(data: Data, rows: int) -> dict[str, int]:
 
 def check_vocabulary(corpus: Corpus, data: Data, vocab: int) -> None:
     """UserError if the model's vocabulary is too small for the tokenizer and the reserved ids of the tasks."""
-    reserved = RESERVED if data.mix.text < 1 else 0
+    reserved = task_offsets(data.mix.tasks)[1]
     if corpus.vocab + reserved > vocab:
         tasks = f" and the {reserved} reserved for the tasks" if reserved else ""
         raise UserError(

@@ -26,6 +26,7 @@ from hybridlab.data.sources import files_key, read_documents, split_source
 from hybridlab.data.tokenizers import end_token, load_tokenizer, make_tokenizer, tokenizer_digest, vocabulary_size
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json, write_text, writing
+from hybridlab.registry import SOURCES
 
 FORMAT = 1
 SHARD_TOKENS = 100_000_000
@@ -83,9 +84,12 @@ def _open_for_run(folder: Path) -> Corpus:
 
 
 def _cache_key(data: Data) -> str:
-    """Name of the folder of a prepared corpus: a digest of settings, file names, sizes and times."""
+    """Name of the folder of a prepared corpus: a digest of settings, file names, sizes and times, and of the version of
+    the plug-in that reads it."""
     settings = data.model_dump(mode="json", exclude={"mix", "task_loss_weight"})
-    content = json.dumps([FORMAT, settings, files_key(data.source)], sort_keys=True)
+    plugin = SOURCES.plugins.get(split_source(data.source)[0])
+    versions = [f"{plugin.name} {plugin.version}"] if plugin else []
+    content = json.dumps([FORMAT, settings, files_key(data.source), *versions], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

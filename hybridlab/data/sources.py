@@ -5,6 +5,10 @@ text:PATH     a text file, or a folder of .txt and .md files; a long file is cut
 jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files); `data.field` names the field of the text
 hub:NAME      a dataset of the Hugging Face hub (or a local dataset folder), streamed; hub:NAME:CONFIG picks a config
 shards:DIR    a folder made by `hybridlab data prepare` (data/shards.py)
+
+Each kind is a `Source` in the registry SOURCES. A plug-in adds one in the same way:
+
+    SOURCES.add("poems", Source("poems:AUTHOR", lambda author, field: read_poems(author)))
 """
 
 from __future__ import annotations
@@ -13,60 +17,77 @@ import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from hybridlab.errors import UserError
+from hybridlab.registry import SOURCES, nearest, source_syntaxes
 
-KINDS = ("embedded", "text", "jsonl", "hub", "shards")
 LONG_DOCUMENT = 32_768
 """Characters; a longer text file is cut into several documents, so that one file can be split for validation."""
 
 _NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtledemo", "test", "tests", "__pycache__"}
 
 
+def no_files(argument: str) -> list[Path]:
+    """For sources that read no local file."""
+    return []
+
+
+def as_written(argument: str) -> str:
+    """For arguments that mean the same in every folder."""
+    return argument
+
+
+def absolute_path(argument: str) -> str:
+    """For arguments that are paths, so that a run can be resumed from any folder."""
+    return str(Path(argument).expanduser().absolute())
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of data source; `argument` is what follows the colon in `kind:argument`.
+
+    syntax: how it is written, for errors and help; without a colon it takes no argument. documents: (argument, name of
+    the field that contains the text) → the documents, each time in the same order. files: argument → the local files
+    that it reads; a corpus is prepared again when the name, size or time of one of them has changed. stored: argument →
+    the form in which a run's configuration keeps it.
+    """
+
+    syntax: str
+    documents: Callable[[str, str], Iterator[str]]
+    files: Callable[[str], list[Path]] = no_files
+    stored: Callable[[str], str] = as_written
+
+    @property
+    def takes_argument(self) -> bool:
+        return ":" in self.syntax
+
+
 def split_source(source: str) -> tuple[str, str]:
-    """Kind and argument of a source; UserError for an unknown kind."""
+    """Kind and argument of a source; UserError for an unknown kind, and for one without its argument."""
     kind, _, argument = source.partition(":")
-    if kind not in KINDS or (kind == "embedded") == bool(argument):
-        raise UserError(
-            f"data source {source!r}: a source must be embedded, text:PATH, jsonl:PATH, hub:NAME or shards:DIR"
-        )
+    if kind not in SOURCES:
+        hint = nearest(kind, SOURCES.names(), f"a source must be {source_syntaxes()}")
+        raise UserError(f"data source {source!r} is of an unknown kind; {hint}")
+    if SOURCES.get(kind).takes_argument != bool(argument):
+        raise UserError(f"data source {source!r}: write it as {SOURCES.get(kind).syntax}")
     return kind, argument
 
 
 def read_documents(source: str, field: str = "text", max_documents: int | None = None) -> Iterator[str]:
     """The documents of a source, in a fixed order; at most `max_documents`."""
     kind, argument = split_source(source)
-    if kind == "hub":
-        documents = _hub_documents(argument, field)
-    elif kind == "jsonl":
-        documents = (text for path in source_files(source) for text in _jsonl_documents(path, field))
-    else:
-        documents = (text for path in source_files(source) for text in _text_documents(path, cut=kind == "text"))
-    return islice(documents, max_documents)
+    return islice(SOURCES.get(kind).documents(argument, field), max_documents)
 
 
 def source_files(source: str) -> list[Path]:
     """The files of a local source, in the order of reading; none for hub."""
     kind, argument = split_source(source)
-    if kind == "embedded":
-        root = Path(sysconfig.get_paths()["stdlib"])
-        paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
-        return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))
-    if kind == "hub":
-        return []
-    endings = (".txt", ".md") if kind == "text" else (".jsonl",)
-    path = Path(argument).expanduser()
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise UserError(f"data source {source}: there is no such file or folder; give another path")
-    files = sorted(p for p in path.rglob("*") if p.suffix in endings and p.is_file())
-    if not files:
-        raise UserError(f"data source {source}: the folder has no {' or '.join(endings)} file")
-    return files
+    return SOURCES.get(kind).files(argument)
 
 
 def files_key(source: str) -> str:
@@ -76,6 +97,30 @@ def files_key(source: str) -> str:
         stat = path.stat()
         digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def _library_files(argument: str) -> list[Path]:
+    """The source files of the Python standard library."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
+    return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))
+
+
+def _local_files(kind: str, endings: tuple[str, ...], argument: str) -> list[Path]:
+    """The file of this path, or all files with these endings in the folder of this path."""
+    path = Path(argument).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"data source {kind}:{argument}: there is no such file or folder; give another path")
+    files = sorted(p for p in path.rglob("*") if p.suffix in endings and p.is_file())
+    if not files:
+        raise UserError(f"data source {kind}:{argument}: the folder has no {' or '.join(endings)} file")
+    return files
+
+
+_text_files = partial(_local_files, "text", (".txt", ".md"))
+_jsonl_files = partial(_local_files, "jsonl", (".jsonl",))
 
 
 def _text_documents(path: Path, cut: bool) -> Iterator[str]:
@@ -159,3 +204,28 @@ def _hub_documents(argument: str, field: str) -> Iterator[str]:
     except Exception as error:  # the library raises errors of many types, for network and files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"hub:{argument}: the dataset cannot be read ({reason[:160]})") from None
+
+
+def _prepared_documents(argument: str, field: str) -> Iterator[str]:
+    raise UserError(f"data source shards:{argument}: it is prepared already; use it as it is")
+
+
+def _add_files(
+    syntax: str,
+    files: Callable[[str], list[Path]],
+    read: Callable[[Path, str], Iterator[str]],
+    stored: Callable[[str], str] = absolute_path,
+) -> None:
+    """Register a kind that reads local files, one after another. read: (file, field) → its documents."""
+
+    def documents(argument: str, field: str) -> Iterator[str]:
+        return (text for path in files(argument) for text in read(path, field))
+
+    SOURCES.add(syntax.partition(":")[0], Source(syntax, documents, files, stored))
+
+
+_add_files("embedded", _library_files, lambda path, field: _text_documents(path, cut=False), as_written)
+_add_files("text:PATH", _text_files, lambda path, field: _text_documents(path, cut=True))
+_add_files("jsonl:PATH", _jsonl_files, _jsonl_documents)
+SOURCES.add("hub", Source("hub:NAME", _hub_documents))
+SOURCES.add("shards", Source("shards:DIR", _prepared_documents, stored=absolute_path))

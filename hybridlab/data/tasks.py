@@ -7,13 +7,23 @@ queried once: with two queries, the second could be answered from the nearer fir
 retrieval: facts and queries in random order, so that facts are both inside and outside a window (chance 1/8).
 assignment: five facts with different values, 0 to 64 filler tokens, then five queries in random order; a five-way
 choice. Only the first query of an episode is measured (chance 1/5): each answer rules out a value for the later ones.
+
+Each task is a `Task` in the registry TASKS. A plug-in adds one in the same way, and a configuration mixes it in with
+`data: {mix: {text: 0.5, my-task: 0.5}}`:
+
+    TASKS.add("my-task", Task(my_row, chance=1 / 8))
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+
+from hybridlab.errors import UserError
+from hybridlab.registry import TASKS
 
 NUM_KEYS = 8
 NUM_VALUES = 8
@@ -21,8 +31,6 @@ NUM_FILLERS = 16
 RESERVED = 128
 """Number of ids of the tasks, above the tokenizer's vocabulary."""
 
-TASKS = ("retrieval", "assignment")
-CHANCE = {"retrieval": 1 / NUM_VALUES, "assignment": 1 / 5}
 _ASSIGNED = 5
 _MAX_FILLERS = 64
 _ASK_EARLY = 0.2
@@ -46,23 +54,71 @@ class TaskRow:
     open: np.ndarray
 
 
+@dataclass(frozen=True)
+class Task:
+    """A synthetic task.
+
+    row: (length S, generator) → a `TaskRow`; equal states of the generator give equal rows. chance: accuracy of
+    guessing. ids: its tokens are numbers from 0 to ids − 1; the model's ids follow those of the tokenizer. block: tasks
+    of one block share these ids; by default each task has its own. number: begins the seeds of its rows; by default it
+    follows from the name.
+    """
+
+    row: Callable[[int, np.random.Generator], TaskRow]
+    chance: float
+    ids: int = RESERVED
+    block: str | None = None
+    number: int | None = None
+
+
 def make_row(task: str, length: int, rng: np.random.Generator) -> TaskRow:
-    """One row of a task; the same generator state gives the same row."""
+    """One row of a task; the same generator state gives the same row. UserError for a row that does not fit it."""
+    made = TASKS.get(task)
+    row: TaskRow = made.row(length, rng)
+    if row.tokens.shape != (length,) or row.tokens.min() < 0 or row.tokens.max() >= made.ids:
+        raise UserError(
+            f"task {task!r}: its row must have {length} tokens from 0 to {made.ids - 1}; it has "
+            f"{row.tokens.size} from {row.tokens.min()} to {row.tokens.max()}"
+        )
+    return row
+
+
+def task_number(task: str) -> int:
+    """The number that begins the seeds of a task's rows."""
+    number = TASKS.get(task).number
+    return int(hashlib.sha256(task.encode()).hexdigest()[:8], 16) if number is None else number
+
+
+def task_offsets(tasks: Iterable[str]) -> tuple[dict[str, int], int]:
+    """The first id of each task, relative to the end of the tokenizer's, and the number of ids of all of them."""
+    blocks: dict[str, int] = {}
+    offsets: dict[str, int] = {}
+    used = 0
+    for name in tasks:
+        task = TASKS.get(name)
+        block = task.block or name
+        if block not in blocks:
+            blocks[block], used = used, used + task.ids
+        offsets[name] = blocks[block]
+    return offsets, used
+
+
+def _retrieval(length: int, rng: np.random.Generator) -> TaskRow:
     row = _Row(length)
-    if task == "retrieval":
-        _fill_retrieval(row, rng)
-    else:
-        while row.room >= 2 * _ASSIGNED + _ASSIGNED:
-            _add_episode(row, rng)
-        row.fill(rng)
-    width = NUM_VALUES if task == "retrieval" else _ASSIGNED
-    return TaskRow(
-        row.tokens,
-        np.array(row.answers, dtype=np.int64),
-        np.array(row.distances, dtype=np.int64),
-        np.array(row.options, dtype=np.int64).reshape(-1, width),
-        np.array(row.open, dtype=bool),
-    )
+    _fill_retrieval(row, rng)
+    return row.done(NUM_VALUES)
+
+
+def _assignment(length: int, rng: np.random.Generator) -> TaskRow:
+    row = _Row(length)
+    while row.room >= 2 * _ASSIGNED + _ASSIGNED:
+        _add_episode(row, rng)
+    row.fill(rng)
+    return row.done(_ASSIGNED)
+
+
+TASKS.add("retrieval", Task(_retrieval, 1 / NUM_VALUES, block="facts", number=0))
+TASKS.add("assignment", Task(_assignment, 1 / 5, block="facts", number=1))
 
 
 class _Row:
@@ -103,6 +159,16 @@ class _Row:
         """Add `count` random filler tokens, or fill up the row."""
         for token in rng.integers(NUM_FILLERS, size=min(self.room, self.room if count is None else count)):
             self._add(_FILLER + int(token))
+
+    def done(self, width: int) -> TaskRow:
+        """The finished row. width: number of options of a question."""
+        return TaskRow(
+            self.tokens,
+            np.array(self.answers, dtype=np.int64),
+            np.array(self.distances, dtype=np.int64),
+            np.array(self.options, dtype=np.int64).reshape(-1, width),
+            np.array(self.open, dtype=bool),
+        )
 
 
 def _fill_retrieval(row: _Row, rng: np.random.Generator) -> None:

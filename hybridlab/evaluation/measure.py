@@ -20,11 +20,12 @@ from hybridlab.analysis.probe import probe_results
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
-from hybridlab.data.tasks import CHANCE, TASKS, TaskRow, make_row
+from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
 from hybridlab.evaluation.causality import require_causal
 from hybridlab.evaluation.results import LossResult, Results, TaskResult
 from hybridlab.evaluation.rows import chunks
 from hybridlab.models.decoder import Decoder
+from hybridlab.registry import TASKS
 from hybridlab.statistics import NOT_MEASURED, Measurement, mean_and_error, proportion
 from hybridlab.training.engine import autocast
 from hybridlab.training.objective import Objective, make_objective
@@ -44,12 +45,15 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
     splits = ("train", "validation") if whole else ("validation",)
     text = _Text(make_objective(config), corpus, splits, autocast(device, precision))
     factors, window = config.evaluation.length_factors or [], task_window(model, config)
-    numbered = [(number, task) for number, task in enumerate(TASKS) if getattr(config.data.mix, task) > 0]
+    offsets = task_offsets(config.data.mix.tasks)[0]
     return Results(
         causality={"largest_change": causality},
         validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
-        tasks={t: task_accuracy(model, config, corpus, text.context, t, n, window) for n, t in numbered},
+        tasks={
+            task: task_accuracy(model, config, text.context, task, corpus.vocab + offset, window)
+            for task, offset in offsets.items()
+        },
         probes={
             probe: probe_results(probe, model, corpus, config.training.seq_len)
             for probe in config.evaluation.probes or []
@@ -111,16 +115,16 @@ def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
 def task_accuracy(
     model: Decoder,
     config: RunConfig,
-    corpus: Corpus,
     context: AbstractContextManager,
     task: str,
-    number: int,
+    offset: int,
     window: int | None,
 ) -> TaskResult:
-    """Accuracy among the possible answers, split by distance if the window is known."""
-    length = config.training.seq_len
+    """Accuracy among the possible answers, split by distance if the window is known. offset: id of the task's first
+    token."""
+    length, number = config.training.seq_len, task_number(task)
     rows = [make_row(task, length, task_generator(number, i)) for i in range(config.evaluation.task_rows)]
-    right = np.concatenate([_right_answers(model, part, corpus.vocab, context) for part in chunks(rows, model, length)])
+    right = np.concatenate([_right_answers(model, part, offset, context) for part in chunks(rows, model, length)])
     measured = np.concatenate([row.open for row in rows])
     right, distances = right[measured], np.concatenate([row.distances for row in rows])[measured]
     parts: dict[str, Any] = {}
@@ -129,11 +133,11 @@ def task_accuracy(
         inside, outside = distances < window, distances > reach
         parts = {"reach": reach, "inside": proportion(right[inside])}
         parts |= {"relayed": proportion(right[~inside & ~outside]), "outside": proportion(right[outside & ~inside])}
-    return TaskResult(chance=CHANCE[task], window=window, all=proportion(right), **parts)
+    return TaskResult(chance=TASKS.get(task).chance, window=window, all=proportion(right), **parts)
 
 
 def _right_answers(model: Decoder, rows: list[TaskRow], offset: int, context: AbstractContextManager) -> np.ndarray:
-    """Whether each answer of these rows is right, one row after another. offset: id of the tasks' first token."""
+    """Whether each answer of these rows is right, one row after another. offset: id of the task's first token."""
     tokens = torch.from_numpy(np.stack([row.tokens for row in rows]) + offset).to(_device(model))
     with torch.no_grad(), context:
         logits = model(tokens).logits.float()

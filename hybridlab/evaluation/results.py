@@ -41,7 +41,12 @@ class TaskResult(_Typed):
 class Results(_Typed):
     """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe.
 
-    extrapolation: by multiple of the training length. probes: the result of each probe, by its name.
+    validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
+    length. tasks: accuracy by task. probes: the result of each probe, by its name. Every number is a `Measurement` with
+    value, stderr and n; the value is None if nothing was measured.
+
+        results = hybridlab.evaluate("runs/first")
+        results.validation.loss.value, results.validation.loss.stderr, results.validation.loss.n
     """
 
     causality: dict[str, float]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridlab.config.loading import Layer
-from hybridlab.config.resolve import resolve
+from hybridlab.config.resolve import resolve_parts
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.plan.from_config import structure_of
 
 
 def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "auto", **overrides: Any) -> Decoder:
-    """A model with random weights. overrides: parts of the configuration, like `shape={"layers": 4}` or `window=32`."""
-    config = resolve(arch, size, layers=[Layer(overrides)])
-    model = Decoder(structure_of(config), kernel)
+    """A model with random weights, in fp32 on the CPU.
+
+    arch, size: presets (`hybridlab list --archs`, `--sizes`), or paths of YAML files. seed: of the weights. kernel: of
+    its attention (auto, eager, sdpa, banded, flex, xformers). overrides: parts of the configuration, like
+    `shape={"layers": 4}` or `window=32`. UserError for an unknown name, and for an override that has no effect.
+
+        model = hybridlab.build_model("rule-swa", size="tiny", window=8)
+        model(torch.zeros(1, 16, dtype=torch.long)).logits    # (batch, sequence, vocabulary)
+    """
+    model = Decoder(structure_of(resolve_parts(arch, size, overrides, "build_model")), kernel)
     draw_weights(model, seed)
     return model

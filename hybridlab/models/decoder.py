@@ -43,7 +43,15 @@ class Output:
 
 
 class Decoder(nn.Module):
-    """A causal language model made from a structure.
+    """A causal language model made from a structure: a `torch.nn.Module` whose parameters are in fp32 at first.
+
+    `model(tokens).logits` of tokens (B, S) are (B, S, V); `model.generate(tokens, max_new_tokens=n)` continues prompts
+    with a cache; `with_plan` gives the same weights another plan or map. `structure`, `shape`, `plan` and
+    `attention_map` say what runs. UserError for tokens, masks and positions that do not fit.
+
+        model = hybridlab.build_model("vanilla", size="tiny")
+        twice = model.with_plan(model.plan.loop_heads(layer=5, heads=(3, 7)))
+        twice(torch.zeros(1, 16, dtype=torch.long)).logits.shape    # (1, 16, vocabulary)
 
     factors: see `Factors`; used by default in every forward pass. A model has them if its training ended while heads
     were fading.

@@ -24,7 +24,9 @@ from torch import Tensor
 from hybridlab.errors import UserError
 from hybridlab.files import DIGESTS, damage, new_folder, read_object, write_json, write_text
 from hybridlab.models.decoder import Decoder, Factors
+from hybridlab.plan.kinds import ATTENTION_KINDS
 from hybridlab.plan.structure import Structure
+from hybridlab.plugins import plugin_places, plugins_in_use, require_plugins
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 """The files that every final model of a run has."""
@@ -49,8 +51,20 @@ def size_of(tensors: Mapping[str, Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def save_model(folder: Path, model: Decoder, lineage: dict[str, Any], tokenizer: str | None = None) -> None:
-    """Write a model folder, in place of an older one. tokenizer: the content of tokenizer.json."""
+def save_model(
+    folder: Path,
+    model: Decoder,
+    lineage: dict[str, Any],
+    tokenizer: str | None = None,
+    plugins: Mapping[str, str] | None = None,
+) -> None:
+    """Write a model folder, in place of an older one.
+
+    tokenizer: the content of tokenizer.json. plugins: name and version of the plug-ins that the model needs; they must
+    be loaded to open the folder again.
+    """
+    if plugins:
+        lineage = {**lineage, "plugins": dict(plugins), "plugin_places": plugin_places(plugins)}
     tensors = dict(model.named_parameters())
     config = {
         "model_type": "hybridlab",
@@ -77,6 +91,27 @@ def model_damage(folder: Path) -> str | None:
     return f"{missing[0]} is missing" if missing else None
 
 
+def save(model: Decoder, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
+    """Write a model into a folder that `load_checkpoint` reads; returns the folder.
+
+    model, folder: what to write, and where. Weights are written in safetensors with the precision that they have, the
+    structure as JSON. tokenizer: a tokenizer.json to copy beside them. A model that was saved there before is replaced.
+    UserError if the folder holds anything else, or is the final model of a run.
+
+        hybridlab.save(model.with_plan(model.plan.skip(3)), "without-layer-4")
+    """
+    folder = Path(folder)
+    if (folder.parent / "run.json").is_file() or (folder / "run.json").is_file():
+        raise UserError(f"{folder}: this is the folder of a run; save the model in another one")
+    known = {*FILES, DIGESTS}
+    if folder.exists() and (not folder.is_dir() or not {path.name for path in folder.iterdir()} <= known):
+        raise UserError(f"{folder}: it holds something else than a saved model; choose another folder")
+    kinds = {(ATTENTION_KINDS.what, kind.name) for kind in model.attention_map.each_kind()}
+    text = None if tokenizer is None else Path(tokenizer).read_text(encoding="utf-8")
+    save_model(folder, model, {}, text, plugins_in_use(kinds))
+    return folder
+
+
 @dataclass(frozen=True)
 class SavedModel:
     """The content of a model folder's config.json. factors: those of a run that ended while heads were fading."""
@@ -92,16 +127,25 @@ def read_model_config(folder: Path) -> SavedModel:
     config = read_object(path, "model", ("model_type",))
     if config["model_type"] != "hybridlab" or config.get("format") not in (1, FORMAT):
         raise UserError(f"{path}: not a hybridlab model of format {FORMAT}; use load_hf for other models")
+    lineage = config.get("lineage", {})
+    require_plugins(lineage.get("plugins"), lineage.get("plugin_places", {}), folder, exact=False)
     try:
         structure = Structure.from_json(config if config["format"] == 1 else config["structure"])
         factors = {tuple(f["place"]): torch.tensor(f["values"]) for f in config.get("factors", [])}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError):
         raise UserError(f"{path}: the structure of this model cannot be read; restore the file") from None
-    return SavedModel(structure, factors, config.get("lineage", {}))
+    return SavedModel(structure, factors, lineage)
 
 
 def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
-    """The final model of a run folder, or of its `final` folder, in fp32 on the CPU."""
+    """The final model of a run folder, of its `final` folder, or of a folder that `save` wrote, on the CPU.
+
+    path: the folder. kernel: of its attention (auto, eager, sdpa, banded, flex, xformers). UserError if there is no
+    such model, if its files are damaged, or if a plug-in is not loaded that it was trained with.
+
+        model = hybridlab.load_checkpoint("runs/first")
+        model(tokens).logits    # tokens (B, S), logits (B, S, V)
+    """
     folder = Path(path)
     if not (folder / "config.json").is_file():
         folder = folder / "final"
@@ -109,6 +153,7 @@ def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
         saved = read_model_config(folder)
     except FileNotFoundError:
         raise UserError(f"{path}: there is no final model; give the folder of a run that has ended") from None
+    require_plugins(saved.lineage.get("plugins"), saved.lineage.get("plugin_places", {}), path)
     weights = read_weights(folder)
     return Decoder.from_tensors(saved.structure, weights, kernel, saved.factors, source=str(folder))
 

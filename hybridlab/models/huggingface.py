@@ -230,9 +230,14 @@ def shape_from_hf(config: Config, origin: str = "config.json") -> Shape:
 
 
 def load_hf(path: str | Path) -> Decoder:
-    """The model of a folder with config.json and model.safetensors (or its shards), in fp32 on the CPU.
+    """The model of a folder in the Hugging Face layout (Llama, Qwen3, GPT-NeoX, GPT-2), in fp32 on the CPU.
 
-    UserError if config.json and the tensors do not fit together, with the tensor, its file and both shapes.
+    path: a folder with config.json and model.safetensors, or its shards. UserError for another architecture, for files
+    that are missing or damaged, and if config.json and the tensors do not fit together, with the tensor, its file and
+    both shapes.
+
+        model = hybridlab.load_hf("Qwen3-0.6B")
+        model(tokens).logits    # tokens (B, S), logits (B, S, V)
     """
     folder = Path(path)
     try:

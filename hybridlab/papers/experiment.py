@@ -19,11 +19,11 @@ from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import CLAIM_KINDS, one_of
+from hybridlab.papers.ids import SCALES
 from hybridlab.registry import FIGURE_KINDS, nearest
 
 BENCHMARK = "benchmark"
 """The `cell` of rows whose numbers come from the benchmark."""
-SCALES = ("smoke", "small", "paper")
 Scale = Annotated[str, one_of("scale", lambda: SCALES)]
 CellClass = Literal["exact", "last digit", "named discrepancy", "transcribed", "trained", "timed"]
 

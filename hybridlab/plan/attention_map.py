@@ -22,7 +22,13 @@ from hybridlab.plan.kinds import AttentionKind, Full, Window, kind_from_json
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """`layers[l][k]` is the kind of KV head k in parameter layer l."""
+    """How each head mixes tokens: `layers[l][k]` is the kind of KV head k in parameter layer l, both from 0.
+
+    Made by `uniform`, `from_masks` or `rule`, which raise UserError for masks and shares that do not fit.
+
+        masks = hybridlab.AttentionMap.from_masks([[1, 0], [0, 0]], window=8)   # 1 full, 0 the last 8 tokens
+        masks.sparsity()    # 0.75, the share of heads with a window
+    """
 
     layers: tuple[tuple[AttentionKind, ...], ...]
 

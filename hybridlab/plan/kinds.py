@@ -102,7 +102,7 @@ class AttentionKind:
         return self.name if self.window is None else f"{self.name}({self.window})"
 
 
-ATTENTION_KINDS: Registry[type[AttentionKind]] = Registry("attention kind")
+ATTENTION_KINDS: Registry[type[AttentionKind]] = Registry("attention kind", changes_runs=True)
 Kind = TypeVar("Kind", bound=type[AttentionKind])
 
 

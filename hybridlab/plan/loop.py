@@ -43,6 +43,9 @@ class Loop:
         with a cache is not possible.
 
     Chunks are counted from the start of a row, so in training text they cross document borders, as in the paper.
+    UserError for settings that do not fit each other.
+
+        hybridlab.Loop(bodies=((hybridlab.Visit(2), hybridlab.Visit(3)),), chunks=(4, 2, 1), topology="mesh")
     """
 
     bodies: tuple[tuple[Visit, ...], ...]

@@ -29,6 +29,10 @@ class Plan:
     then its MLP; an MLP alone is the block without its attention.
 
     Edits return a new plan. They name layers and change all visits of those layers. `plan[place]` is one visit.
+    UserError for layers that the plan does not have.
+
+        plan = hybridlab.Plan.plain(8).loop_heads(layer=5, heads=(3, 7), extra_passes=2).skip(2)
+        print(plan)
     """
 
     visits: tuple[Item, ...]

@@ -43,7 +43,14 @@ def _heads(query: tuple[int, ...], group: int) -> Heads:
 
 @dataclass(frozen=True)
 class Structure:
-    """A shape with a plan and a map. UserError for a plan or map that was made for another shape."""
+    """A whole model as data: a shape with a plan and a map.
+
+    UserError for a plan or map that was made for another shape.
+
+        structure = hybridlab.build_model("rule-swa").structure
+        shorter = structure.changed(plan=structure.plan.skip(3))
+        hybridlab.Structure.from_json(shorter.to_json()) == shorter    # True
+    """
 
     shape: Shape
     plan: Plan

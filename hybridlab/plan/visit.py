@@ -33,6 +33,9 @@ class Visit:
     layer: parameter layer, from 0.
     part: `block` (attention, then MLP), `attention` or `mlp`, each with its residual connection.
     heads: query heads that run in the attention, ascending; None for all of them.
+    UserError for a part, layer or head that cannot be.
+
+        hybridlab.Visit(5, part="attention", heads=(3, 7))    # heads 4 and 8 of the sixth layer, without its MLP
     """
 
     layer: int

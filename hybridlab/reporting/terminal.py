@@ -13,9 +13,6 @@ from hybridlab.papers.experiment import Column, Experiment
 from hybridlab.reporting.entry_data import OUTCOMES, caption
 from hybridlab.reporting.table_cells import cell_text
 
-WIDTH = 80
-"""Characters in a line."""
-
 
 def print_head(data: dict[str, Any], console: Console) -> None:
     """Id, title and the source of the numbers."""
@@ -24,11 +21,11 @@ def print_head(data: dict[str, Any], console: Console) -> None:
 
 
 def print_table(table: dict[str, Any], experiment: Experiment, console: Console) -> None:
-    """Panels at most 80 characters wide, then the claims with their evidence."""
+    """Panels that are not wider than the console, then the claims with their evidence."""
     print_head(table, console)
     for panel, title in experiment.panels.items():
         columns = [column for column in experiment.columns if column.panel == panel]
-        for part in _fitting(columns, table):
+        for part in _fitting(columns, table, console.width):
             console.print(_panel(part, title, table))
     print_claims(table["claims"], console)
 
@@ -52,8 +49,8 @@ def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
         console.print(f"       {claim['evidence']}", style="dim", highlight=False)
 
 
-def _fitting(columns: list[Column], table: dict[str, Any]) -> list[list[Column]]:
-    """Columns in groups, each narrow enough to stand beside the row names."""
+def _fitting(columns: list[Column], table: dict[str, Any], width: int) -> list[list[Column]]:
+    """Columns in groups, each narrow enough to stand beside the row names in lines of so many characters."""
     names = max(len(row["short"]) for row in table["rows"]) + 2
     groups: list[list[Column]] = []
     room = 0
@@ -63,7 +60,7 @@ def _fitting(columns: list[Column], table: dict[str, Any]) -> list[list[Column]]
         needed = max(len(column.title), *widths) + 3
         if not groups or needed > room:
             groups.append([])
-            room = WIDTH - names
+            room = width - names
         groups[-1].append(column)
         room -= needed
     return groups

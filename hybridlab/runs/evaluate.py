@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.config.loading import Layer, check, merge, parse_setting
-from hybridlab.config.resolve import data_layer
+from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import asked_for, keep_to_shards
 from hybridlab.data.shards import Corpus, corpus_for
@@ -40,12 +40,10 @@ class Opened:
 def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]) -> Opened:
     """Load a run's final model; other text is tokenized with the run's own tokenizer."""
     folder = runs.finished(reference)
+    folder.require_plugins()
     trained = folder.config()
     given = [] if data is None else [data_layer(data)]
-    for text in settings:
-        if text.partition("=")[0].strip().partition(".")[0] not in _CHANGEABLE:
-            raise UserError(f"--set {text}: an evaluation can only change {', '.join(_CHANGEABLE)}; train another run")
-        given.append(parse_setting(text))
+    given += [parse_setting(text) for text in _checked(settings)]
     below = [Layer(trained.model_dump(mode="json"))]
     if asked_for([replace(layer, asked=True) for layer in given], "data", "source") is not None:
         below.append(Layer({"data": {"tokenizer": f"file:{(folder.final / 'tokenizer.json').resolve()}"}}))
@@ -60,12 +58,43 @@ def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], 
     return Opened(model, config, corpus, folder.started()["precision"], config.data.source != trained.data.source)
 
 
+def _checked(settings: list[str]) -> list[str]:
+    """The settings; UserError for one that an evaluation cannot change."""
+    for text in settings:
+        if text.partition("=")[0].strip().partition(".")[0] not in _CHANGEABLE:
+            raise UserError(f"--set {text}: an evaluation can only change {', '.join(_CHANGEABLE)}; train another run")
+    return settings
+
+
 def evaluate_run(
     reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]
 ) -> Results:
     """The results of a run's final model, as in a record; all of another text is used, not only its validation part."""
     opened = open_run(reference, runs, data, settings, say)
     return measure(opened.model, opened.config, opened.corpus, opened.precision, whole=opened.elsewhere)
+
+
+def evaluate_model(
+    model: Decoder,
+    runs: Runs,
+    data: str,
+    tokenizer: str | None,
+    seq_len: int,
+    settings: list[str],
+    say: Callable[[str], None],
+) -> Results:
+    """The results of a model that belongs to no run, on a whole text, in fp32 on the device where it is.
+
+    tokenizer: as in `data.tokenizer`; None for prepared shards, which have theirs.
+    """
+    values: dict[str, Any] = {"shape": model.shape.model_dump(mode="json")}
+    values["training"] = {"seq_len": seq_len, "tokens_per_step": seq_len}
+    layers = [Layer(values, {(): "evaluate"}), data_layer(data)]
+    if tokenizer is not None:
+        layers.append(Layer({"data": {"tokenizer": tokenizer}}, {(): "tokenizer"}))
+    config = resolve("vanilla", "tiny", layers=layers, settings=_checked(settings))
+    corpus = corpus_for(config.data, runs.directory / "data", lambda line: say(f"data: {line}"))
+    return measure(model, config, corpus, "fp32", whole=True)
 
 
 def analyze_run(

@@ -59,6 +59,9 @@ class Record(_Typed):
     structure: the final `Structure` as JSON. hooks: the results of each hook by its name (a controller's kind,
     `entropy-log`). history: logged numbers as columns. flops, tokens, seconds: totals, without the steps that were
     repeated after an interruption (those are `redone_steps`). A run that failed has a reason and no results.
+
+        record = hybridlab.train("vanilla", steps=100).record
+        record.history["loss"], record.seconds, record.machine["name"]
     """
 
     status: Literal["finished", "failed"]

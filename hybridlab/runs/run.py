@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from hybridlab.structure.registry import make_hooks
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.hooks import Hook
 from hybridlab.training.labels import Label, start_facts
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
 from hybridlab.training.metrics import history, read_metrics
@@ -44,10 +45,12 @@ def execute(
     say: Callable[[str], None] = lambda _: None,
     quiet: bool = False,
     label: Label | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> Record:
     """Train the run in its folder, or resume it, unless it has finished; returns its record.
 
-    label: gives the run a name and tags, also if it was started or has finished before.
+    label: gives the run a name and tags, also if it was started or has finished before. hooks: those of kind `python`
+    that the configuration names.
     """
     with folder.locked():
         if label is not None and label.name is not None:
@@ -60,7 +63,7 @@ def execute(
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
         stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
-        run = _start(config, folder, _with_known_places(runs, folder), say)
+        run = _start(config, folder, _with_known_places(runs, folder), say, hooks)
         _relabel(folder, label)
         folder.remove_leftovers()
         done = checkpoints.newest_step(folder.checkpoints) or 0
@@ -70,8 +73,8 @@ def execute(
             say(f"{title}: starts again from step 0 (it {stopped} before its first checkpoint)")
         try:
             with Progress(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
-                hooks = run.train(progress)
-            record = _measured(run, hooks)
+                found = run.train(progress)
+            record = _measured(run, found)
             _save(run, record)
         except NoRoom as full:
             saved = checkpoints.newest_step(folder.checkpoints) or 0
@@ -120,7 +123,7 @@ def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
     lineage = {"hash": record.hash, "parents": record.parents, "arch": run.config.arch, "size": run.config.size}
     lineage |= {"tokenizer": run.corpus.meta["tokenizer"]}
-    save_model(run.folder.final, run.model, lineage, run.corpus.tokenizer.to_str(pretty=True))
+    save_model(run.folder.final, run.model, lineage, run.corpus.tokenizer.to_str(pretty=True), run.config.plugins)
     write_record(record, run.folder.path / "record.json")
 
 
@@ -155,7 +158,7 @@ def _with_known_places(runs: Runs, folder: RunFolder) -> Runs:
     return Runs(runs.directory, {**info.get("places", {}), **runs.places})
 
 
-def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None]) -> Run:
+def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None], given: Sequence[Hook]) -> Run:
     """Prepare the run: all checks, the fast ones first, then claim the folder."""
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=True)
@@ -176,7 +179,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
         **start_facts(),
     }
-    hooks, objective = make_hooks(config), make_objective(config)
+    hooks, objective = make_hooks(config, given), make_objective(config)
     run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective)
     run.precision = folder.claim(config, pinned)["precision"]
     return run

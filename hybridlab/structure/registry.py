@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
 
 from hybridlab.analysis.entropy_log import EntropyLog
+from hybridlab.config.controllers import PythonHook
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.schema import RunConfig
-from hybridlab.registry import Registry
+from hybridlab.errors import UserError
+from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
 from hybridlab.structure.l1_gates import L1Gates
 from hybridlab.structure.mask_learning import MaskLearning
 from hybridlab.training.hooks import Hook
-
-CONTROLLERS: Registry[Callable[[Any, RunConfig], Hook]] = Registry("controller")
-"""Kind → a function of the controller's settings and the whole configuration."""
 
 
 def _learned_window(config: RunConfig) -> int:
@@ -29,11 +28,42 @@ CONTROLLERS.add("mask-learning", lambda settings, config: MaskLearning(settings,
 CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.shape, _learned_window(config)))
 
 
-def make_hooks(config: RunConfig) -> list[Hook]:
-    """The log of entropies (`observe`) and the controller, if the configuration has them."""
+def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
+    """The log of entropies (`observe`), the controller and the further hooks, as far as the configuration has them.
+
+    given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, or if
+    two hooks have one name.
+    """
     hooks: list[Hook] = []
     if config.observe is not None:
         hooks.append(EntropyLog(config.observe.entropy_every))
     if config.controller is not None:
-        hooks.append(CONTROLLERS.get(config.controller.kind)(config.controller, config))
+        made = CONTROLLERS.get(config.controller.kind)(config.controller, config)
+        hooks.append(_named(made, config.controller.kind))
+    for settings in config.hooks or []:
+        if isinstance(settings, PythonHook):
+            hooks.append(_given(settings, given))
+        else:
+            hooks.append(_named(HOOKS.get(settings.kind)(settings, config), settings.kind))
+    names = Counter(hook.name for hook in hooks)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise UserError(f"hooks: two hooks are called {twice[0]!r}; each needs a name of its own")
     return hooks
+
+
+def _named(hook: Hook, kind: str) -> Hook:
+    """A hook without a name of its own gets that of its kind."""
+    if not isinstance(hook, Hook):
+        raise UserError(f"hook {kind!r}: its plug-in makes {type(hook).__name__}, which is not a subclass of Hook")
+    if hook.name == Hook.name:
+        hook.name = kind
+    return hook
+
+
+def _given(settings: PythonHook, given: Sequence[Hook]) -> Hook:
+    for hook in given:
+        if hook.name == settings.name:
+            return hook
+    raise UserError(
+        f"hooks: {settings.name!r} is a hook of a Python program; pass it again with hybridlab.train(hooks=[…])"
+    )

@@ -22,6 +22,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
+from hybridlab.plugins import plugin_places, require_plugins
 from hybridlab.registry import nearest
 
 
@@ -79,12 +80,19 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The configuration of the run in this folder."""
         info = self.started()
+        self.require_plugins(exact=False)
         try:
             return RunConfig.model_validate_json(json.dumps(info["config"]))
         except (KeyError, ValueError):
             raise UserError(
                 f"{self.path}/run.json: it was written by another version of hybridlab; use that version"
             ) from None
+
+    def require_plugins(self, exact: bool = True) -> None:
+        """UserError, with what to load, unless the plug-ins of the run are there; in the same versions if `exact`."""
+        info = self.started()
+        versions = info["config"].get("plugins") if isinstance(info["config"], dict) else None
+        require_plugins(versions, info.get("plugin_places", {}), self.path, exact)
 
     def claim(self, config: RunConfig, pinned: dict[str, Any]) -> dict[str, Any]:
         """Write run.json into an empty folder, or check that the folder belongs to this run; returns run.json.
@@ -97,9 +105,12 @@ class RunFolder:
             if any(not p.name.startswith((".lock", ".run.json.")) for p in self.path.iterdir()):
                 raise UserError(f"{self.path}: the folder is not empty and holds no run; choose another --run-dir")
             info = {"hash": run_hash(config), "config": config.model_dump(mode="json"), **pinned}
+            if config.plugins:
+                info["plugin_places"] = plugin_places(config.plugins)
             write_json(self.path / "run.json", info)
             return info
         if info["hash"] != run_hash(config):
+            self.require_plugins()
             raise UserError(
                 f"{self.path}: the folder holds another run ({info['hash']}), which differs in "
                 f"{_difference(info['config'], config)}; choose another --run-dir"

@@ -52,9 +52,24 @@ class TrainingRun(Protocol):
 
 
 class Hook:
-    """Base class; does nothing. name: key of its state in the checkpoint and of its results in the record."""
+    """Base class of hooks; does nothing. A subclass overrides the methods that it needs.
 
-    name = "hook"
+    name: key of its state in the checkpoint and of its results in the record. version: for a hook that a Python program
+    passes to `hybridlab.train`, which puts name and version into the run's identity: a text that changes whenever the
+    hook would act otherwise, its settings included. A hook of a plug-in needs none.
+
+        class Shrink(hybridlab.Hook):
+            name, version = "shrink", "1"
+
+            def after_step(self, run, step):
+                with torch.no_grad():
+                    for tensor in run.tensors().values():
+                        tensor.mul_(0.999)
+                return {}
+    """
+
+    name: str = "hook"
+    version: str | None = None
 
     def begin(self, run: TrainingRun) -> None:
         """Called once before the first step of this process: create tensors, read the configuration."""

@@ -22,8 +22,10 @@ KERNELS = ["eager", "sdpa", "banded"]
 def build(arch, kernel="eager", **shape):
     """A small model; mixed heads are given masks, as they have after learning."""
     # Architectures that recur divide the layers: of six, four at least are left.
-    layers = 6 if "recurrence" in load_preset("arch", arch).values else 4
-    model = build_model(arch, kernel=kernel, shape={**SMALL_SHAPE, "layers": layers, **shape}, window=5)
+    preset = load_preset("arch", arch).values
+    layers = 6 if "recurrence" in preset else 4
+    window = {"window": 5} if preset.get("map", {}).get("kind", "full") != "full" else {}
+    model = build_model(arch, kernel=kernel, shape={**SMALL_SHAPE, "layers": layers, **shape}, **window)
     if any(isinstance(kind, Mixed) for row in model.attention_map.layers for kind in row):
         return model.with_plan(attention_map=AttentionMap.from_masks([[0, 1], [1, 1], [0, 0], [1, 0]], 5))
     return model

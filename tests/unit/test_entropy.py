@@ -14,7 +14,7 @@ from tests.models import padding_mask, random_ids
 
 
 def build(arch="vanilla", **shape):
-    return build_model(arch, kernel="eager", shape={**SMALL_SHAPE, "init": {"std": 0.5}, **shape}, window=5)
+    return build_model(arch, kernel="eager", shape={**SMALL_SHAPE, "init": {"std": 0.5}, **shape})
 
 
 def entropies(model, tokens, **arguments):

@@ -1,0 +1,117 @@
+"""Values that a shell completes after `hybridlab --install-completion`; without heavy imports, so that it is fast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+Completed = Iterator[str | tuple[str, str]]
+"""Values, some with a line about them that a shell may show."""
+
+
+def archs(incomplete: str) -> Completed:
+    """Names of architectures, or YAML files."""
+    return _presets("arch", incomplete)
+
+
+def mask_learners(incomplete: str) -> Completed:
+    """The architectures whose masks are learned."""
+    from hybridlab.config.loading import load_preset, preset_names
+
+    learners = [name for name in preset_names("arch") if _map_kind(load_preset("arch", name).values) == "mixed"]
+    return _beginning_with(incomplete, learners)
+
+
+def sizes(incomplete: str) -> Completed:
+    """Names of sizes, or YAML files."""
+    return _presets("size", incomplete)
+
+
+def data(incomplete: str) -> Completed:
+    """Data presets, and the beginnings of data sources."""
+    from hybridlab.config.loading import preset_names
+    from hybridlab.registry import SOURCES
+
+    syntaxes = (SOURCES.get(kind).syntax for kind in SOURCES.names(installed=False))
+    sources = (kind + colon for kind, colon, _ in (syntax.partition(":") for syntax in syntaxes))
+    return _beginning_with(incomplete, [*preset_names("data"), *sources])
+
+
+def experiments(incomplete: str) -> Completed:
+    """Ids of experiments, or YAML files."""
+    from hybridlab.papers.ids import experiment_ids
+
+    yield from _beginning_with(incomplete, experiment_ids())
+    yield from _yaml_files(incomplete)
+
+
+def papers(incomplete: str) -> Completed:
+    """The papers that have experiments."""
+    from hybridlab.papers.ids import experiment_ids
+
+    return _beginning_with(incomplete, dict.fromkeys(name.split("-")[0] for name in experiment_ids()))
+
+
+def kinds(incomplete: str) -> Completed:
+    """Kinds of experiments."""
+    from hybridlab.papers.ids import KINDS
+
+    return _beginning_with(incomplete, KINDS)
+
+
+def scales(incomplete: str) -> Completed:
+    """Scales of experiments."""
+    from hybridlab.papers.ids import SCALES
+
+    return _beginning_with(incomplete, SCALES)
+
+
+def probes(incomplete: str) -> Completed:
+    """Names of probes."""
+    from hybridlab.registry import PROBES
+
+    return _beginning_with(incomplete, PROBES.names(installed=False))
+
+
+def runs(context: typer.Context, incomplete: str) -> Completed:
+    """Names and folders of runs in RUNS-DIR, and, for the beginning of a hash, the runs that have it."""
+    folder = Path(context.params.get("runs_dir") or "runs")
+    for path in sorted(folder.glob("*/run.json")):
+        try:
+            info = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        facts = info if isinstance(info, dict) else {}
+        known = [facts.get("name"), str(path.parent), facts.get("hash") if incomplete else None]
+        yield from _beginning_with(incomplete, [text for text in known if isinstance(text, str)])
+
+
+def _map_kind(values: dict[str, Any]) -> Any:
+    return values.get("map", {}).get("kind")
+
+
+def _presets(kind: str, incomplete: str) -> Completed:
+    from hybridlab.config.presets import summaries
+
+    for name, summary in summaries(kind).items():
+        if name.startswith(incomplete):
+            yield name, summary
+    yield from _yaml_files(incomplete)
+
+
+def _yaml_files(incomplete: str) -> Iterator[str]:
+    """YAML files and folders that begin with a path; nothing for a text without a separator, which is a name."""
+    if "/" not in incomplete:
+        return
+    start, _, name = incomplete.rpartition("/")
+    for path in sorted(Path(start or "/").expanduser().glob(f"{name}*")):
+        if path.is_dir() or path.suffix in (".yaml", ".yml"):
+            yield f"{start}/{path.name}{'/' if path.is_dir() else ''}"
+
+
+def _beginning_with(incomplete: str, values: Iterable[str]) -> Iterator[str]:
+    return (value for value in values if value.startswith(incomplete))

@@ -1,0 +1,44 @@
+"""The ids of the experiments, in the order in which people count (fig2 before fig10), and how lists are filtered.
+
+Needs no other module, so that completion and lists are fast.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+KINDS = ("table", "figure")
+SCALES = ("smoke", "small", "paper")
+
+
+def experiments_folder() -> Path:
+    """The experiment files: beside the package in a checkout, inside it in an installed wheel."""
+    package = Path(__file__).resolve().parent.parent
+    checkout = package.parent / "experiments"
+    return checkout if (package.parent / "pyproject.toml").is_file() and checkout.is_dir() else package / "experiments"
+
+
+def experiment_ids(folder: Path | None = None) -> list[str]:
+    """The ids of all experiments in a folder, by default in hybridlab's own."""
+    files = (folder or experiments_folder()).glob("*/[!_]*.yaml")
+    return sorted((f"{path.parent.name}-{path.stem}" for path in files), key=natural)
+
+
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """A sort key that orders numbers in a text by their value."""
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def matches(words: Iterable[str], texts: Iterable[str]) -> bool:
+    """Whether every word stands in one of the texts; a word with * or ? must match one as a whole."""
+    lowered = [text.lower() for text in texts]
+
+    def stands(word: str) -> bool:
+        pattern = word if any(letter in word for letter in "*?[") else f"*{glob.escape(word)}*"
+        return any(fnmatch.fnmatchcase(text, pattern) for text in lowered)
+
+    return all(stands(word.lower()) for word in words)

@@ -1,0 +1,195 @@
+"""Training and evaluation from Python, as `hybridlab pretrain` and `hybridlab eval` do on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridlab.config.controllers import MaskController
+from hybridlab.config.loading import Layer, merge
+from hybridlab.config.own_plugins import unversioned_items
+from hybridlab.config.resolve import run_hash
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
+from hybridlab.evaluation.results import Results
+from hybridlab.models.decoder import Decoder
+from hybridlab.models.export import load_checkpoint
+from hybridlab.runs.compose import compose
+from hybridlab.runs.evaluate import evaluate_model, evaluate_run
+from hybridlab.runs.record import Record
+from hybridlab.runs.run import execute
+from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.hooks import Hook
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: what `hybridlab.train` returns.
+
+    path: its folder. record: everything that was measured, with the configuration, the machine and the history of the
+    loss; the content of `record.json`.
+
+        run = hybridlab.train("vanilla", steps=100)
+        run.results.validation.loss.value   # nats per token
+        run.model().generate(tokens, max_new_tokens=5)
+    """
+
+    path: Path
+    record: Record
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits that identify the run; commands and `start=` take the first of them."""
+        return self.record.hash
+
+    @property
+    def results(self) -> Results:
+        """What was measured at the end: loss (nats per token), tasks, probes; with standard errors and n."""
+        assert self.record.results is not None, "a finished run has results"
+        return self.record.results
+
+    @property
+    def config(self) -> RunConfig:
+        """The complete configuration. UserError if a plug-in that it names is not loaded."""
+        return RunFolder(self.path).config()
+
+    def model(self, kernel: str = "auto") -> Decoder:
+        """The final model, in fp32 on the CPU; a new one in every call. UserError if its files are damaged."""
+        return load_checkpoint(self.path, kernel)
+
+
+def train(
+    arch: str = "vanilla",
+    *,
+    size: str | None = None,
+    data: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    hooks: Sequence[Hook] = (),
+    start: str | Path | TrainedRun | None = None,
+    run_dir: str | Path | None = None,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> TrainedRun:
+    """Train a model, as `hybridlab pretrain` does with the same options. An unfinished run is resumed, a finished one
+    is returned at once.
+
+    arch, size, data: presets, or the path of a file, or a data source; the size is `tiny` or that of `start`. steps:
+    optimizer steps. seed: of weights, data order and all random numbers. settings: any others, with nested or dotted
+    names: `{"training.optimizer.lr": 1e-3}`. hooks: your own `Hook` objects; their names and versions are part of the
+    run's hash. start: a run to start from (its folder, the start of its hash, or a `TrainedRun`), or a folder in the
+    Hugging Face layout. run_dir: the run's folder, by default RUNS-DIR/HASH. runs_dir: where runs and prepared text
+    are. quiet: print nothing; otherwise progress goes to standard error.
+
+    UserError for a mistake in the arguments; RunFailed if the loss is not finite; Interrupted after Ctrl-C or SIGTERM,
+    once a checkpoint is written.
+
+        run = hybridlab.train("rule-swa", data="recall", steps=300, settings={"window": 16, "map.rho": 0.25})
+        print(run.results.validation.perplexity.value, run.path)
+    """
+    written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
+    if "hooks" in written.values and hooks:
+        raise UserError("hooks: they are given twice, as `hooks` and in the settings; give them in one place")
+    chosen = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
+    options = Layer({"training": chosen} if chosen else {}, {("training", name): f"{name}=" for name in chosen})
+    if hooks:
+        options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
+    runs = Runs(Path(runs_dir))
+    reference = str(start.path) if isinstance(start, TrainedRun) else None if start is None else str(start)
+    config = compose(arch, size, data, reference, runs, None, merge(written, options), [])
+    if isinstance(config.controller, MaskController) and config.init is None:
+        raise UserError(f"train: {arch} learns the masks of a trained model; give that run as start=")
+    if unknown := unversioned_items(config):
+        raise UserError(
+            f"train: {unknown[0]} was registered outside a plug-in, so that a change of it would go unnoticed; move it "
+            "into a file of its own and load that with hybridlab.load_plugin('FILE.py')"
+        )
+    folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
+    record = execute(config, folder, runs, f"train {arch}", _silent if quiet else _say, quiet, hooks=hooks)
+    return TrainedRun(folder.path, record)
+
+
+def evaluate(
+    run_or_model: str | Path | TrainedRun | Decoder,
+    data: str | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    tokenizer: str | None = None,
+    seq_len: int | None = None,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> Results:
+    """Loss (nats per token), perplexity and tasks of a trained model, after a test that no output depends on later
+    tokens. Every number has its standard error and n.
+
+    run_or_model: a finished run (a `TrainedRun`, its folder, or the start of its hash), or a model. data: other text
+    than the run's own, as a data source or preset. settings: changes of the run's `evaluation`, `data` and `runtime`.
+    A model does not know its text: it needs `data`, `seq_len` (tokens in a sequence), and `tokenizer` (`byte`,
+    `file:PATH`, …) unless the data are prepared shards. runs_dir: where runs and prepared text are. quiet: print
+    nothing. UserError for anything that does not fit.
+
+        hybridlab.evaluate("runs/first", data="text:book.txt").validation.perplexity.value
+        hybridlab.evaluate(hybridlab.load_hf("folder"), "text:book.txt", tokenizer="file:folder", seq_len=512)
+    """
+    say, runs = _silent if quiet else _say, Runs(Path(runs_dir))
+    if isinstance(run_or_model, Decoder):
+        if data is None or seq_len is None:
+            raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
+        if tokenizer is None and not data.startswith("shards:"):
+            raise UserError("evaluate: give the tokenizer of the model, as tokenizer='file:PATH' or 'byte'")
+        return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, _as_texts(_nested(settings or {})), say)
+    for name, value in (("tokenizer", tokenizer), ("seq_len", seq_len)):
+        if value is not None:
+            raise UserError(f"evaluate: {name}= has no effect on a run, which has its own; leave it out")
+    reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
+    return evaluate_run(str(reference), runs, data, _as_texts(_nested(settings or {})), say)
+
+
+def _described(hook: Hook) -> dict[str, str]:
+    """A hook of this program as a setting. UserError if it has no name or version of its own."""
+    if not isinstance(hook, Hook):
+        raise UserError(f"hooks: {hook!r} is not a Hook; make a subclass of hybridlab.Hook, and pass an object of it")
+    for what, missing in (("name", hook.name == Hook.name), ("version", not isinstance(hook.version, str))):
+        if missing:
+            raise UserError(
+                f"hooks: {type(hook).__name__} has no {what}; set one as a text. A run's hash contains name and "
+                "version, so change the version whenever the hook would act otherwise"
+            )
+    return {"kind": "python", "name": hook.name, "version": str(hook.version)}
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with dotted names as nested mappings."""
+    nested: dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = str(name).split(".")
+        here = nested
+        for part in path:
+            here = here.setdefault(part, {})
+            if not isinstance(here, dict):
+                raise UserError(f"settings: {name} lies inside {part}, which has a value of its own")
+        value = _nested(value) if isinstance(value, Mapping) else value
+        here[last] = {**here[last], **value} if isinstance(here.get(last), dict) and isinstance(value, dict) else value
+    return nested
+
+
+def _as_texts(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Nested settings as texts like those of `--set`."""
+    texts: list[str] = []
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping) and value
+        texts += _as_texts(value, f"{prefix}{name}.") if inner else [f"{prefix}{name}={json.dumps(value)}"]
+    return texts
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    return None

@@ -1,0 +1,81 @@
+"""`reproduce ./mine.yaml` and `report ./mine.yaml`: experiments in files of one's own."""
+
+import json
+
+import pytest
+
+from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.integration.test_cli import hybridlab, json_of
+
+RUNS = """
+paper: mine
+cells:
+  full: {arch: vanilla, phase: train}
+  window: {arch: all-window, phase: train}
+scales:
+  smoke: {machine: a laptop, size: tiny, data: "text:words.txt", seeds: [0], phases: {train: {}}, config: CONFIG}
+"""
+TABLE = """
+extends: runs.yaml
+id: mine-table1
+title: Full attention against a window
+source: my notes
+columns: [{name: loss, title: loss, kind: trained, metric: results.validation.loss, digits: 2}]
+rows:
+  - {name: Full, short: Full, cell: full}
+  - {name: Window, short: Window, cell: window}
+claims:
+  - {text: Full is better, source: my notes, test: {kind: measured_better, rows: [Full], over: [Window]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a text, and an experiment in another folder."""
+    folder = tmp_path_factory.mktemp("mine")
+    write_text(folder / "words.txt")
+    config = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 3}, "data": {"tokenizer": "byte"}}
+    (folder / "lab").mkdir()
+    (folder / "lab" / "runs.yaml").write_text(RUNS.replace("CONFIG", json.dumps(config)))
+    (folder / "lab" / "mine.yaml").write_text(TABLE)
+    return folder
+
+
+def test_a_file_is_reproduced_and_reported(folder):
+    data = json_of(hybridlab("reproduce", "lab/mine.yaml", "--json", cwd=folder))
+    assert data["id"] == "mine-table1" and [row["short"] for row in data["rows"]] == ["Full", "Window"]
+    assert all(row["cells"]["loss"]["measured"] for row in data["rows"]) and data["claims"][0]["evidence"]
+    table = folder / "results" / "mine-table1" / "smoke" / "table.md"
+    first = table.read_text()
+    table.unlink()
+    done = hybridlab("report", "lab/mine.yaml", cwd=folder)
+    assert done.returncode == 0 and "Full is better" in done.stdout and table.read_text() == first
+    listed = json_of(hybridlab("list", "--json", cwd=folder))["entries"]
+    assert "mine-table1" not in {entry["id"] for entry in listed}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mine_table1": "consa-table1"}, "other.yaml:3: id 'consa-table1' belongs to an experiment of hybridlab"),
+        ({"mine_table1": "../x"}, "id '../x' cannot name a folder of results"),
+        ({"mine_table1": "records"}, "id 'records' cannot name a folder of results"),
+        ({"id: mine_table1": ""}, "id is missing"),
+        ({"cell: window": "cell: windw"}, "other.yaml:9: mine-table1 has no cell 'windw'; did you mean 'window'"),
+        ({"measured_better": "measured_beter"}, "did you mean 'measured_better'"),
+        ({"extends: runs.yaml": "extends: none.yaml"}, "none.yaml: there is no such file"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(folder, changes, message):
+    for name in ("reproduce", "report"):
+        text = TABLE
+        for old, new in changes.items():
+            text = text.replace(old.replace("mine_", "mine-"), new)
+        (folder / "lab" / "other.yaml").write_text(text)
+        done = hybridlab(name, "lab/other.yaml", cwd=folder)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_not_there(folder):
+    assert "nowhere.yaml: there is no such file" in hybridlab("reproduce", "./nowhere.yaml", cwd=folder).stderr
+    assert "a file is given by its path" in hybridlab("report", "nowhere", cwd=folder).stderr
