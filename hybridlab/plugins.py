@@ -19,13 +19,24 @@ from hybridlab.errors import UserError
 GROUP = "hybridlab.plugins"
 
 
+_LOADED: dict[str, None] = {}
+
+
+def loaded() -> list[str]:
+    """The references of the plug-ins that were loaded, for `load_plugin` in another process."""
+    return list(_LOADED)
+
+
 def load_plugin(reference: str) -> None:
     """Import a plug-in. reference: a path that ends in .py, or the dotted name of a module."""
     try:
         if reference.endswith(".py"):
-            _load_file(Path(reference).expanduser().resolve())
+            path = Path(reference).expanduser().resolve()
+            _load_file(path)
+            _LOADED[str(path)] = None
         else:
             importlib.import_module(reference)
+            _LOADED[reference] = None
     except UserError:
         raise
     except FileNotFoundError:
