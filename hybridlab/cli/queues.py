@@ -40,6 +40,9 @@ def print_preview(
     if as_json:
         print_json(found)
         return
+    if not pending:
+        console().print("no run is needed: nothing is trained")
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold")
     for name in ("state", "steps", "tokens", "FLOPs", "minutes", "MB"):
@@ -47,12 +50,11 @@ def print_preview(
     for run in found["runs"]:
         table.add_row(run["name"], run["state"], *_costs(run))
     total = found["total"]
-    if found["runs"]:
-        table.add_section()
-        table.add_row(f"to do: {total['runs']} of {len(found['runs'])}", "", *_costs(total))
+    table.add_section()
+    table.add_row(f"to do: {total['runs']} of {len(found['runs'])}", "", *_costs(total))
     out = console()
     out.print(table)
-    out.print(f"jobs: {found['jobs']}, with {found['threads']} threads each. {found['estimate']}", highlight=False)
+    out.print(f"jobs: {found['jobs']}; threads of each: {found['threads']}. {found['estimate']}", highlight=False)
 
 
 def _costs(part: dict[str, Any]) -> list[str]:
