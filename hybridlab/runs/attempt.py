@@ -11,6 +11,7 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.runs.run import execute
+from hybridlab.training.checkpoints import newest_step
 from hybridlab.training.folders import Busy, RunFolder, Runs
 from hybridlab.training.progress import Progress
 
@@ -40,6 +41,10 @@ class QueuedRun:
     def finished(self) -> bool:
         """Whether its folder holds the finished run."""
         return self.folder.finished() and (self.folder.info() or {}).get("hash") == self.digest
+
+    def steps_left(self) -> int:
+        """The steps after its newest checkpoint; 0 if it has finished."""
+        return 0 if self.finished() else self.config.training.steps - (newest_step(self.folder.checkpoints) or 0)
 
 
 def queued(pending: dict[str, tuple[str, RunConfig]], runs_dir: Path) -> dict[str, QueuedRun]:

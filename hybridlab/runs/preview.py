@@ -18,7 +18,6 @@ from hybridlab.runs.checks import check_runs
 from hybridlab.runs.cost import run_flops, with_examples
 from hybridlab.runs.queue import default_jobs, threads_of
 from hybridlab.runs.record import Record, read_record
-from hybridlab.training import checkpoints
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
 
 _WEIGHT = 4
@@ -58,14 +57,13 @@ def preview(
 
 def _row(run: QueuedRun, jobs: int, speeds: _Speeds) -> dict[str, Any]:
     training = run.config.training
-    done = run.finished()
-    before = training.steps if done else checkpoints.newest_step(run.folder.checkpoints) or 0
+    done, steps = run.finished(), run.steps_left()
+    before = training.steps - steps
     state = "done" if done else f"resume at {before}" if before else "new"
     if not done and run.folder.trained_elsewhere():
         state = "in training"
-    steps, share = training.steps - before, 1 - before / training.steps
     flops = run_flops(run.config)
-    flops = None if flops is None else flops * share
+    flops = None if flops is None else flops * steps / training.steps
     rate = speeds.flops_per_second(run.config, _threads(run, jobs))
     return {
         "name": run.name,

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
@@ -44,25 +43,8 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-class Crew(Protocol):
-    """What trains the runs of a queue."""
-
-    @property
-    def full(self) -> bool:
-        """Whether no further run can start now."""
-        ...
-
-    def start(self, run: QueuedRun) -> None:
-        """Begin to train a run."""
-        ...
-
-    def ended(self) -> list[tuple[QueuedRun, Result]]:
-        """The runs that ended since the last call; may wait a moment."""
-        ...
-
-
 class Here:
-    """Trains in this process: a run has ended when `start` returns."""
+    """Trains in this process, with the interface of `Workers`: a run has ended when `start` returns."""
 
     def __init__(self, runs_dir: Path, say: Say, quiet: bool) -> None:
         self.runs_dir, self.say, self.quiet = runs_dir, say, quiet
@@ -106,10 +88,9 @@ def run_all(
         queue.work_through(Here(runs_dir, say, quiet))
         return queue.outcome
     say(f"training {jobs} runs at once; Ctrl-C stops all of them, each with a checkpoint")
-    steps = sum(run.config.training.steps for run in left)
     with (
         StopRequest() as stop,
-        Board(steps, quiet) as board,
+        Board(queue.steps_all, quiet) as board,
         Workers(jobs, lambda run: threads_of(run.config, jobs), runs_dir, say, board) as workers,
     ):
         queue.work_through(workers, stop)
@@ -126,9 +107,10 @@ class _Queue:
         self.told: set[str] = set()
         self.outcome = Outcome()
         self.started, self.steps_done = time.monotonic(), 0
-        self.steps_all = sum(run.config.training.steps for run in runs.values())
+        self.steps_left = {run.digest: run.steps_left() for run in runs.values()}
+        self.steps_all = sum(self.steps_left.values())
 
-    def work_through(self, crew: Crew | Workers, stop: StopRequest | None = None) -> None:
+    def work_through(self, crew: Here | Workers, stop: StopRequest | None = None) -> None:
         """Train everything; with `stop`, look for a signal on the way."""
         while self.waiting or self.running:
             if stop is not None and stop.requested:
@@ -153,9 +135,9 @@ class _Queue:
                 self.say(f"{run.title}: finished before, nothing to do ({run.folder.path})")
                 save_record(finished_record(run.folder), self.results_dir)
                 self.outcome.finished.append(run.name)
-                self.steps_all -= run.config.training.steps
+                self.steps_all -= self.steps_left[run.digest]
 
-    def _start_ready(self, crew: Crew | Workers) -> bool:
+    def _start_ready(self, crew: Here | Workers) -> bool:
         """Start runs whose parents have finished, as many as the crew takes; whether there was one."""
         before = self.running
         for run in list(self.waiting.values()):
@@ -180,8 +162,8 @@ class _Queue:
         else:
             save_record(finished_record(run.folder), self.results_dir)
             self.outcome.finished.append(run.name)
-            self.steps_done += run.config.training.steps
-            seconds = (time.monotonic() - self.started) / self.steps_done * (self.steps_all - self.steps_done)
+            self.steps_done += self.steps_left[run.digest]
+            seconds = (time.monotonic() - self.started) / max(1, self.steps_done) * (self.steps_all - self.steps_done)
             number = len(self.outcome.finished) + len(self.failed)
             self.say(f"{run.title}: done, {number} of {run.total} runs, about {clock(seconds)} left")
 
@@ -194,7 +176,7 @@ class _Queue:
                 self.say(f"{run.title}: waiting for this run, which another process trains ({run.folder.path})")
         time.sleep(_SECONDS_BETWEEN_LOOKS if elsewhere else 0)
 
-    def _stop(self, crew: Crew | Workers) -> None:
+    def _stop(self, crew: Here | Workers) -> None:
         """End the queue after a signal: Interrupted once the running runs have stopped."""
         assert isinstance(crew, Workers), "in this process the training loop itself takes the signal"
         self.say(f"stopping: {self.running} runs finish their step and write a checkpoint")

@@ -75,7 +75,10 @@ def test_control_c_stops_every_run_with_a_checkpoint(tmp_path):
     write_text(tmp_path / "words.txt")
     settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 100_000}, "data": {"tokenizer": "byte"}}
     (tmp_path / "long.yaml").write_text(json.dumps(settings | {"runtime": {"threads": 1, "log_every": 1}}))
-    arguments = ["ablate", "--vary", "training.clip=1.0,2.0", "--seeds", "1", "--jobs", "2"]
+    (tmp_path / "plugin.py").write_text(
+        "import os\nwith open('pids', 'a') as file:\n    file.write(f'{os.getpid()} ')\n"
+    )
+    arguments = ["--plugin", "plugin.py", "ablate", "--vary", "training.clip=1.0,2.0", "--seeds", "1", "--jobs", "2"]
     arguments += ["--config", "long.yaml", "--data", "text:words.txt"]
     process = subprocess.Popen(
         [*COMMAND, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -86,6 +89,7 @@ def test_control_c_stops_every_run_with_a_checkpoint(tmp_path):
     _, err = process.communicate(timeout=120)
     assert process.returncode not in (0, 2) and "Traceback" not in err
     assert "interrupted: 2 runs stopped, 0 of 2 have finished" in err and err.count("stopped after step") == 2
+    assert len(set((tmp_path / "pids").read_text().split())) == 3, "every process loads the plug-ins"
     for folder in tmp_path.glob("runs/*/checkpoints"):
         assert checkpoints.newest_step(folder)
     assert all(not RunFolder(path.parent).trained_elsewhere() for path in tmp_path.glob("runs/*/run.json"))
