@@ -149,12 +149,16 @@ class _Told(Progress):
         self.send, self.told = send, 0.0
         send("begin", title, total, tokens_per_step, done)
 
-    def update(self, step: int, loss: float) -> None:
+    def update(self, step: int, loss: float, *more: Any) -> None:
         """Tell the step, several times a second at most."""
         now = time.monotonic()
         if step >= self.total or now - self.told >= _SECONDS_BETWEEN_REPORTS:
             self.told = now
-            self.send("step", step, loss)
+            self.send("step", step, loss, *more)
+
+    def say(self, text: str) -> None:
+        """A line above the bar: the parent prints it."""
+        self.send("say", f"{self.title}: {text}")
 
 
 def _work(text: str, pipe: Connection) -> None:

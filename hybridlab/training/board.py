@@ -69,10 +69,10 @@ class Board:
         else:
             self.plain[key] = Progress(title, total, tokens_per_step, done, self.quiet)
 
-    def update(self, key: str, step: int, loss: float) -> None:
-        """The run has done `step` steps."""
+    def update(self, key: str, step: int, loss: float, *more: Any) -> None:
+        """The run has done `step` steps. more: what else its `Progress` was given."""
         if key in self.plain:
-            self.plain[key].update(step, loss)
+            self.plain[key].update(step, loss, *more)
         if self.bar is None or key not in self.lines:
             return
         line = self.lines[key]
