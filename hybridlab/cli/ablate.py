@@ -33,7 +33,7 @@ def ablate(
     as_json: o.AsJson = False,
 ) -> None:
     """Train every combination of settings; write tables and a figure with differences paired by seed."""
-    from hybridlab.cli.queues import command_line, print_preview, raise_failures
+    from hybridlab.cli.queues import print_preview, raise_failures
     from hybridlab.cli.training import settings_layer
     from hybridlab.config.schema import RunConfig
     from hybridlab.reporting.ablation import write_grid
@@ -41,6 +41,7 @@ def ablate(
     from hybridlab.runs.compose import chosen_arch, compose
     from hybridlab.runs.queue import run_all
     from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import start_facts
 
     told = cache(o.say)  # once for all runs of the grid
 
@@ -57,7 +58,7 @@ def ablate(
         print_preview(made.pending(), runs_dir, results_dir, jobs, as_json)
         return
     outcome = run_all(made.pending(), runs_dir, results_dir, o.say, jobs=jobs)
-    table, folder = write_grid(made.definition(command_line()), results_dir)
+    table, folder = write_grid(made.definition(start_facts()["command"]), results_dir)
     if as_json:
         o.print_json(table)
     else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +11,6 @@ from hybridlab.errors import RunFailed
 if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
     from hybridlab.runs.queue import Outcome
-
-
-def command_line() -> str:
-    """The command as it was typed, to be repeated."""
-    return shlex.join(["hybridlab", *sys.argv[1:]])
 
 
 def raise_failures(outcome: Outcome, of: str) -> None:
@@ -54,6 +47,8 @@ def print_preview(
     table.add_row(f"to do: {total['runs']} of {len(found['runs'])}", "", *_costs(total))
     out = console()
     out.print(table)
+    peak = total["disk_bytes_in_training"] / 1e6
+    out.print(f"MB: of finished runs; at most {peak:,.0f} while they train.", highlight=False)
     out.print(f"jobs: {found['jobs']}; threads of each: {found['threads']}. {found['estimate']}", highlight=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,15 +21,16 @@ from hybridlab.runs.queue import default_jobs, threads_of
 from hybridlab.runs.record import Record, read_record
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
 
-_WEIGHT = 4
-"""Bytes of a parameter in final/; a checkpoint also has the two moments of each."""
+_WEIGHT, _CHECKPOINT = 4, 12
+"""Bytes of a parameter in final/, and in a checkpoint, which also has the two moments of each."""
 
 
 def preview(
     pending: dict[str, tuple[str, RunConfig]], runs_dir: Path, results_dir: Path, jobs: int | None, say: Say
 ) -> dict[str, Any]:
     """runs: of each its state, and the steps, tokens, training FLOPs, minutes and disk bytes that are still to come.
-    total: their sums, None where a part is unknown; its minutes are those of the whole queue with `jobs` at once.
+    total: their sums, None where a part is unknown; its minutes and its largest disk bytes are those of the whole queue
+    with `jobs` at once.
 
     Minutes come from runs of the same shape that this machine has trained with as many threads. UserError for a run
     that could not start.
@@ -41,9 +43,9 @@ def preview(
     rows = [_row(run, jobs, speeds) for run in runs.values()]
     threads = sorted({_threads(run, jobs) for run in left}) or [torch.get_num_threads()]
     estimate = (
-        f"Minutes are estimates for training alone, from {speeds.used} runs of the same shape on this machine."
+        f"Minutes are estimates for training alone, from {speeds.used} runs of the same shape on such a machine."
         if speeds.used
-        else "Minutes are unknown: this machine has trained no run of the same shape with as many threads."
+        else "Minutes are unknown: no run of the same shape was trained here with as many threads."
     )
     total = _total(rows, runs, jobs)
     return {
@@ -73,7 +75,8 @@ def _row(run: QueuedRun, jobs: int, speeds: _Speeds) -> dict[str, Any]:
         "tokens": steps * training.tokens_per_step,
         "flops": flops,
         "minutes": 0.0 if done else None if rate is None or flops is None else flops / rate / 60,
-        "disk_bytes": 0 if done else _disk_bytes(run.config),
+        "disk_bytes": 0 if done else _disk_bytes(run.config)[0],
+        "disk_bytes_in_training": 0 if done else _disk_bytes(run.config)[1],
     }
 
 
@@ -83,11 +86,12 @@ def _threads(run: QueuedRun, jobs: int) -> int:
     return run.config.runtime.threads or pinned or usual
 
 
-def _disk_bytes(config: RunConfig) -> int:
-    """The largest size of the run's folder: the final weights and the checkpoints that are kept."""
-    structure = final_structure(with_examples(config))
+def _disk_bytes(config: RunConfig) -> tuple[int, int]:
+    """The size of the run's folder when it has finished, and the largest one while it trains."""
+    structure, runtime = final_structure(with_examples(config)), config.runtime
     parameters = count_parameters(structure.shape, structure.plan).total
-    return _WEIGHT * parameters * (1 + 3 * config.runtime.keep_checkpoints)
+    finished = (_WEIGHT + _CHECKPOINT * runtime.keep_optimizer) * parameters
+    return finished, (_WEIGHT + _CHECKPOINT * runtime.keep_checkpoints) * parameters
 
 
 def _total(rows: list[dict[str, Any]], runs: dict[str, QueuedRun], jobs: int) -> dict[str, Any]:
@@ -98,6 +102,8 @@ def _total(rows: list[dict[str, Any]], runs: dict[str, QueuedRun], jobs: int) ->
     for name in ("steps", "tokens", "flops", "disk_bytes"):
         values = [row[name] for row in left]
         total[name] = None if None in values else sum(values)
+    more = sorted((row["disk_bytes_in_training"] - row["disk_bytes"] for row in left), reverse=True)
+    total["disk_bytes_in_training"] = total["disk_bytes"] + sum(max(0, bytes_) for bytes_ in more[:jobs])
     minutes = {row["hash"]: row["minutes"] for row in rows}
     if None in minutes.values():
         return total | {"minutes": None}
@@ -122,8 +128,8 @@ class _Speeds:
                 self.records.append(record)
 
     def flops_per_second(self, config: RunConfig, threads: int) -> float | None:
-        """The median over runs of the same shape, sequence length and precision, on this machine with as many
-        threads; None if there is none."""
+        """The median over runs of the same shape, sequence length and precision, with as many threads on this machine,
+        or, in records without a host, on one of the same description; None if there is none."""
         device = pick_device(config.runtime.device)
         machine = {**describe_machine(device), "threads": threads}
         precision = pick_precision(config.training.precision, device)
@@ -131,7 +137,8 @@ class _Speeds:
         rates = {
             record.hash: record.flops / record.seconds
             for record in self.records
-            if all(record.machine.get(key) == value for key, value in machine.items())
+            if record.host in (None, platform.node())
+            and all(record.machine.get(key) == value for key, value in machine.items())
             and record.precision == precision
             and record.config["shape"] == shape
             and record.config["training"]["seq_len"] == config.training.seq_len
