@@ -59,6 +59,11 @@ _LOADING: list[Plugin] = []
 """The plug-ins that are being imported now; the last one registers."""
 
 
+def loaded() -> list[str]:
+    """What `--plugin` was given in this process, to load the same plug-ins in another one."""
+    return [plugin.reference for plugin in LOADED.values() if plugin.asked]
+
+
 def load_plugin(reference: str | Path) -> None:
     """Import a plug-in. reference: a path that ends in .py, or the dotted name of a module. A second call does nothing.
 

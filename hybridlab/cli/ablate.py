@@ -20,8 +20,8 @@ def ablate(
     data: o.DataSource = None,
     steps: o.Steps = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Number of runs of each combination, with seeds 0, 1, …")
-    ] = 3,
+        str, typer.Option("--seeds", help="Seeds of each combination: how many (3: 0, 1, 2), 5-7, or 5,8,9.")
+    ] = "3",
     start: Annotated[
         str | None,
         typer.Option(
@@ -32,17 +32,22 @@ def ablate(
     ] = None,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
+    jobs: o.Jobs = None,
+    dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Train every combination of settings; print means, standard errors and differences paired by seed."""
+    """Train every combination of settings; write tables and a figure with differences paired by seed."""
+    from hybridlab.cli.queues import print_preview, raise_failures
     from hybridlab.cli.training import settings_layer
     from hybridlab.config.schema import RunConfig
-    from hybridlab.errors import RunFailed
-    from hybridlab.runs.ablate import Vary, grid, run_grid
+    from hybridlab.reporting.ablation import write_grid
+    from hybridlab.runs.ablate import Vary, grid, make_grid, parse_seeds
     from hybridlab.runs.compose import chosen_arch, compose
+    from hybridlab.runs.queue import run_all
     from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import start_facts
 
     told = cache(o.say)  # once for all runs of the grid
 
@@ -53,40 +58,35 @@ def ablate(
         settings = [*(sets or []), *varied]
         return compose(name, chosen_size, data, start, Runs(runs_dir), config, layer, settings, say=told)
 
-    combinations = grid([Vary.parse(text) for text in vary])
-    table, folder, outcome = run_grid(build, combinations, seeds, runs_dir, results_dir, o.say)
+    combinations = grid([Vary.parse(text) for text in vary], sets or [], steps)
+    made = make_grid(build, combinations, parse_seeds(seeds))
+    if dry_run:
+        print_preview(made.pending(), runs_dir, results_dir, jobs, as_json)
+        return
+    outcome = run_all(made.pending(), runs_dir, results_dir, o.say, jobs=jobs)
+    table, folder = write_grid(made.definition(start_facts()["command"]), results_dir)
     if as_json:
         o.print_json(table)
     else:
-        _print(table)
+        print_grid(table)
     o.say(f"written to {folder}")
-    if outcome.failed:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in outcome.failed.items())
-        raise RunFailed(f"{len(outcome.failed)} runs failed: {reasons}")
+    raise_failures(outcome, made.id)
 
 
-def _print(table: dict[str, Any]) -> None:
-    """Print a table per metric that was measured."""
+def print_grid(table: dict[str, Any]) -> None:
+    """Print a table for each metric that was measured, in lines of at most 80 characters."""
     from rich import box
     from rich.table import Table
 
+    from hybridlab.reporting.ablation import SHORT_HEADS, heading, short_lines_of, worth_printing
+
     out = o.console()
-    for metric, digits in (("loss", 4), ("perplexity", 2), ("inside", 3), ("outside", 3), ("sparsity", 3)):
-        if all(row["metrics"][metric]["mean"] is None for row in table["rows"]):
-            continue
-        shown = Table(title=f"{metric}, {table['seeds']} seeds", box=box.SIMPLE_HEAD, title_justify="left")
-        shown.add_column("setting", overflow="fold")
-        for name in ("mean ± s.e.", "n", "− first, paired"):
-            shown.add_column(name, justify="right", no_wrap=True)
-        for row in table["rows"]:
-            numbers = row["metrics"][metric]
-            mean = _pair(numbers["mean"], numbers["stderr"], digits)
-            difference = _pair(numbers["difference"], numbers["difference_stderr"], digits, "+")
-            shown.add_row(row["name"], mean, str(numbers["n"]), difference)
+    for metric in worth_printing(table):
+        shown = Table(title=heading(metric), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        shown.add_column("setting", overflow="fold", min_width=11)
+        for name in SHORT_HEADS:
+            shown.add_column(name, justify="right", no_wrap=name != "verdict")
+        for line in short_lines_of(table, metric):
+            shown.add_row(*line)
         out.print(shown)
-
-
-def _pair(value: float | None, error: float | None, digits: int, sign: str = "") -> str:
-    if value is None:
-        return "–"
-    return f"{value:{sign}.{digits}f} ± " + ("–" if error is None else f"{error:.{digits}f}")
+    out.print("− first: paired by seed; p with Holm's correction; open: not resolved (p ≥ 0.05).", style="dim")

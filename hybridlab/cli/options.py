@@ -67,6 +67,18 @@ KeepOptimizer = Annotated[
         "--keep-optimizer", help="Keep the optimizer state of the finished run too (three times the disk space)."
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        help="Runs at once, each in a process of its own; default: the cores, divided by the threads of a run (one for "
+        "small models). A run keeps the threads of its first start, and with them its bits.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show the runs, with steps, FLOPs, minutes and disk; train nothing.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Scale = Annotated[
     str,

@@ -15,7 +15,7 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="[ID]...",
-            help="Ids that `hybridlab list` shows, or files of your own (./mine.yaml).",
+            help="Ids that `hybridlab list` shows or `ablate` wrote (ablate-…), or files of your own (./mine.yaml).",
             autocompletion=completion.experiments,
         ),
     ] = None,
@@ -27,13 +27,16 @@ def report(
     as_json: o.AsJson = False,
 ) -> None:
     """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –."""
+    from hybridlab.cli.ablate import print_grid
     from hybridlab.errors import UserError
     from hybridlab.papers.loading import experiment_ids, load_experiment
+    from hybridlab.reporting.ablation import is_grid, read_grid, write_grid
     from hybridlab.reporting.entry import print_entry, write_entry
 
-    experiments = [load_experiment(name) for name in identifiers or []]
+    grids = [read_grid(name, results_dir) for name in identifiers or [] if is_grid(name)]
+    experiments = [load_experiment(name) for name in identifiers or [] if not is_grid(name)]
     kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
-    if bool(experiments) == bool(kinds):
+    if bool(identifiers) == bool(kinds):
         raise UserError("report: give ids, or --tables or --figures for all of that kind")
     if kinds:
         everything = [load_experiment(name) for name in experiment_ids()]
@@ -45,6 +48,12 @@ def report(
         made.append(data)
         if not as_json:
             print_entry(data, experiment, o.console())
+        o.say(f"written to {folder}")
+    for definition in grids:
+        data, folder = write_grid(definition, results_dir, runs_dir)
+        made.append(data)
+        if not as_json:
+            print_grid(data)
         o.say(f"written to {folder}")
     if as_json:
         o.print_json(made[0] if identifiers and len(made) == 1 else made)

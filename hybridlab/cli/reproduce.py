@@ -20,25 +20,30 @@ def reproduce(
         ),
     ],
     scale: o.Scale = "smoke",
+    jobs: o.Jobs = None,
+    dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
     """Make a table or figure, with all runs that it needs. Finished runs are skipped, unfinished ones are resumed."""
-    from hybridlab.errors import RunFailed
+    from hybridlab.cli.queues import print_preview, raise_failures
     from hybridlab.papers.loading import load_experiment
-    from hybridlab.papers.reproduce import run_cells
+    from hybridlab.papers.reproduce import needed_runs, run_cells
     from hybridlab.reporting.entry import print_entry, write_entry
 
     experiment = load_experiment(identifier)
     scale = o.pick_scale(scale, experiment.available_scales())
-    outcome = run_cells(experiment, scale, runs_dir, results_dir, o.say)
+    if dry_run:
+        print_preview(needed_runs(experiment, scale), runs_dir, results_dir, jobs, as_json)
+        if experiment.benchmark is not None:
+            o.say(f"{identifier}: a benchmark, which trains nothing; how long it takes is not known")
+        return
+    outcome = run_cells(experiment, scale, runs_dir, results_dir, o.say, jobs=jobs)
     data, folder = write_entry(experiment, scale, results_dir)
     if as_json:
         o.print_json(data)
     else:
         print_entry(data, experiment, o.console())
     o.say(f"written to {folder}")
-    if outcome.failed:
-        reasons = "; ".join(f"{cell}: {reason}" for cell, reason in outcome.failed.items())
-        raise RunFailed(f"{len(outcome.failed)} of the runs of {identifier} failed: {reasons}")
+    raise_failures(outcome, identifier)

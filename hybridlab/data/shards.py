@@ -78,6 +78,13 @@ def corpus_for(data: Data, cache: Path, report: Callable[[str], None] = lambda _
     return _open_for_run(folder)
 
 
+def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
+    """The corpus of a configuration if it is prepared, else None; nothing is written. UserError without its source."""
+    kind, argument = split_source(data.source)
+    folder = Path(argument).expanduser() if kind == "shards" else cache / _cache_key(data)
+    return _open_for_run(folder) if kind == "shards" or (folder / "meta.json").exists() else None
+
+
 def _open_for_run(folder: Path) -> Corpus:
     size = sum(path.stat().st_size for path in folder.glob("*.bin"))
     return open_corpus(folder, verify=size <= _VERIFIED_BYTES)

@@ -33,13 +33,13 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
         for run in cell_runs(experiment, scale, seed):
             record = load_record(run.hash, results_dir)
             if record is None and runs_dir is not None:
-                record = _copied_record(RunFolder(runs_dir / run.hash), results_dir)
+                record = copied_record(RunFolder(runs_dir / run.hash), results_dir)
             if record is not None:
                 records.setdefault(run.cell, {})[seed] = record
     return records
 
 
-def _copied_record(folder: RunFolder, results_dir: Path) -> Record | None:
+def copied_record(folder: RunFolder, results_dir: Path) -> Record | None:
     """The record of a finished run, written to RESULTS-DIR; None if the run has not finished."""
     record = read_record(folder.path / "record.json") if folder.finished() else None
     if record is not None:

@@ -19,14 +19,21 @@ def run_cells(
     results_dir: Path,
     say: Callable[[str], None],
     quiet: bool = False,
+    jobs: int | None = 1,
 ) -> Outcome:
-    """Train every cell that an experiment needs at a scale, or run its benchmark."""
+    """Train every cell that an experiment needs at a scale, or run its benchmark. jobs: see `run_all`."""
     if experiment.benchmark is not None:
         run_benchmark(experiment, scale, results_dir, say)
         return Outcome()
-    if not experiment.needed_cells():
-        return Outcome()
-    return run_all(in_order(experiment, scale), runs_dir, results_dir, say, quiet)
+    pending = needed_runs(experiment, scale)
+    return run_all(pending, runs_dir, results_dir, say, quiet, jobs) if pending else Outcome()
+
+
+def needed_runs(experiment: Experiment, scale: str) -> dict[str, tuple[str, RunConfig]]:
+    """hash → (name, configuration) of the runs behind an experiment; empty for one that needs no training."""
+    if experiment.benchmark is not None or not experiment.needed_cells():
+        return {}
+    return in_order(experiment, scale)
 
 
 def in_order(experiment: Experiment, scale: str) -> dict[str, tuple[str, RunConfig]]:

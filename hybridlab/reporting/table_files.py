@@ -8,10 +8,13 @@ from typing import Any
 import pandas as pd
 
 from hybridlab.files import write_json, write_text
-from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.experiment import Column, Experiment
 from hybridlab.reporting.entry_data import caption, claims_table
+from hybridlab.reporting.latex import Panel, tex_table
 from hybridlab.reporting.table import build_table
 from hybridlab.reporting.table_cells import cell_text
+
+_CELLS = "Cells: measured / paper (verdict); – was not measured."
 
 
 def write_table(
@@ -24,7 +27,7 @@ def write_table(
     frame = _frame(table, experiment)
     write_text(folder / "table.csv", _flat_frame(table, experiment).to_csv(index=False))
     write_text(folder / "table.md", _markdown(table, frame))
-    write_text(folder / "table.tex", frame.map(_tex).rename(columns=_tex).to_latex(index=False, escape=False))
+    write_text(folder / "table.tex", _latex(table, experiment))
     return table, folder
 
 
@@ -34,11 +37,14 @@ def _frame(table: dict[str, Any], experiment: Experiment) -> pd.DataFrame:
     for row in table["rows"]:
         line = {"": row["name"]}
         for column in experiment.columns:
-            cell = row["cells"][column.name]
-            verdict = f" ({cell['verdict']})" if cell["verdict"] else ""
-            line[column.title] = cell_text(cell, column) + verdict
+            line[column.title] = _text(row["cells"][column.name], column)
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def _text(cell: dict[str, Any], column: Column) -> str:
+    """A cell: measured | paper (verdict)."""
+    return cell_text(cell, column) + (f" ({cell['verdict']})" if cell["verdict"] else "")
 
 
 def _flat_frame(table: dict[str, Any], experiment: Experiment) -> pd.DataFrame:
@@ -56,7 +62,7 @@ def _markdown(table: dict[str, Any], frame: pd.DataFrame) -> str:
     lines += ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for values in frame.itertuples(index=False):
         lines.append("| " + " | ".join(str(value).replace("|", "/") for value in values) + " |")
-    lines += ["", "Cells: measured / paper (verdict); – was not measured.", ""]
+    lines += ["", _CELLS, ""]
     if table["claims"]:
         lines += [*claims_table(table["claims"]), ""]
     if table["notes"]:
@@ -64,21 +70,25 @@ def _markdown(table: dict[str, Any], frame: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-_ESCAPED = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"}
-_SYMBOLS = {
-    "–": "--",
-    "±": r"$\pm$",
-    "ρ": r"$\rho$",
-    "|": r"$\vert$",
-    "−": "$-$",
-    "×": r"$\times$",
-    "Δ": r"$\Delta$",
-    "·": r"$\cdot$",
-    **{raised: f"$^{digit}$" for digit, raised in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-}
+def _latex(table: dict[str, Any], experiment: Experiment) -> str:
+    """A part of the table for each of its panels, with the cells as in Markdown; a dash stands for `not run` here."""
+    panels = []
+    for name, title in experiment.panels.items():
+        columns = [column for column in experiment.columns if column.panel == name]
+        if not columns:
+            continue
+        rows = [
+            [row["name"], *(_short(row["cells"][column.name], column) for column in columns)] for row in table["rows"]
+        ]
+        numeric = [False, *(any(_is_number(row["cells"][column.name]) for row in table["rows"]) for column in columns)]
+        panels.append(Panel(title, ["", *(column.title for column in columns)], rows, numeric))
+    return tex_table(table["id"], f"{table['title']}. {caption(table)} {_CELLS}", panels)
 
 
-def _tex(text: str) -> str:
-    for raw, safe in (_ESCAPED | _SYMBOLS).items():
-        text = text.replace(raw, safe)
-    return text
+def _short(cell: dict[str, Any], column: Column) -> str:
+    """The text of a cell without the words that its dash stands for."""
+    return _text(cell, column).removesuffix(" (not run)")
+
+
+def _is_number(cell: dict[str, Any]) -> bool:
+    return isinstance(cell["measured"], float | int) or isinstance(cell["paper"], float | int)

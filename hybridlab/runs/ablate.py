@@ -2,36 +2,50 @@
 
     hybridlab ablate --arch rule-swa --vary map.rho=0.25,0.5,0.75 --seeds 3 --steps 200
 
-Runs with equal seeds see the same batches and start from the same weights, so two settings are compared seed by seed;
-the standard error is that of these differences.
+Runs with equal seeds see the same batches and start from the same weights, so two settings are compared seed by seed:
+the unit of every error, interval and test is the training seed. See `paired_t` and `holm` in statistics.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from hybridlab.config.resolve import run_hash
+from hybridlab.config.resolve import identity, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.files import write_json, write_text
-from hybridlab.runs.queue import Outcome, run_all
-from hybridlab.runs.record import Record, load_record, number_at
-from hybridlab.statistics import NOT_MEASURED, mean_and_error, paired_difference
+from hybridlab.runs.record import Record, number_at
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, NOT_MEASURED, PairedTest, holm, mean_and_error, paired_t
+
+PREFIX = "ablate-"
+"""How the id of a grid begins."""
+LOWER, HIGHER, OPEN, TOO_FEW, SAME = "lower", "higher", "open", "open (direction only)", "the same"
+"""Verdicts on a difference to the first combination."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quantity of the table. path: into a record. exact: it follows from the structure, not from training, so that a
+    difference needs no test."""
+
+    path: str
+    title: str
+    unit: str
+    digits: int
+    exact: bool = False
+
 
 METRICS = {
-    "loss": "results.validation.loss",
-    "perplexity": "results.validation.perplexity",
-    "inside": "results.tasks.retrieval.inside",
-    "outside": "results.tasks.retrieval.outside",
-    "sparsity": "model.sparsity",
-    "flops": "flops",
+    "loss": Metric("results.validation.loss", "validation loss", "nats per token", 4),
+    "perplexity": Metric("results.validation.perplexity", "validation perplexity", "", 2),
+    "inside": Metric("results.tasks.retrieval.inside", "retrieval inside the window", "accuracy", 3),
+    "outside": Metric("results.tasks.retrieval.outside", "retrieval outside the windows", "accuracy", 3),
+    "sparsity": Metric("model.sparsity", "sparsity", "share of window heads", 3, exact=True),
+    "flops": Metric("flops", "training cost", "FLOPs", 0, exact=True),
 }
 
 
@@ -66,66 +80,178 @@ def _split_top(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def grid(axes: list[Vary]) -> list[dict[str, str]]:
-    """Every combination, the last axis fastest."""
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The seeds written as a number of them (3: 0, 1, 2), a range (5-7) or a list (5,8,9)."""
+    first, dash, last = text.partition("-")
+    parts = text.split(",")
+    if text.isdecimal():
+        seeds = tuple(range(int(text)))
+    elif dash and first.isdecimal() and last.isdecimal():
+        seeds = tuple(range(int(first), int(last) + 1))
+    elif all(part.strip().isdecimal() for part in parts):
+        seeds = tuple(int(part) for part in parts)
+    else:
+        seeds = ()
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise UserError(f"--seeds {text}: write how many (3), a range (5-7) or a list of different seeds (5,8,9)")
+    return seeds
+
+
+SEED = "training.seed"
+
+
+def grid(axes: Sequence[Vary], sets: Sequence[str] = (), steps: int | None = None) -> list[dict[str, str]]:
+    """Every combination, the last axis fastest. UserError for axes and settings that exclude each other.
+
+    sets, steps: what --set and --steps fix for every combination.
+    """
     keys = [axis.key for axis in axes]
     if len(set(keys)) != len(keys):
         raise UserError("--vary: one setting is varied twice; give all its values in one --vary")
+    fixed = {text.partition("=")[0].strip(): f"--set {text}" for text in sets}
+    if SEED in fixed:
+        seed = fixed[SEED].partition("=")[2]
+        raise UserError(f"{fixed[SEED]}: the seeds of a grid are given by --seeds; write --seeds {seed}-{seed} for it")
+    if steps is not None:
+        fixed["training.steps"] = "--steps"
+    for axis in axes:
+        if axis.key == SEED:
+            raise UserError(
+                f"--vary {SEED}: the seeds of a grid are given by --seeds; write --seeds {','.join(axis.values)}"
+            )
+        if axis.key.split(".")[0] == "runtime":
+            raise UserError(
+                f"--vary {axis.key}: settings under runtime do not change which run it is, so that all values name the "
+                f"same run; train each value with `hybridlab pretrain --set {axis.key}=VALUE --run-dir FOLDER`"
+            )
+        if axis.key in fixed:
+            raise UserError(f"{fixed[axis.key]}: --vary gives {axis.key} its values; remove one of the two")
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
 
 
-def run_grid(
-    build: Callable[[dict[str, str], int], RunConfig],
-    combinations: list[dict[str, str]],
-    seeds: int,
-    runs_dir: Path,
-    results_dir: Path,
-    say: Callable[[str], None],
-) -> tuple[dict[str, Any], Path, Outcome]:
-    """Train every combination with every seed; returns the table, its folder and the outcome of the runs.
+@dataclass(frozen=True)
+class Grid:
+    """A grid of different runs. runs: (index of the combination, seed) → hash and configuration."""
+
+    combinations: list[dict[str, str]]
+    seeds: tuple[int, ...]
+    runs: dict[tuple[int, int], tuple[str, RunConfig]]
+
+    @property
+    def id(self) -> str:
+        """A name that the hashes of all runs decide."""
+        joined = "".join(digest for digest, _ in self.runs.values())
+        return PREFIX + hashlib.sha256(joined.encode()).hexdigest()[:8]
+
+    def pending(self) -> dict[str, tuple[str, RunConfig]]:
+        """The runs for a queue: hash → (name, configuration)."""
+        return {
+            digest: (f"{label(self.combinations[i])} (seed {seed})", config)
+            for (i, seed), (digest, config) in self.runs.items()
+        }
+
+    def definition(self, command: str) -> dict[str, Any]:
+        """The grid as JSON: what `hybridlab report` makes its table from. settings: those of the first combination."""
+        rows = []
+        for i, combination in enumerate(self.combinations):
+            hashes = {str(seed): self.runs[i, seed][0] for seed in self.seeds}
+            rows.append({"name": label(combination), "settings": combination, "runs": hashes})
+        first = self.runs[0, self.seeds[0]][1]
+        settings = {"arch": first.arch, "size": first.size, **identity(first)}
+        return {"id": self.id, "command": command, "seeds": list(self.seeds), "settings": settings, "rows": rows}
+
+
+def make_grid(
+    build: Callable[[dict[str, str], int], RunConfig], combinations: list[dict[str, str]], seeds: Sequence[int]
+) -> Grid:
+    """Every combination with every seed. UserError if two of them train the same, which must not count as two.
 
     build: the configuration of a combination and a seed.
     """
-    configs = {(i, seed): build(c, seed) for i, c in enumerate(combinations) for seed in range(seeds)}
-    hashes = {key: run_hash(config) for key, config in configs.items()}
-    pending: dict[str, tuple[str, RunConfig]] = {}
-    for (i, seed), digest in hashes.items():
-        pending.setdefault(digest, (f"{_label(combinations[i])} (seed {seed})", configs[i, seed]))
-    outcome = run_all(pending, runs_dir, results_dir, say)
-    records = {key: load_record(digest, results_dir) for key, digest in hashes.items()}
-    rows = [_row(c, i, seeds, records) for i, c in enumerate(combinations)]
-    name = "ablate-" + hashlib.sha256("".join(hashes.values()).encode()).hexdigest()[:8]
-    table = {"id": name, "seeds": seeds, "baseline": _label(combinations[0]), "rows": rows}
-    folder = results_dir / name
-    write_json(folder / "table.json", table)
-    flat = pd.DataFrame({**row["settings"], **_flat(row)} for row in rows)
-    write_text(folder / "table.csv", flat.to_csv(index=False))
-    return table, folder, outcome
+    runs: dict[tuple[int, int], tuple[str, RunConfig]] = {}
+    known: dict[str, str] = {}
+    for i, combination in enumerate(combinations):
+        for seed in seeds:
+            config = build(combination, seed)
+            name, trained = f"{label(combination)} (seed {seed})", _trained(config)
+            if trained in known:
+                raise UserError(
+                    f"--vary: {known[trained]} and {name} are the same training, which must not count twice; "
+                    "leave one of the two values out"
+                )
+            known[trained] = name
+            runs[i, seed] = run_hash(config), config
+    return Grid(combinations, tuple(seeds), runs)
 
 
-def _label(combination: dict[str, str]) -> str:
+def _trained(config: RunConfig) -> str:
+    """What the final weights depend on: the identity of the run without what it measures, and how its steps were
+    chosen."""
+    content = identity(config)
+    return json.dumps(
+        {key: content[key] for key in content.keys() - {"evaluation", "observe", "budget"}}, sort_keys=True
+    )
+
+
+def label(combination: dict[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in combination.items()) or "as it is"
 
 
-def _row(
-    combination: dict[str, str], index: int, seeds: int, records: dict[tuple[int, int], Record | None]
-) -> dict[str, Any]:
-    """A row of the table: each metric's mean over seeds, and its difference to the first combination."""
-    metrics: dict[str, Any] = {}
-    for name, path in METRICS.items():
-        mine, base = ({s: _number(records[i, s], path) for s in range(seeds)} for i in (index, 0))
-        values = [value for value in mine.values() if value is not None]
-        pairs = [(mine[s], base[s]) for s in range(seeds) if mine[s] is not None and base[s] is not None]
-        mean = mean_and_error(values)
-        difference = paired_difference(*zip(*pairs, strict=True)) if index and pairs else NOT_MEASURED
-        metrics[name] = {"mean": mean.value, "stderr": mean.stderr, "n": mean.n}
-        metrics[name] |= {"difference": difference.value, "difference_stderr": difference.stderr}
-    return {"name": _label(combination), "settings": combination, "metrics": metrics}
+# ---- the table ----
 
 
-def _number(record: Record | None, path: str) -> float | None:
-    return None if record is None else number_at(record, path).value
+def grid_table(definition: dict[str, Any], records: Mapping[str, Record]) -> dict[str, Any]:
+    """The content of table.json: the definition, with the metrics of each row.
+
+    records: hash → record of the finished runs.
+    """
+    rows = definition["rows"]
+    table = {**definition, "baseline": rows[0]["name"], "rows": [{**row, "metrics": {}} for row in rows]}
+    for name, metric in METRICS.items():
+        values = [_values(row["runs"], metric, records) for row in rows]
+        tests = [_against_first(own, values[0]) if i else None for i, own in enumerate(values)]
+        corrected = holm([None if test is None or metric.exact else test.p for test in tests])
+        for row, own, test, p in zip(table["rows"], values, tests, corrected, strict=True):
+            row["metrics"][name] = _cell(own, test, p, metric)
+    return table
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    return {f"{metric}_{part}": value for metric, parts in row["metrics"].items() for part, value in parts.items()}
+def _values(runs: dict[str, str], metric: Metric, records: Mapping[str, Record]) -> dict[str, float]:
+    """Seed → value of the runs that have one."""
+    found = {seed: number_at(records[digest], metric.path).value for seed, digest in runs.items() if digest in records}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _against_first(own: dict[str, float], first: dict[str, float]) -> PairedTest:
+    pairs = [(own[seed], first[seed]) for seed in own if seed in first]
+    return paired_t(*zip(*pairs, strict=True)) if pairs else PairedTest(difference=NOT_MEASURED)
+
+
+def _cell(own: dict[str, float], test: PairedTest | None, p_holm: float | None, metric: Metric) -> dict[str, Any]:
+    """One metric of a row. difference: to the first row, over `pairs` pairs of runs with the same seed."""
+    mean = mean_and_error(list(own.values()))
+    difference = NOT_MEASURED if test is None else test.difference
+    tested = test is not None and not metric.exact
+    return {
+        "mean": mean.value,
+        "stderr": mean.stderr,
+        "n": mean.n,
+        "values": own,
+        "difference": difference.value,
+        "difference_stderr": difference.stderr,
+        "pairs": difference.n,
+        "interval": list(test.interval) if test is not None and tested and test.interval else None,
+        "p": test.p if test is not None and tested else None,
+        "p_holm": p_holm,
+        "verdict": None if difference.value is None else _verdict(difference.value, difference.n, p_holm, metric.exact),
+    }
+
+
+def _verdict(difference: float, pairs: int, p_holm: float | None, exact: bool) -> str:
+    """Whether the metric is lower or higher than in the first row, or open."""
+    direction = LOWER if difference < 0 else HIGHER
+    if exact:
+        return direction if difference else SAME
+    if pairs < FEWEST_SEEDS:
+        return TOO_FEW
+    return direction if p_holm is not None and p_holm < LEVEL else OPEN

@@ -31,7 +31,14 @@ from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
 from hybridlab.training.labels import Label, start_facts
-from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
+from hybridlab.training.machine import (
+    describe_machine,
+    git_revision,
+    library_versions,
+    pick_device,
+    pick_precision,
+    using_threads,
+)
 from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.objective import make_objective
 from hybridlab.training.progress import Progress
@@ -46,13 +53,15 @@ def execute(
     quiet: bool = False,
     label: Label | None = None,
     hooks: Sequence[Hook] = (),
+    show: Callable[..., Progress] = Progress,
 ) -> Record:
     """Train the run in its folder, or resume it, unless it has finished; returns its record.
 
     label: gives the run a name and tags, also if it was started or has finished before. hooks: those of kind `python`
-    that the configuration names.
+    that the configuration names. show: makes what shows the progress, from the arguments of `Progress`. Busy if another
+    process trains this run.
     """
-    with folder.locked():
+    with folder.locked(), using_threads(_threads(config, folder, say)):
         if label is not None and label.name is not None:
             runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
@@ -63,7 +72,7 @@ def execute(
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
         stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
-        run = _start(config, folder, _with_known_places(runs, folder), say, hooks)
+        run = _start(config, folder, known_places(runs, folder), say, hooks)
         _relabel(folder, label)
         folder.remove_leftovers()
         done = checkpoints.newest_step(folder.checkpoints) or 0
@@ -72,7 +81,7 @@ def execute(
         elif stopped:
             say(f"{title}: starts again from step 0 (it {stopped} before its first checkpoint)")
         try:
-            with Progress(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
+            with show(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
                 found = run.train(progress)
             record = _measured(run, found)
             _save(run, record)
@@ -152,7 +161,18 @@ def finished_record(folder: RunFolder) -> Record:
     return record
 
 
-def _with_known_places(runs: Runs, folder: RunFolder) -> Runs:
+def _threads(config: RunConfig, folder: RunFolder, say: Callable[[str], None]) -> int:
+    """The number of threads: that of the configuration, or of the run's first start, or the usual one here.
+
+    The last bits of a run's numbers depend on it on a CPU, so a resumed run keeps it, like its precision.
+    """
+    asked, first = config.runtime.threads, (folder.info() or {}).get("threads")
+    if asked is not None and first is not None and asked != first and not folder.finished():
+        say(f"runtime.threads is {asked}, and was {first} at the first start: the last bits of the numbers may differ")
+    return asked or first or torch.get_num_threads()
+
+
+def known_places(runs: Runs, folder: RunFolder) -> Runs:
     """`runs` with the paths of the parents that were stored when the run was started."""
     info = folder.info() or {}
     return Runs(runs.directory, {**info.get("places", {}), **runs.places})
@@ -162,7 +182,6 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
     """Prepare the run: all checks, the fast ones first, then claim the folder."""
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=True)
-    torch.set_num_threads(config.runtime.threads or torch.get_num_threads())
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     parent = ancestors[config.init.run] if config.init is not None else None
     structure = structure_of(with_inputs(config, runs, say))
@@ -175,6 +194,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
     precision = pick_precision(config.training.precision, device)
     pinned = {
         "precision": precision,
+        "threads": torch.get_num_threads(),
         "data_fingerprint": corpus.fingerprint,
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
         **start_facts(),

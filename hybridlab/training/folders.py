@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hybridlab.config.differences import differing
 from hybridlab.config.resolve import run_hash
@@ -24,6 +26,13 @@ from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.plugins import plugin_places, require_plugins
 from hybridlab.registry import nearest
+
+_TRIES, _SECONDS_BETWEEN_TRIES = 4, 0.05
+"""For a lock that is held only for a moment, because another process looks whether it is free."""
+
+
+class Busy(UserError):
+    """Another process trains in a run folder."""
 
 
 @dataclass(frozen=True)
@@ -122,17 +131,6 @@ class RunFolder:
             )
         return info
 
-    def trained_elsewhere(self) -> bool:
-        """Whether another process holds the lock of this folder at this moment."""
-        try:
-            with (self.path / ".lock").open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
-
     def remove_leftovers(self) -> None:
         """Remove parts of files and folders that a kill left behind. Only for the process that holds the lock."""
         for path in (*self.path.glob(".*.partial"), *self.checkpoints.glob(".*.partial")):
@@ -143,20 +141,46 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of this folder; UserError if another process holds it and so trains here."""
+        """Hold the lock of this folder; Busy if another process holds it and so trains here."""
         lock = self.path / ".lock"
         made = [path for path in (lock, self.path) if not path.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
-        with lock.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"{self.path}: another process is training in this folder") from None
+        with self._take(lock):
             try:
                 yield
             finally:
                 if not (self.path / "run.json").exists():
                     self._remove_unused(made)
+
+    def _take(self, lock: Path) -> IO[str]:
+        """The open and locked file; Busy if it stays locked by another process."""
+        tries = 0
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                file = lock.open("a")
+            except FileNotFoundError:  # the process before has just removed the unused folder
+                continue
+            if not _lock_now(file):
+                file.close()
+                tries += 1
+                if tries == _TRIES:
+                    raise Busy(
+                        f"{self.path}: another process is training in this folder; "
+                        "wait until it has finished, or choose another --run-dir"
+                    )
+                time.sleep(_SECONDS_BETWEEN_TRIES)
+            elif _is_at(file, lock):
+                return file
+            else:  # the process before has removed this file with its unused folder: a lock on it means nothing
+                file.close()
+
+    def trained_elsewhere(self) -> bool:
+        """Whether another process holds the lock of this folder at this moment."""
+        try:
+            with (self.path / ".lock").open("r") as file:
+                return not _lock_now(file, fcntl.LOCK_SH)
+        except OSError:
+            return False
 
     def _remove_unused(self, made: list[Path]) -> None:
         """Remove the lock and the folder if they were made for a run that did not start."""
@@ -165,6 +189,23 @@ class RunFolder:
                 path.unlink()
             elif path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
+
+
+def _lock_now(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file until it is closed; False if another process holds its lock."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,22 @@ def _cpu_flags() -> set[str]:
     except OSError:
         return set()
     return {flag for line in lines if line.startswith("flags") for flag in line.split()}
+
+
+def cpu_cores() -> int:
+    """The number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads; afterwards with as many as before, so that a run does not change the next one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from hybridlab.papers.reproduce import run_cells
 from hybridlab.reporting.table import build_table
 from hybridlab.reporting.table_files import write_table
 from hybridlab.reporting.terminal import print_table
-from hybridlab.runs import queue
+from hybridlab.runs import attempt as attempt_module
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.run import execute
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
@@ -249,12 +249,12 @@ def test_shipped_experiments_resolve_at_every_scale(identifier):
 
 
 def test_after_any_exception_in_one_run_the_others_go_on(small, tmp_path, runs, monkeypatch):
-    def out_of_memory_on_seed_0(config, *arguments):
+    def out_of_memory_on_seed_0(config, *arguments, **settings):
         if config.training.seed == 0:
             raise MemoryError("out of memory")
-        return execute(config, *arguments)
+        return execute(config, *arguments, **settings)
 
-    monkeypatch.setattr(queue, "execute", out_of_memory_on_seed_0)
+    monkeypatch.setattr(attempt_module, "execute", out_of_memory_on_seed_0)
     configs = [small(settings=[f"training.seed={seed}"]) for seed in (0, 1)]
     pending = {run_hash(c): (f"seed {c.training.seed}", c) for c in configs}
     outcome = run_all(pending, runs, tmp_path / "results", lambda text: None, quiet=True)

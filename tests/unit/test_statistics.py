@@ -9,10 +9,13 @@ from hybridlab.statistics import (
     Measurement,
     _ranks,
     correlation,
+    holm,
     independent_difference,
     mean_and_error,
+    mean_interval,
     paired_difference,
     paired_ratio,
+    paired_t,
     proportion,
     rank_correlation,
     resolved,
@@ -68,3 +71,34 @@ def test_rank_correlation_shares_ranks_among_equals():
 def test_the_error_of_a_correlation():
     assert correlation(0.5, 10) == Measurement(value=0.5, stderr=0.75 / 3, n=10)
     assert correlation(0.5, 1).stderr == 0.75
+
+
+# ---- tests of paired differences ----
+
+
+def test_the_paired_t_test_has_the_textbook_interval_and_p():
+    """Differences 1, 2, 3: mean 2, s.e. 1/√3; t = 3.464 with two degrees of freedom."""
+    found = paired_t([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert found.difference.value == 2 and math.isclose(known_error(found), 1 / math.sqrt(3))
+    assert math.isclose(found.interval[0], 2 - 4.302652729911275 / math.sqrt(3), rel_tol=1e-9)
+    assert math.isclose(found.interval[1], 2 + 4.302652729911275 / math.sqrt(3), rel_tol=1e-9)
+    assert math.isclose(found.p, 0.0741799002274, rel_tol=1e-6)
+    assert mean_interval([1.0, 2.0, 3.0]) == found.interval
+
+
+def known_error(found):
+    assert found.difference.stderr is not None
+    return found.difference.stderr
+
+
+def test_there_is_no_test_for_two_pairs_or_without_a_spread():
+    for left in ([2.0, 4.0], [2.0], [2.0, 3.0, 4.0]):
+        found = paired_t(left, [1.0, 2.0, 3.0][: len(left)])
+        assert found.interval is None and found.p is None and found.difference.n == len(left)
+    assert paired_t([], []).p is None and mean_interval([1.0, 2.0]) is None
+
+
+def test_holms_correction_steps_down():
+    assert holm([0.01, 0.04, 0.03]) == [0.03, 0.06, 0.06]
+    assert holm([0.04, None, 0.01]) == [0.04, None, 0.02]
+    assert holm([0.5, 0.9, 0.4]) == [1.0, 1.0, 1.0] and holm([None]) == [None] and holm([]) == []

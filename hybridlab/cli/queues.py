@@ -1,0 +1,63 @@
+"""Code that `ablate` and `reproduce` share: the preview of a queue of runs, and its failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.cli.options import console, print_json, say
+from hybridlab.errors import RunFailed
+
+if TYPE_CHECKING:
+    from hybridlab.config.schema import RunConfig
+    from hybridlab.runs.queue import Outcome
+
+
+def raise_failures(outcome: Outcome, of: str) -> None:
+    """RunFailed with the name and the reason of every run that failed."""
+    if outcome.failed:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in outcome.failed.items())
+        raise RunFailed(f"{len(outcome.failed)} of the runs of {of} failed: {reasons}")
+
+
+def print_preview(
+    pending: dict[str, tuple[str, RunConfig]], runs_dir: Path, results_dir: Path, jobs: int | None, as_json: bool
+) -> None:
+    """Print what a queue would train and what that costs; nothing is trained or written."""
+    from rich import box
+    from rich.table import Table
+
+    from hybridlab.runs.preview import preview
+
+    found = preview(pending, runs_dir, results_dir, jobs, say)
+    if as_json:
+        print_json(found)
+        return
+    if not pending:
+        console().print("no run is needed: nothing is trained")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    for name in ("state", "steps", "tokens", "FLOPs", "minutes", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in found["runs"]:
+        table.add_row(run["name"], run["state"], *_costs(run))
+    total = found["total"]
+    table.add_section()
+    table.add_row(f"to do: {total['runs']} of {len(found['runs'])}", "", *_costs(total))
+    out = console()
+    out.print(table)
+    peak = total["disk_bytes_in_training"] / 1e6
+    out.print(f"MB: of finished runs; at most {peak:,.0f} while they train.", highlight=False)
+    out.print(f"jobs: {found['jobs']}; threads of each: {found['threads']}. {found['estimate']}", highlight=False)
+
+
+def _costs(part: dict[str, Any]) -> list[str]:
+    flops, minutes = part["flops"], part["minutes"]
+    return [
+        f"{part['steps']:,}",
+        f"{part['tokens']:,}",
+        "–" if flops is None else f"{flops:.3g}",
+        "–" if minutes is None else f"{minutes:.1f}",
+        f"{part['disk_bytes'] / 1e6:,.0f}",
+    ]

@@ -1,0 +1,248 @@
+"""The table and the figure of a grid of settings, as files: what `hybridlab ablate` and `hybridlab report ID` write.
+
+results/<id>/  grid.json  table.json  table.csv  table.md  table.tex  figure.png  figure.pdf
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from hybridlab.errors import UserError
+from hybridlab.files import read_object, write_json, write_text
+from hybridlab.papers.records import copied_record
+from hybridlab.reporting.latex import Panel, tex_table
+from hybridlab.reporting.style import COLOURS, label_axes
+from hybridlab.reporting.table_cells import DASH
+from hybridlab.runs.ablate import METRICS, PREFIX, Metric, grid_table
+from hybridlab.runs.record import Record, load_record
+from hybridlab.statistics import mean_interval
+from hybridlab.training.folders import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HEADS = ("mean ± s.e.", "n", "− first (pairs)", "95 % interval", "p", "verdict")
+"""Columns of a metric's table, after the settings."""
+SHORT_HEADS = ("mean ± s.e.", "n", "− first", "95 % interval", "p", "verdict")
+HOW_TO_READ = (
+    "mean ± s.e.: over runs with different seeds, n of them. − first: the difference to the first row, paired by seed, "
+    "with its standard error and the number of pairs. 95 % interval: Student's t over these pairs. p: two-sided, with "
+    "Holm's correction over the rows of the metric. verdict: lower or higher where p < 0.05, else open; with fewer "
+    "than three pairs only the direction is known. – was not measured, or has no test."
+)
+
+
+def write_grid(
+    definition: dict[str, Any], results_dir: Path, runs_dir: Path | None = None
+) -> tuple[dict[str, Any], Path]:
+    """Write the files of a grid from the records that are there; returns the content of table.json, and the folder.
+
+    runs_dir: where records that results_dir lacks are copied from.
+    """
+    records: dict[str, Record] = {}
+    for digest in (digest for row in definition["rows"] for digest in row["runs"].values()):
+        record = load_record(digest, results_dir)
+        if record is None and runs_dir is not None:
+            record = copied_record(RunFolder(runs_dir / digest), results_dir)
+        if record is not None:
+            records[digest] = record
+    table = grid_table(definition, records)
+    folder = results_dir / definition["id"]
+    write_json(folder / "grid.json", definition)
+    write_json(folder / "table.json", table)
+    write_text(folder / "table.csv", pd.DataFrame(map(_flat, table["rows"])).to_csv(index=False))
+    write_text(folder / "table.md", _page(table))
+    write_text(folder / "table.tex", _latex(table))
+    for ending in ("png", "pdf"):
+        path = folder / f"figure.{ending}"
+        path.unlink(missing_ok=True)
+        if measured(table):
+            metadata: dict[str, Any] = {"CreationDate": None} if ending == "pdf" else {"Software": None}
+            draw(table).savefig(path, dpi=200, metadata=metadata)
+    return table, folder
+
+
+def is_grid(identifier: str) -> bool:
+    return identifier.startswith(PREFIX)
+
+
+def read_grid(identifier: str, results_dir: Path) -> dict[str, Any]:
+    """The definition of a grid that `hybridlab ablate` has made; UserError if there is none."""
+    path = results_dir / identifier / "grid.json"
+    try:
+        return read_object(path, "grid", ("id", "command", "seeds", "settings", "rows"), "run `hybridlab ablate` again")
+    except FileNotFoundError:
+        known = sorted(found.parent.name for found in results_dir.glob(f"{PREFIX}*/grid.json"))
+        raise UserError(f"{path}: there is no such grid; known: {', '.join(known) or 'none'}") from None
+
+
+def measured(table: dict[str, Any]) -> list[str]:
+    """The metrics that at least one run has."""
+    return [name for name in METRICS if any(row["metrics"][name]["n"] for row in table["rows"])]
+
+
+def worth_printing(table: dict[str, Any]) -> list[str]:
+    """The metrics that were measured, without what follows from the structure and is the same for all rows."""
+    return [metric for metric in measured(table) if not METRICS[metric].exact or _varies(table, metric)]
+
+
+def lines_of(table: dict[str, Any], metric: str) -> list[list[str]]:
+    """The table of a metric as text: a line for each row, the settings first, then HEADS."""
+    return [[row["name"], *_texts(row["metrics"][metric], METRICS[metric])] for row in table["rows"]]
+
+
+def short_lines_of(table: dict[str, Any], metric: str) -> list[list[str]]:
+    """As `lines_of`, for 80 characters: SHORT_HEADS. The interval has the place of the difference's standard error."""
+    lines = lines_of(table, metric)
+    for line, row in zip(lines, table["rows"], strict=True):
+        value = row["metrics"][metric]["difference"]
+        line[3] = DASH if value is None else _number(value, METRICS[metric], "+")
+    return lines
+
+
+def heading(metric: str) -> str:
+    """The metric with its unit."""
+    unit = METRICS[metric].unit
+    return METRICS[metric].title + (f" ({unit})" if unit else "")
+
+
+def _texts(cell: dict[str, Any], metric: Metric) -> list[str]:
+    """The entries of HEADS."""
+    mean = _with_error(cell["mean"], cell["stderr"], metric)
+    difference = DASH
+    if cell["difference"] is not None:
+        difference = f"{_with_error(cell['difference'], cell['difference_stderr'], metric, '+')} ({cell['pairs']})"
+    interval = DASH
+    if cell["interval"]:
+        interval = " … ".join(_number(bound, metric, "+") for bound in cell["interval"])
+    p = DASH if cell["p_holm"] is None else "< 0.001" if cell["p_holm"] < 0.001 else f"{cell['p_holm']:.3f}"
+    return [mean, str(cell["n"]), difference, interval, p, cell["verdict"] or DASH]
+
+
+def _with_error(value: float | None, error: float | None, metric: Metric, sign: str = "") -> str:
+    if value is None:
+        return DASH
+    if metric.exact and not error:
+        return _number(value, metric, sign)
+    return f"{_number(value, metric, sign)} ± {DASH if error is None else _number(error, metric)}"
+
+
+def _number(value: float, metric: Metric, sign: str = "") -> str:
+    text = f"{value:{sign}.4g}" if metric.unit == "FLOPs" else f"{value:{sign}.{metric.digits}f}"
+    return text.replace("-", "−")
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of table.csv, with a column for each number."""
+    flat = dict(row["settings"])
+    for metric, cell in row["metrics"].items():
+        for part, value in cell.items():
+            if part == "values":
+                flat |= {f"{metric}_seed{seed}": number for seed, number in value.items()}
+            elif part == "interval":
+                flat |= dict(zip((f"{metric}_low", f"{metric}_high"), value or (None, None), strict=True))
+            else:
+                flat[f"{metric}_{part}"] = value
+    return flat
+
+
+# ---- pages ----
+
+
+def _page(table: dict[str, Any]) -> str:
+    """table.md: what was run, a table for each metric, the figure, and the runs behind them."""
+    settings, names = table["settings"], measured(table)
+    training = settings["training"]
+    facts = {
+        "command": f"`{table['command']}`",
+        "architecture and size of the first row": f"{settings['arch']} {settings['size']}",
+        "data": f"{settings['data']['source']}, tokenizer {settings['data']['tokenizer']}",
+        "training": f"{training['steps']:,} steps of {training['tokens_per_step']:,} tokens, "
+        f"sequences of {training['seq_len']:,}, learning rate {training['optimizer']['lr']:g}",
+        "seeds": ", ".join(map(str, table["seeds"])),
+    }
+    lines = [f"# {table['id']}", "", *_markdown(["", ""], [list(fact) for fact in facts.items()]), ""]
+    for metric in names:
+        lines += [f"## {heading(metric)}", ""]
+        lines += [*_markdown(["setting", *HEADS], lines_of(table, metric)), ""]
+    lines += [HOW_TO_READ, ""] if names else ["No run has finished yet.", ""]
+    lines += ["![every seed as a point, with mean and 95 % interval](figure.png)", ""] if names else []
+    runs = [[row["name"], *(f"`{digest}`" for digest in row["runs"].values())] for row in table["rows"]]
+    lines += ["## Runs", "", *_markdown(["setting", *(f"seed {seed}" for seed in table["seeds"])], runs), ""]
+    return "\n".join(lines)
+
+
+def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
+    """A Markdown table."""
+    written = (" | ".join(text.replace("|", "\\|") for text in row) for row in (heads, *rows))
+    head, *body = (f"| {line} |" for line in written)
+    return [head, "|" + " --- |" * len(heads), *body]
+
+
+def _latex(table: dict[str, Any]) -> str:
+    heads = ["setting", *HEADS]
+    numeric = [False, True, True, True, True, True, False]
+    panels = [Panel(heading(metric), heads, lines_of(table, metric), numeric) for metric in measured(table)]
+    return tex_table(table["id"], f"{len(table['rows'])} settings. {HOW_TO_READ}", panels)
+
+
+# ---- figure ----
+
+
+def draw(table: dict[str, Any]) -> Figure:
+    """A panel for each metric that varies: every seed as a point, lines between equal seeds, mean and 95 % interval."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    shown = [metric for metric in measured(table) if _varies(table, metric)] or measured(table)[:1]
+    names = [row["name"] for row in table["rows"]]
+    label_width = min(3.0, 0.075 * max(map(len, names)))
+    size = (label_width + 2.6 * len(shown) + 0.2, 0.9 + 0.34 * len(names))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = [*figure.subplots(1, len(shown), squeeze=False, sharey=True).flat]
+    for ax, metric in zip(axes, shown, strict=True):
+        _draw_metric(ax, table, metric)
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    axes[0].tick_params(labelsize=7)
+    seeds = [axes[0].plot([], [], "o", color=_seed_colour(i), markersize=4)[0] for i in range(len(table["seeds"]))]
+    labels = [f"seed {seed}" for seed in table["seeds"]]
+    mean = axes[0].errorbar([], [], xerr=[], fmt="D", color="black", markersize=4, capsize=2.5)
+    figure.legend(
+        [*seeds[:6], mean], [*labels[:6], "mean, 95 % interval"], loc="outside lower center", ncols=4, fontsize=6.5
+    )
+    return figure
+
+
+def _varies(table: dict[str, Any], metric: str) -> bool:
+    return len({value for row in table["rows"] for value in row["metrics"][metric]["values"].values()}) > 1
+
+
+def _seed_colour(index: int) -> str:
+    return COLOURS[index % (len(COLOURS) - 1)]
+
+
+def _draw_metric(ax: Axes, table: dict[str, Any], metric: str) -> None:
+    rows = [row["metrics"][metric]["values"] for row in table["rows"]]
+    count = len(table["seeds"])
+    for i, seed in enumerate(map(str, table["seeds"])):
+        spread = 0.3 * (i / max(1, count - 1) - 0.5)
+        points = [(values[seed], y + spread) for y, values in enumerate(rows) if seed in values]
+        if points:
+            ax.plot(*zip(*points, strict=True), "-o", color=_seed_colour(i), markersize=3.5, linewidth=0.5, alpha=0.8)
+    for y, values in enumerate(rows):
+        numbers = list(values.values())
+        if not numbers:
+            continue
+        mean, interval = sum(numbers) / len(numbers), mean_interval(numbers)
+        error = [[mean - interval[0]], [interval[1] - mean]] if interval else None
+        ax.errorbar([mean], [y], xerr=error, fmt="D", color="black", markersize=4, capsize=2.5, linewidth=1)
+    ax.grid(axis="x", linewidth=0.3)
+    ax.tick_params(labelsize=7)
+    label_axes(ax, heading(metric), "")

@@ -1,0 +1,272 @@
+"""Tables in LaTeX that fit a page: booktabs, every text escaped, wide tables cut into panels.
+
+A paper needs `\\usepackage{array,booktabs,graphicx}`, and takes a table with `\\input{table.tex}`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+_SMALL = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho sigma tau upsilon phi chi psi"
+)
+_LARGE = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+
+
+def _named(letters: str, names: str) -> dict[str, str]:
+    """Letter → macro of the same name."""
+    return {letter: f"\\{name}" for letter, name in zip(letters, names.split(), strict=True)}
+
+
+_MATH = {
+    **_named("αβγδεζηθικλμνξοπρστυφχψ", _SMALL),
+    **_named("ωΓΔΘΛΞΠΣΥΦΨΩ", f"omega {_LARGE}"),
+    "ο": "o",
+    "ϕ": r"\phi",
+    "«": r"\ll",
+    "»": r"\gg",
+    "ϵ": r"\epsilon",
+    "±": r"\pm",
+    "−": "-",
+    "×": r"\times",
+    "÷": r"\div",
+    "·": r"\cdot",
+    "⋅": r"\cdot",
+    "∘": r"\circ",
+    "°": r"^{\circ}",
+    "≤": r"\leq",
+    "≥": r"\geq",
+    "≠": r"\neq",
+    "≈": r"\approx",
+    "∼": r"\sim",
+    "∝": r"\propto",
+    "→": r"\to",
+    "←": r"\leftarrow",
+    "↔": r"\leftrightarrow",
+    "↑": r"\uparrow",
+    "↓": r"\downarrow",
+    "⇒": r"\Rightarrow",
+    "∈": r"\in",
+    "∞": r"\infty",
+    "∑": r"\sum",
+    "∏": r"\prod",
+    "√": r"\surd",
+    "∂": r"\partial",
+    "∇": r"\nabla",
+    "ℓ": r"\ell",
+    "∥": r"\Vert",
+    "‖": r"\Vert",
+    "∩": r"\cap",
+    "∪": r"\cup",
+    "∀": r"\forall",
+    "∃": r"\exists",
+    "⊙": r"\odot",
+    "⊕": r"\oplus",
+    "⌈": r"\lceil",
+    "⌉": r"\rceil",
+    "⌊": r"\lfloor",
+    "⌋": r"\rfloor",
+    "′": r"{}'",
+    "½": r"\frac{1}{2}",
+    "¼": r"\frac{1}{4}",
+    "¾": r"\frac{3}{4}",
+    **{raised: f"^{{{plain}}}" for plain, raised in zip("0123456789+-=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿ", strict=True)},
+    **{lowered: f"_{{{plain}}}" for plain, lowered in zip("0123456789+-=()", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", strict=True)},
+}
+_TEXT = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "$": r"\$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\`{}",
+    '"': "''",
+    # After \\ a bracket or a star would be an argument of it.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    "–": "--",
+    "—": "---",
+    "…": r"\dots{}",
+    "‘": "`",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "•": r"\textbullet{}",
+    "§": r"\S{}",
+    "¶": r"\P{}",
+    "©": r"\copyright{}",
+}
+"""Each works in every font encoding, without a package."""
+_PASSED = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿŒœŠšŽžŁłÖő"
+_LIGATURE = {"-": "-{}", "'": "'{}", ",": ",{}"}
+
+
+def escape(text: str) -> str:
+    """Text as LaTeX that prints it, in one pass over its characters.
+
+    A character that LaTeX cannot print without further packages is printed as its number, such as U+4E2D.
+    """
+    return re.sub(r"-(?=-)|'(?=')|,(?=,)|.", _escaped, " ".join(unicodedata.normalize("NFC", text).split()))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    letter, following = found[0], found.string[found.end() : found.end() + 1]
+    if letter in _LIGATURE and following == letter:
+        return _LIGATURE[letter]
+    if letter in _MATH:
+        return f"${_MATH[letter]}$"
+    if letter in _TEXT:
+        return _TEXT[letter]
+    if letter in _PASSED or " " <= letter <= "~":
+        return letter
+    return f"U+{ord(letter):04X}"
+
+
+# ---- tables ----
+
+LINE = 104
+"""Characters of a part of a table with the gaps between columns; a line of \\footnotesize in an article holds about
+90, so that a full part is scaled down a little."""
+_GAP = 2
+_LINES = 48
+"""Lines of \\footnotesize on a page, with room for the caption."""
+_LONG = 34
+"""Characters of a text above which a column wraps its lines."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a table with the same row names as the others. title: above it, "" for none. heads: of the columns,
+    the row names' first. rows: texts, one for each head. numeric: whether each column is set to the right."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    numeric: list[bool]
+
+
+def tex_table(identifier: str, caption: str, panels: Sequence[Panel]) -> str:
+    """One float, or several on pages of their own if the panels do not fit one.
+
+    Each panel is at most as wide as the text; a single column that is wider is scaled down.
+    """
+    parts = [part for panel in panels for narrow in _narrow(panel) for part in _short(narrow)]
+    pages: list[list[Panel]] = []
+    room = 0
+    for part in parts:
+        needed = _height(part)
+        if not pages or needed > room:
+            pages.append([])
+            room = _LINES
+        pages[-1].append(part)
+        room -= needed
+    head = ["% Needs \\usepackage{array,booktabs,graphicx}.", ""]
+    floats = [_float(identifier, caption, page, number, len(pages)) for number, page in enumerate(pages, 1)]
+    return "\n".join([*head, *floats])
+
+
+def _float(identifier: str, caption: str, panels: list[Panel], number: int, count: int) -> str:
+    part = f" (part {number} of {count})" if count > 1 else ""
+    suffix = f"-{number}" if number > 1 else ""
+    lines = [r"\begin{table}[!htbp]", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"]
+    lines += [rf"\caption{{{escape(caption)}{part}}}", rf"\label{{tab:{identifier}{suffix}}}\par\smallskip"]
+    for i, panel in enumerate(panels):
+        lines += [r"\par\medskip"] if i else []
+        lines += [rf"\textit{{{escape(panel.title)}}}\par\smallskip"] if panel.title else []
+        lines += _tabular(panel)
+    return "\n".join([*lines, r"\end{table}", ""])
+
+
+def _tabular(panel: Panel) -> list[str]:
+    """A tabular that is never wider than the text."""
+    lines = [
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{_columns(panel)}}}",
+    ]
+    lines += [r"\toprule", _line(panel.heads), r"\midrule", *map(_line, panel.rows)]
+    return [*lines, r"\bottomrule", r"\end{tabular}%", "}"]
+
+
+def _line(texts: list[str]) -> str:
+    return " & ".join(map(escape, texts)) + r" \\"
+
+
+def _columns(panel: Panel) -> str:
+    """The columns of the tabular: numbers to the right, long texts in several lines."""
+    kinds = []
+    for i, numeric in enumerate(panel.numeric):
+        texts = [row[i] for row in (panel.heads, *panel.rows)]
+        width = max(_LONG, max(len(word) for text in texts for word in (text.split() or [""])) * 1.2)
+        if numeric:
+            kinds.append("r")
+        elif max(map(len, texts)) <= _LONG:
+            kinds.append("l")
+        else:
+            kinds.append(rf">{{\raggedright\arraybackslash}}p{{{min(0.9, width / 90):.2f}\linewidth}}")
+    return "".join(kinds)
+
+
+def _widths(panel: Panel) -> list[int]:
+    """Characters of each column, with the gap behind it."""
+    widths = [max(len(row[i]) for row in (panel.heads, *panel.rows)) for i in range(len(panel.heads))]
+    return [
+        (width if numeric else min(width, _LONG)) + _GAP for width, numeric in zip(widths, panel.numeric, strict=True)
+    ]
+
+
+def _narrow(panel: Panel) -> Iterator[Panel]:
+    """The panel as parts that fit a line, each with the row names."""
+    widths = _widths(panel)
+    groups: list[list[int]] = []
+    room = 0
+    for i in range(1, len(widths)):
+        if not groups or widths[i] > room:
+            groups.append([])
+            room = LINE - widths[0]
+        groups[-1].append(i)
+        room -= widths[i]
+    for number, group in enumerate(groups or [[]]):
+        chosen = [0, *group]
+        yield Panel(
+            panel.title if number == 0 else f"{panel.title} (continued)" if panel.title else "",
+            [panel.heads[i] for i in chosen],
+            [[row[i] for i in chosen] for row in panel.rows],
+            [panel.numeric[i] for i in chosen],
+        )
+
+
+def _short(panel: Panel) -> Iterator[Panel]:
+    """The panel as parts that are not longer than a page."""
+    rows: list[list[str]] = []
+    room = _LINES - 4
+    for row in panel.rows:
+        needed = _row_height(row, panel.numeric)
+        if rows and needed > room:
+            yield replace(panel, rows=rows)
+            rows, room = [], _LINES - 4
+        rows.append(row)
+        room -= needed
+    yield replace(panel, rows=rows)
+
+
+def _height(panel: Panel) -> int:
+    return 4 + sum(_row_height(row, panel.numeric) for row in panel.rows)
+
+
+def _row_height(row: list[str], numeric: list[bool]) -> int:
+    """Lines of a row, whose long texts wrap."""
+    return (
+        max(1 if is_number else -(-len(text) // (_LONG - 6)) for text, is_number in zip(row, numeric, strict=True)) or 1
+    )

@@ -1,0 +1,72 @@
+"""What can be known to fail about a run before any run of its queue trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hybridlab.config.resolve import parents
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import Corpus, corpus_for, prepared_corpus
+from hybridlab.errors import UserError
+from hybridlab.models.kernels import require_kernel
+from hybridlab.plan.from_config import structure_of
+from hybridlab.runs.ancestors import find_ancestor
+from hybridlab.runs.attempt import QueuedRun, Say
+from hybridlab.runs.inputs import with_inputs
+from hybridlab.runs.run import known_places
+from hybridlab.structure.registry import make_hooks
+from hybridlab.training.folders import Runs
+from hybridlab.training.machine import pick_device
+from hybridlab.training.objective import make_objective
+
+
+def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bool = True) -> None:
+    """UserError, with its name, for the first run that cannot start: device, kernel, parents, structure and data.
+
+    prepare: also prepare the data, once for all runs that share it; otherwise only look at what is prepared already.
+    Runs whose parents are in the queue are checked as far as it goes without these.
+    """
+    queue = list(queue)
+    inside = {run.digest for run in queue}
+    corpora: dict[str, Corpus | None] = {}
+    for run in queue:
+        try:
+            _check(run, inside, runs_dir, say, prepare, corpora)
+        except UserError as error:
+            raise UserError(f"{run.name}: {error}") from None
+
+
+def _check(
+    run: QueuedRun, inside: set[str], runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
+) -> None:
+    config = run.config
+    require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True)
+    runs = known_places(Runs(runs_dir), run.folder)
+    ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
+    if not inside & set(parents(config)):
+        structure_of(with_inputs(config, runs, say))
+    make_hooks(config)
+    corpus = _corpus(config, runs_dir, say, prepare, corpora)
+    if corpus is None:
+        return
+    make_objective(config).source(config, corpus)
+    if config.init is not None and config.init.run in ancestors:
+        ancestors[config.init.run].check_tokenizer(corpus, config.data)
+
+
+def _corpus(
+    config: RunConfig, runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
+) -> Corpus | None:
+    """The data of a run; None if it is not prepared yet, or needs the tokenizer of a run that is not trained yet."""
+    kind, _, path = config.data.tokenizer.partition(":")
+    if kind == "file" and not Path(path).exists() and str(Path(path)).startswith(str(runs_dir.absolute())):
+        return None
+    key = config.data.model_dump_json(exclude={"mix", "task_loss_weight"})
+    if key not in corpora:
+        cache = runs_dir / "data"
+        if prepare:
+            corpora[key] = corpus_for(config.data, cache, lambda text: say(f"data: {text}"))
+        else:
+            corpora[key] = prepared_corpus(config.data, cache)
+    return corpora[key]

@@ -1,0 +1,147 @@
+"""What a queue would train, and what that costs, without training or writing anything."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
+from hybridlab.plan.forecast import final_structure
+from hybridlab.runs.attempt import QueuedRun, Say, queued
+from hybridlab.runs.checks import check_runs
+from hybridlab.runs.cost import run_flops, with_examples
+from hybridlab.runs.queue import default_jobs, threads_of
+from hybridlab.runs.record import Record, read_record
+from hybridlab.training.machine import describe_machine, pick_device, pick_precision
+
+_WEIGHT, _CHECKPOINT = 4, 12
+"""Bytes of a parameter in final/, and in a checkpoint, which also has the two moments of each."""
+
+
+def preview(
+    pending: dict[str, tuple[str, RunConfig]], runs_dir: Path, results_dir: Path, jobs: int | None, say: Say
+) -> dict[str, Any]:
+    """runs: of each its state, and the steps, tokens, training FLOPs, minutes and disk bytes that are still to come.
+    total: their sums, None where a part is unknown; its minutes and its largest disk bytes are those of the whole queue
+    with `jobs` at once.
+
+    Minutes come from runs of the same shape that this machine has trained with as many threads. UserError for a run
+    that could not start.
+    """
+    runs = queued(pending, runs_dir)
+    left = [run for run in runs.values() if not run.finished()]
+    check_runs(left, runs_dir, say, prepare=False)
+    jobs = max(1, min(jobs or default_jobs(left), len(left)))
+    speeds = _Speeds([*(results_dir / "records").glob("*.json"), *runs_dir.glob("*/record.json")])
+    rows = [_row(run, jobs, speeds) for run in runs.values()]
+    threads = sorted({_threads(run, jobs) for run in left}) or [torch.get_num_threads()]
+    estimate = (
+        f"Minutes are estimates for training alone, from {speeds.used} runs of the same shape on such a machine."
+        if speeds.used
+        else "Minutes are unknown: no run of the same shape was trained here with as many threads."
+    )
+    total = _total(rows, runs, jobs)
+    return {
+        "runs": rows,
+        "total": total,
+        "jobs": jobs,
+        "threads": threads[0] if len(threads) == 1 else f"{threads[0]} to {threads[-1]}",
+        "estimate": estimate if left else "Nothing is left to train.",
+    }
+
+
+def _row(run: QueuedRun, jobs: int, speeds: _Speeds) -> dict[str, Any]:
+    training = run.config.training
+    done, steps = run.finished(), run.steps_left()
+    before = training.steps - steps
+    state = "done" if done else f"resume at {before}" if before else "new"
+    if not done and run.folder.trained_elsewhere():
+        state = "in training"
+    flops = run_flops(run.config)
+    flops = None if flops is None else flops * steps / training.steps
+    rate = speeds.flops_per_second(run.config, _threads(run, jobs))
+    return {
+        "name": run.name,
+        "hash": run.digest,
+        "state": state,
+        "steps": steps,
+        "tokens": steps * training.tokens_per_step,
+        "flops": flops,
+        "minutes": 0.0 if done else None if rate is None or flops is None else flops / rate / 60,
+        "disk_bytes": 0 if done else _disk_bytes(run.config)[0],
+        "disk_bytes_in_training": 0 if done else _disk_bytes(run.config)[1],
+    }
+
+
+def _threads(run: QueuedRun, jobs: int) -> int:
+    pinned = (run.folder.info() or {}).get("threads")
+    usual = torch.get_num_threads() if jobs == 1 else threads_of(run.config, jobs)
+    return run.config.runtime.threads or pinned or usual
+
+
+def _disk_bytes(config: RunConfig) -> tuple[int, int]:
+    """The size of the run's folder when it has finished, and the largest one while it trains."""
+    structure, runtime = final_structure(with_examples(config)), config.runtime
+    parameters = count_parameters(structure.shape, structure.plan).total
+    finished = (_WEIGHT + _CHECKPOINT * runtime.keep_optimizer) * parameters
+    return finished, (_WEIGHT + _CHECKPOINT * runtime.keep_checkpoints) * parameters
+
+
+def _total(rows: list[dict[str, Any]], runs: dict[str, QueuedRun], jobs: int) -> dict[str, Any]:
+    """Sums over the runs that are not done. The minutes are at least those of the longest chain of runs that start
+    from each other."""
+    left = [row for row in rows if row["state"] != "done"]
+    total: dict[str, Any] = {"runs": len(left)}
+    for name in ("steps", "tokens", "flops", "disk_bytes"):
+        values = [row[name] for row in left]
+        total[name] = None if None in values else sum(values)
+    more = sorted((row["disk_bytes_in_training"] - row["disk_bytes"] for row in left), reverse=True)
+    total["disk_bytes_in_training"] = total["disk_bytes"] + sum(max(0, bytes_) for bytes_ in more[:jobs])
+    minutes = {row["hash"]: row["minutes"] for row in rows}
+    if None in minutes.values():
+        return total | {"minutes": None}
+    chain: dict[str, float] = {}
+    for digest, run in runs.items():  # parents come first
+        chain[digest] = minutes[digest] + max((chain[parent] for parent in run.parents if parent in chain), default=0.0)
+    return total | {"minutes": max(sum(minutes.values()) / jobs, *chain.values(), 0.0)}
+
+
+class _Speeds:
+    """Speeds of finished runs. used: the largest number of runs that an answer came from."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.used = 0
+        self.records: list[Record] = []
+        for path in paths:
+            try:
+                record = None if path.name.startswith("benchmark-") else read_record(path)
+            except UserError:
+                continue  # a damaged record tells no speed
+            if record is not None and record.status == "finished" and record.seconds:
+                self.records.append(record)
+
+    def flops_per_second(self, config: RunConfig, threads: int) -> float | None:
+        """The median over runs of the same shape, sequence length and precision, with as many threads on this machine,
+        or, in records without a host, on one of the same description; None if there is none."""
+        device = pick_device(config.runtime.device)
+        machine = {**describe_machine(device), "threads": threads}
+        precision = pick_precision(config.training.precision, device)
+        shape = config.shape.model_dump(mode="json")
+        rates = {
+            record.hash: record.flops / record.seconds
+            for record in self.records
+            if record.host in (None, platform.node())
+            and all(record.machine.get(key) == value for key, value in machine.items())
+            and record.precision == precision
+            and record.config["shape"] == shape
+            and record.config["training"]["seq_len"] == config.training.seq_len
+        }
+        self.used = max(self.used, len(rates))
+        return statistics.median(rates.values()) if rates else None

@@ -1,0 +1,90 @@
+"""Progress of several runs at once on standard error: a line for each, and one for all of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from hybridlab.training.progress import Progress
+
+
+@dataclass
+class _Line:
+    """One running run. first: its step at the start of this process."""
+
+    task: Any
+    first: int
+    tokens_per_step: int
+    step: int
+    started: float = field(default_factory=time.monotonic)
+
+
+class Board:
+    """On a terminal a bar for each running run and one for all; elsewhere the plain lines of `Progress`.
+
+    total: the steps that all runs have still to do.
+    """
+
+    def __init__(self, total: int, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.lines: dict[str, _Line] = {}
+        self.plain: dict[str, Progress] = {}
+        self.bar: Bar | None = None
+        if not quiet and sys.stderr.isatty():
+            self.bar = Bar(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
+                TimeElapsedColumn(),
+                TextColumn("ETA"),
+                TimeRemainingColumn(elapsed_when_finished=True),
+                console=Console(stderr=True),
+            )
+            self.all = self.bar.add_task("all runs", total=total, note="")
+
+    def __enter__(self) -> Board:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def begin(self, key: str, title: str, total: int, tokens_per_step: int, done: int) -> None:
+        """A run starts, of whose `total` steps `done` were done earlier."""
+        if self.bar:
+            task = self.bar.add_task(title, total=total, completed=done, note="")
+            self.lines[key] = _Line(task, done, tokens_per_step, done)
+        else:
+            self.plain[key] = Progress(title, total, tokens_per_step, done, self.quiet)
+
+    def update(self, key: str, step: int, loss: float, *more: Any) -> None:
+        """The run has done `step` steps. more: what else its `Progress` was given."""
+        if key in self.plain:
+            self.plain[key].update(step, loss, *more)
+        if self.bar is None or key not in self.lines:
+            return
+        line = self.lines[key]
+        seconds = max(1e-9, time.monotonic() - line.started)
+        rate = (step - line.first) * line.tokens_per_step / seconds
+        self.bar.update(line.task, completed=step, note=f"loss {loss:.3f}  {rate:,.0f} tok/s")
+        self.bar.advance(self.all, step - line.step)
+        line.step = step
+
+    def end(self, key: str) -> None:
+        """The run has ended, in whatever way; its line goes."""
+        self.plain.pop(key, None)
+        line = self.lines.pop(key, None)
+        if self.bar and line:
+            self.bar.remove_task(line.task)

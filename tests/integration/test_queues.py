@@ -1,0 +1,261 @@
+"""Queues of runs: several at once, beside other processes, stopped and killed, checked and previewed."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from hybridlab.config.resolve import run_hash
+from hybridlab.errors import UserError
+from hybridlab.runs import queue as queue_module
+from hybridlab.runs.attempt import queued
+from hybridlab.runs.queue import default_jobs, run_all
+from hybridlab.runs.run import execute
+from hybridlab.training import checkpoints
+from hybridlab.training.folders import Busy, RunFolder, Runs
+from hybridlab.training.machine import cpu_cores
+from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.integration.test_cli import COMMAND, hybridlab, json_of
+from tests.training import assert_same_run, train
+
+
+def named(*configs):
+    return {run_hash(config): (f"run {i}", config) for i, config in enumerate(configs)}
+
+
+def seeded(small, *seeds, **parts):
+    return [small(settings=[f"training.seed={seed}"], **parts) for seed in seeds]
+
+
+def child_of(small, parent, **parts):
+    return small(init={"run": run_hash(parent)}, **parts)
+
+
+# ---- several at once ----
+
+
+def test_runs_in_processes_give_the_same_bits_and_children_wait_for_parents(small, tmp_path, runs, runs_dir):
+    parent, other = seeded(small, 0, 1)
+    child = child_of(small, parent)
+    said = []
+    outcome = run_all(named(parent, child, other), runs, tmp_path / "results", said.append, quiet=True, jobs=2)
+    assert sorted(outcome.finished) == ["run 0", "run 1", "run 2"] and not outcome.failed
+    assert any("training 2 runs at once" in line for line in said)
+    train(parent, tmp_path / "here", runs_dir)
+    assert_same_run(tmp_path / "here", runs / run_hash(parent))
+    assert {path.stem for path in (tmp_path / "results" / "records").iterdir()} == set(named(parent, child, other))
+    again = run_all(named(parent, child, other), runs, tmp_path / "results", said.append, quiet=True, jobs=2)
+    assert len(again.finished) == 3 and sum("finished before" in line for line in said) == 3
+
+
+def test_a_killed_process_is_named_and_the_others_go_on(small, tmp_path, runs):
+    victim, other = seeded(small, 0, 1)
+    victim = small(training={"steps": 100_000, "schedule": {"warmup_steps": 2}})
+    child = child_of(small, victim)
+
+    def kill():
+        metrics = runs / run_hash(victim) / "metrics.jsonl"
+        while not metrics.exists() or not metrics.stat().st_size:
+            time.sleep(0.02)
+        first = min(multiprocessing.active_children(), key=lambda process: process.pid)
+        os.kill(first.pid, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    outcome = run_all(named(victim, other, child), runs, tmp_path / "results", lambda text: None, quiet=True, jobs=2)
+    assert outcome.finished == ["run 1"] and set(outcome.failed) == {"run 0", "run 2"}
+    assert "SIGKILL" in outcome.failed["run 0"] and "run 0" in outcome.failed["run 2"]
+
+
+def test_control_c_stops_every_run_with_a_checkpoint(tmp_path):
+    write_text(tmp_path / "words.txt")
+    settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 100_000}, "data": {"tokenizer": "byte"}}
+    (tmp_path / "long.yaml").write_text(json.dumps(settings | {"runtime": {"threads": 1, "log_every": 1}}))
+    (tmp_path / "plugin.py").write_text(
+        "import os\nwith open('pids', 'a') as file:\n    file.write(f'{os.getpid()} ')\n"
+    )
+    arguments = ["--plugin", "plugin.py", "ablate", "--vary", "training.clip=1.0,2.0", "--seeds", "1", "--jobs", "2"]
+    arguments += ["--config", "long.yaml", "--data", "text:words.txt"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2 and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode not in (0, 2) and "Traceback" not in err
+    assert "interrupted: 2 runs stopped, 0 of 2 have finished" in err and err.count("stopped after step") == 2
+    assert len(set((tmp_path / "pids").read_text().split())) == 3, "every process loads the plug-ins"
+    for folder in tmp_path.glob("runs/*/checkpoints"):
+        assert checkpoints.newest_step(folder)
+    assert all(not RunFolder(path.parent).trained_elsewhere() for path in tmp_path.glob("runs/*/run.json"))
+
+
+# ---- beside other processes ----
+
+
+def test_a_run_that_another_process_trains_is_taken_when_it_has_finished(small, tmp_path, runs, monkeypatch):
+    monkeypatch.setattr(queue_module, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    elsewhere, own = seeded(small, 0, 1)
+    folder, said, waits = RunFolder(runs / run_hash(elsewhere)), [], threading.Event()
+
+    def say(text):
+        said.append(text)
+        if "waiting" in text:
+            waits.set()
+
+    def hold():
+        with folder.locked():
+            held.set()
+            waits.wait(60)
+        execute(elsewhere, folder, Runs(runs), quiet=True)
+
+    held = threading.Event()
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    outcome = run_all(named(elsewhere, own), runs, tmp_path / "results", say, quiet=True)
+    other.join()
+    assert outcome.finished == ["run 1", "run 0"] and not outcome.failed
+    assert sum("waiting for this run, which another process trains" in line for line in said) == 1
+    assert len(list((tmp_path / "results" / "records").iterdir())) == 2
+
+
+def test_a_single_command_does_not_wait(small, runs):
+    folder = RunFolder(runs / "a")
+    with folder.locked(), pytest.raises(Busy, match="wait until it has finished, or choose another --run-dir"):
+        execute(small(), folder, Runs(runs), quiet=True)
+    assert not folder.trained_elsewhere()
+
+
+def test_a_lock_is_not_taken_on_a_file_that_was_removed(tmp_path):
+    """The first process ends without a run and removes the folder, while a second one waits for its lock."""
+    folder, inside, order = RunFolder(tmp_path / "run"), threading.Event(), []
+
+    def second():
+        inside.wait()
+        with folder.locked():
+            order.append((folder.path / ".lock").exists())
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with folder.locked():
+        inside.set()
+        time.sleep(0.1)
+    thread.join()
+    assert order == [True]
+
+
+# ---- threads ----
+
+
+def test_a_resumed_run_keeps_the_threads_of_its_first_start(small, tmp_path, runs_dir, monkeypatch):
+    import torch
+
+    from tests.training import train_until
+
+    config = small(runtime={"threads": None, "checkpoint_every": 4, "log_every": 1})
+    train_until(config, tmp_path / "run", runs_dir, monkeypatch, 6)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        record = train(config, tmp_path / "run", runs_dir)
+        assert record.machine["threads"] == before and torch.get_num_threads() == before + 1
+        asked = config.model_copy(update={"runtime": config.runtime.model_copy(update={"threads": before + 2})})
+        assert train(asked, tmp_path / "other", runs_dir).machine["threads"] == before + 2
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---- before the first run ----
+
+
+def test_a_bad_cell_is_found_before_the_first_one_trains(small, tmp_path, runs):
+    good, bad = seeded(small, 0, 1)
+    bad = bad.model_copy(update={"data": bad.data.model_copy(update={"source": f"text:{tmp_path / 'none.txt'}"})})
+    with pytest.raises(UserError, match=r"^run 1: data source .*no such file"):
+        run_all(named(good, bad), runs, tmp_path / "results", lambda text: None, quiet=True)
+    small_vocabulary = small(shape={"vocab": 200})
+    with pytest.raises(UserError, match=r"^run 1: shape.vocab = 200"):
+        run_all(named(good, small_vocabulary), runs, tmp_path / "results", lambda text: None, quiet=True)
+    with pytest.raises(UserError, match=r"^run 1: .*neither a run folder"):
+        orphan = small(init={"run": "f" * 16})
+        run_all(named(good, orphan), runs, tmp_path / "results", lambda text: None, quiet=True)
+    assert not list(runs.glob("*/run.json"))
+
+
+def test_the_default_number_of_jobs(small, runs, monkeypatch):
+    monkeypatch.setattr(queue_module, "cpu_cores", lambda: 4)
+    configs = seeded(small, 0, 1, 2)
+    assert default_jobs(queued(named(*configs), runs).values()) == 1, "a queue of a few seconds"
+    monkeypatch.setattr(queue_module, "_WORTH_PROCESSES", 0)
+    assert default_jobs(queued(named(*configs), runs).values()) == 3
+    assert default_jobs(queued(named(configs[0], child_of(small, configs[0])), runs).values()) == 1
+    wide = seeded(small, 0, 1, 2, runtime={"threads": 2})
+    assert default_jobs(queued(named(*wide), runs).values()) == 2
+    assert default_jobs([]) == 1 and cpu_cores() >= 1
+
+
+def test_a_dry_run_shows_the_cost_and_writes_nothing(tmp_path):
+    write_text(tmp_path / "words.txt")
+    settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 20}, "data": {"tokenizer": "byte"}}
+    (tmp_path / "s.yaml").write_text(json.dumps(settings | {"runtime": {"threads": 1}}))
+    grid = ["ablate", "--vary", "training.clip=1.0,2.0", "--seeds", "2", "--config", "s.yaml"]
+    grid += ["--data", "text:words.txt"]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    found = json_of(hybridlab(*grid, "--dry-run", "--json", cwd=tmp_path))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert [run["state"] for run in found["runs"]] == ["new"] * 4 and found["total"]["runs"] == 4
+    assert found["total"]["tokens"] == 4 * 20 * 256 and found["total"]["minutes"] is None
+    done = hybridlab(*grid, "--seeds", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json_of(hybridlab(*grid, "--dry-run", "--json", cwd=tmp_path))
+    states = {run["name"]: run["state"] for run in found["runs"]}
+    assert states["training.clip=1.0 (seed 0)"] == "done" and states["training.clip=1.0 (seed 1)"] == "new"
+    record = json.loads(next(tmp_path.glob("results/records/*.json")).read_text())
+    assert found["runs"][1]["flops"] == pytest.approx(record["flops"])
+    assert found["total"]["minutes"] > 0 and found["total"]["steps"] == 40
+    shown = hybridlab(*grid, "--dry-run", cwd=tmp_path)
+    assert "to do: 2 of 4" in shown.stdout and all(len(line) <= 80 for line in shown.stdout.splitlines())
+
+
+def test_a_dry_run_of_a_paper_knows_the_cost_of_its_committed_runs(tmp_path):
+    found = json_of(hybridlab("reproduce", "consa-table1", "--dry-run", "--json", cwd=tmp_path))
+    assert all(run["state"] == "new" and run["flops"] for run in found["runs"]) and not list(tmp_path.iterdir())
+    assert "benchmark" in hybridlab("reproduce", "spiral-speed", "--dry-run", cwd=tmp_path).stderr
+    assert json_of(hybridlab("reproduce", "consa-table4", "--dry-run", "--json", cwd=tmp_path))["runs"] == []
+    assert "no run is needed" in hybridlab("reproduce", "consa-table4", "--dry-run", cwd=tmp_path).stdout
+
+
+# ---- the files of a grid ----
+
+
+def test_report_makes_the_files_of_a_grid_again(tmp_path):
+    write_text(tmp_path / "words.txt")
+    settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 3}, "data": {"tokenizer": "byte"}}
+    (tmp_path / "s.yaml").write_text(json.dumps(settings | {"runtime": {"threads": 1}}))
+    grid = ["ablate", "--arch", "rule-swa", "--vary", "map.rho=0,0.5", "--seeds", "3", "--config", "s.yaml"]
+    table = json_of(hybridlab(*grid, "--set", "window=4", "--data", "text:words.txt", "--json", cwd=tmp_path))
+    folder = tmp_path / "results" / table["id"]
+    names = ["figure.pdf", "figure.png", "grid.json", "table.csv", "table.json", "table.md", "table.tex"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    page = (folder / "table.md").read_text()
+    assert all(digest in page for row in table["rows"] for digest in row["runs"].values())
+    assert "hybridlab ablate --arch rule-swa" in page and "95 % interval" in page and "0, 1, 2" in page
+    assert "loss_seed2" in (folder / "table.csv").read_text()
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in set(names) - {"grid.json"}:
+        (folder / name).unlink()
+    for record in (tmp_path / "results" / "records").iterdir():
+        record.unlink()
+    assert json_of(hybridlab("report", table["id"], "--json", cwd=tmp_path)) == table
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
+    shown = hybridlab("report", table["id"], cwd=tmp_path).stdout
+    assert "− first" in shown and all(len(line) <= 80 for line in shown.splitlines())
+    unknown = hybridlab("report", "ablate-00000000", cwd=tmp_path)
+    assert unknown.returncode == 2 and f"known: {table['id']}" in unknown.stderr
