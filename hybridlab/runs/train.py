@@ -66,7 +66,7 @@ def train(
     arch: str = "vanilla",
     *,
     size: str | None = None,
-    data: str | None = None,
+    data: str | list[str] | None = None,
     steps: int | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
