@@ -93,6 +93,7 @@ class WeightedSource(Strict):
     """One of several sources of text."""
 
     source: Annotated[str, AfterValidator(_stored)]
+    """As data.source."""
     weight: Annotated[float, Field(gt=0, le=1)]
     """Its share of the training tokens that are text; the weights of all sources add up to 1."""
     field: str | None = None
