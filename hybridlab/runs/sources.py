@@ -40,5 +40,5 @@ def _sources(corpus: Corpus, config: RunConfig, steps: int) -> Iterator[SourceSu
             train_tokens=part.corpus.tokens("train"),
             validation_tokens=part.corpus.tokens("validation"),
             read=tokens,
-            epochs=round(tokens / length / len(Windows(part.corpus.train, length)), 4),
+            epochs=round(tokens / length / max(1, len(Windows(part.corpus.train, length))), 4),
         )
