@@ -122,7 +122,7 @@ def open_corpus(folder: Path, verify: bool = False) -> Corpus:
     try:
         meta = read_object(folder / "meta.json", "data folder", _META, "prepare the data again")
     except FileNotFoundError:
-        inside = sorted(path.parent.name for path in folder.glob("*/meta.json"))
+        inside = [path.name for path in _prepared_inside(folder)]
         if inside:
             raise UserError(
                 f"{folder}: no meta.json, so this is not prepared data, but its folders are ({', '.join(inside)}); "
@@ -170,8 +170,8 @@ def describe(folder: Path) -> dict[str, Any]:
 
     Of a folder with several prepared sources: `sources`, the summary of each by its name, and the tokens of all.
     """
-    prepared = sorted(path.parent for path in folder.glob("*/meta.json"))
-    if prepared and not (folder / "meta.json").exists():
+    prepared = _prepared_inside(folder)
+    if prepared:
         sources = {path.name: describe(path) for path in prepared}
         totals = ("documents", "train_tokens", "validation_tokens")
         return {"sources": sources} | {name: sum(source[name] for source in sources.values()) for name in totals}
@@ -189,6 +189,12 @@ def describe(folder: Path) -> dict[str, Any]:
         "begins_with": first,
         "validation_begins_with": last,
     }
+
+
+def _prepared_inside(folder: Path) -> list[Path]:
+    """The prepared folders in a folder that holds nothing else; empty for any other folder."""
+    inside = sorted(path for path in folder.glob("*") if not path.name.startswith("."))
+    return inside if all((path / "meta.json").is_file() for path in inside) else []
 
 
 def _sample(corpus: Corpus, split: str) -> str:
