@@ -35,9 +35,7 @@ def analyze(
             autocompletion=completion.probes,
         ),
     ],
-    data: Annotated[
-        str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
-    ] = None,
+    data: o.OtherText = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,27 +14,55 @@ app = typer.Typer(help="Prepare text as token shards, and inspect them.", no_arg
 
 @app.command()
 def prepare(
-    source: Annotated[str, typer.Argument(help="embedded, text:PATH, jsonl:PATH or hub:NAME.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME or embedded; several as SOURCE@WEIGHT each.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="A new folder for the shards.")],
     tokenizer: Annotated[str, typer.Option("--tokenizer", help="byte, bpe:SIZE, file:PATH or hub:NAME.")] = "bpe:896",
-    field: Annotated[str, typer.Option("--field", help="The field that contains the text (jsonl, hub).")] = "text",
+    field: Annotated[
+        str, typer.Option("--field", help="The field or column that contains the text (jsonl, csv, parquet, hub).")
+    ] = "text",
     validation_fraction: Annotated[
         float, typer.Option("--validation-fraction", help="Share of documents for validation.")
     ] = 0.05,
     max_documents: Annotated[
-        int | None, typer.Option("--max-documents", min=1, help="Read only this many documents.")
+        int | None, typer.Option("--max-documents", min=1, help="Read only this many documents of each source.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, max=1024, help="Tokenise in so many threads; default: all cores.")
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """Tokenise a source into a new folder; use it with --data shards:FOLDER."""
-    from hybridlab.config.loading import Layer, check
-    from hybridlab.config.schema import Data
-    from hybridlab.data.shards import prepare as prepare_corpus
+    """Tokenise a source into a new folder; use it with --data shards:FOLDER.
 
-    values = {"source": source, "tokenizer": tokenizer, "field": field, "validation_fraction": validation_fraction}
-    data = check(Data, Layer({**values, "max_documents": max_documents}, {(): "command line"}))
-    prepare_corpus(data, out, lambda text: o.say(f"data: {text}"))
+    Several sources share one tokenizer, and each gets a folder of its own in the new folder.
+    """
+    from hybridlab.config.loading import Layer, check
+    from hybridlab.config.resolve import source_settings
+    from hybridlab.config.schema import Data
+    from hybridlab.data.preparing import Job
+    from hybridlab.data.preparing import prepare as prepare_corpus
+    from hybridlab.data.readers import NoSuchField
+    from hybridlab.errors import UserError
+
+    values: dict[str, Any] = {"tokenizer": tokenizer, "field": field, "validation_fraction": validation_fraction}
+    values |= {"max_documents": max_documents, **source_settings(sources)}
+    data = check(Data, Layer(values, {(): "command line"}))
+    try:
+        prepare_corpus(data, out, Job(lambda text: o.say(f"data: {text}"), bar=True, workers=workers))
+    except NoSuchField as error:
+        raise UserError(f"{error.problem}; name it with --field NAME") from None
     _show(out, as_json)
+    if data.sources is not None and not as_json:
+        from hybridlab.data.mixture import source_labels
+
+        names = source_labels(data.all_sources)
+        used = [f"--data shards:{out / n}@{s.weight:g}" for n, s in zip(names, data.sources, strict=True)]
+        o.console().print(f"train on it with: {' '.join(used)}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -42,7 +70,7 @@ def inspect(
     folder: Annotated[Path, typer.Argument(help="A folder that `data prepare` made.")],
     as_json: o.AsJson = False,
 ) -> None:
-    """Check every shard against its digest, and show a summary of the folder."""
+    """Check every shard against its digest, and show a summary of the folder and the beginning of its text."""
     _show(folder, as_json)
 
 
@@ -55,4 +83,10 @@ def _show(folder: Path, as_json: bool) -> None:
         return
     from hybridlab.cli.training import print_mapping
 
-    print_mapping(str(folder), {k: f"{v:,}" if isinstance(v, int) else v for k, v in summary.items()})
+    for name, part in summary.pop("sources", {}).items():
+        print_mapping(str(folder / name), _readable(part))
+    print_mapping(str(folder), _readable(summary))
+
+
+def _readable(summary: dict[str, Any]) -> dict[str, Any]:
+    return {name: f"{value:,}" if isinstance(value, int) else value for name, value in summary.items()}

@@ -15,9 +15,7 @@ def evaluate(
         str,
         typer.Argument(help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs),
     ],
-    data: Annotated[
-        str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
-    ] = None,
+    data: o.OtherText = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -31,4 +29,4 @@ def evaluate(
     if as_json:
         o.print_json(results.model_dump(mode="json"))
         return
-    print_results(results, f"{run} on {data or 'its own validation data'}")
+    print_results(results, f"{run} on {' + '.join(data) if data else 'its own validation data'}")

@@ -32,10 +32,20 @@ Size = Annotated[
     ),
 ]
 DataSource = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--data",
-        help="Data preset, or embedded, text:PATH, jsonl:PATH, hub:NAME, shards:DIR.",
+        help="Data preset, or embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR; "
+        "repeat it as SOURCE@WEIGHT to mix several.",
+        autocompletion=completion.data,
+    ),
+]
+OtherText = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        help="Other text: embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR; "
+        "repeat it as SOURCE@WEIGHT for several.",
         autocompletion=completion.data,
     ),
 ]

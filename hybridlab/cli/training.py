@@ -119,6 +119,8 @@ def print_results(results: Results, title: str) -> None:
 
     text = results.validation
     add("validation loss (nats/token)", text.loss, 4)
+    for name, source in text.sources.items():
+        add(f"  on {name}", source.loss, 4)
     add("validation perplexity", text.perplexity, 2)
     add("bits per byte", text.bits_per_byte, 3)
     for factor, longer in results.extrapolation.items():

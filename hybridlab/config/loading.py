@@ -24,7 +24,12 @@ from hybridlab.errors import UserError
 from hybridlab.registry import nearest
 
 Model = TypeVar("Model", bound=BaseModel)
-ALTERNATIVES = {"warmup_steps": "warmup_fraction", "warmup_fraction": "warmup_steps"}
+ALTERNATIVES = {
+    "warmup_steps": "warmup_fraction",
+    "warmup_fraction": "warmup_steps",
+    "source": "sources",
+    "sources": "source",
+}
 """Two names for one setting: a layer that writes one of them replaces the other in the layers before it."""
 _MINIMUM_AGE = 2 * 10**9
 """In nanoseconds. A younger file may change again without a new time stamp, so its content is not cached."""

@@ -36,7 +36,7 @@ def used_items(config: RunConfig) -> list[tuple[Registry[Any], str]]:
     used += [(ATTENTION_KINDS, kind.name) for kind in _attention_kinds(config)]
     used += [(TASKS, task) for task in config.data.mix.tasks]
     used += [(HOOKS, hook.kind) for hook in config.hooks or []]
-    used += [(SOURCES, config.data.source.partition(":")[0])]
+    used += [(SOURCES, source.partition(":")[0]) for source in config.data.all_sources]
     return used + ([(CONTROLLERS, config.controller.kind)] if config.controller is not None else [])
 
 

@@ -48,7 +48,7 @@ NUMERICS_VERSION = 1
 def resolve(
     arch: str,
     size: str,
-    data: str | None = None,
+    data: str | list[str] | None = None,
     layers: Iterable[Layer] = (),
     settings: Iterable[str] = (),
     base: Layer | None = None,
@@ -64,7 +64,7 @@ def resolve(
 def resolve_with_origins(
     arch: str,
     size: str,
-    data: str | None = None,
+    data: str | list[str] | None = None,
     layers: Iterable[Layer] = (),
     settings: Iterable[str] = (),
     base: Layer | None = None,
@@ -172,28 +172,52 @@ def _setting(text: str) -> Layer:
     return parse_setting(text)
 
 
-def data_layer(data: str, written: str = "--data") -> Layer:
-    """The layer of `--data`: the name of a data preset, or a source (`embedded`, `text:PATH`, …). written: where it was
-    written, for errors."""
-    if is_preset("data", data):
-        return load_preset("data", data)
-    if ":" not in data and data not in SOURCES:
-        known = ", ".join(preset_names("data"))
-        raise UserError(
-            f"{written} {data}: neither a data preset ({known}) nor a source; a source is {source_syntaxes()}"
-        )
-    return Layer({"data": {"source": data}}, {("data", "source"): f"{written} {data}", (): f"{written} {data}"})
+def data_layer(data: str | list[str], written: str = "--data") -> Layer:
+    """The layer of `--data`: the name of a data preset, a source (`embedded`, `text:PATH`, …), or several sources.
+    written: where it was written, for errors."""
+    texts = _texts(data)
+    if len(texts) == 1:
+        if is_preset("data", texts[0]):
+            return load_preset("data", texts[0])
+        if ":" not in texts[0] and texts[0] not in SOURCES:
+            raise UserError(
+                f"{written} {texts[0]}: neither a data preset ({', '.join(preset_names('data'))}) nor a source; "
+                f"a source is {source_syntaxes()}"
+            )
+    origin = " ".join(f"{written} {text}" for text in texts)
+    values = source_settings(texts)
+    return Layer({"data": values}, {(): origin} | {("data", name): origin for name in values})
 
 
-def data_layers(option: str | None, file: Layer) -> tuple[list[Layer], list[Layer]]:
+def _texts(data: str | list[str]) -> list[str]:
+    return [data] if isinstance(data, str) else data
+
+
+def source_settings(texts: list[str]) -> dict[str, Any]:
+    """The setting for one source, or for several, each written as SOURCE@WEIGHT."""
+    if len(texts) == 1:
+        return {"source": texts[0]}
+    entries = []
+    for text in texts:
+        source, _, weight = text.rpartition("@")
+        try:
+            entries.append({"source": source, "weight": float(weight)})
+        except ValueError:
+            raise UserError(
+                f"{text}: of several sources each needs its weight; write {text}@0.5, with weights that add up to 1"
+            ) from None
+    return {"sources": entries}
+
+
+def data_layers(option: str | list[str] | None, file: Layer) -> tuple[list[Layer], list[Layer]]:
     """What `--data` or, where that is not given, a file names: the layers before and after those of the file.
 
     A preset comes before the file, whose settings are more special. A source that the option names is a setting, which
     replaces one in the file.
     """
     if option is not None:
-        layer = data_layer(option)
-        return [layer], [] if is_preset("data", option) else [layer]
+        layer, texts = data_layer(option), _texts(option)
+        return [layer], [] if len(texts) == 1 and is_preset("data", texts[0]) else [layer]
     if "data" not in file.named:
         return [], []
     choice = file.named["data"]
@@ -201,7 +225,11 @@ def data_layers(option: str | None, file: Layer) -> tuple[list[Layer], list[Laye
 
 
 def resolve_options(
-    arch: str | None, size: str | None, data: str | None, file: Layer, settings: Iterable[str] = ()
+    arch: str | None,
+    size: str | None,
+    data: str | list[str] | None,
+    file: Layer,
+    settings: Iterable[str] = (),
 ) -> RunConfig:
     """The configuration of a new model from options and a file of settings (see `load_settings`)."""
     arch, size = named_preset("arch", arch, file), named_preset("size", size, file)

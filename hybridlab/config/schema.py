@@ -6,6 +6,7 @@ and `size`. Steps are always optimizer steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -82,31 +83,96 @@ class Mix(Extended):
         return self
 
 
+def _stored(source: str) -> str:
+    """With an absolute path, so that a run can be resumed from any folder. Unknown kinds are reported later."""
+    kind, _, argument = source.partition(":")
+    return f"{kind}:{SOURCES.get(kind).stored(argument)}" if argument and kind in SOURCES else source
+
+
+class WeightedSource(Strict):
+    """One of several sources of text."""
+
+    source: Annotated[str, AfterValidator(_stored)]
+    """As data.source."""
+    weight: Annotated[float, Field(gt=0, le=1)]
+    """Its share of the training tokens that are text; the weights of all sources add up to 1."""
+    field: str | None = None
+    """The field or column that contains its text; default: data.field."""
+
+
 class Data(Strict):
     """Where the training text comes from, and how it is tokenized."""
 
-    source: str = "embedded"
-    """embedded, text:PATH, jsonl:PATH, hub:NAME[:CONFIG], or shards:DIR (made by `hybridlab data prepare`)."""
+    source: str | None = "embedded"
+    """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[:CONFIG], or shards:DIR (made by
+    `hybridlab data prepare`). None if there are several sources."""
+    sources: list[WeightedSource] | None = None
+    """Several sources in place of one, mixed by weight. The other settings hold for each of them."""
     tokenizer: str = "bpe:896"
     """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME. Shards bring their
     own; it is stored as `shards`."""
     field: str = "text"
-    """The field that contains the text, in jsonl: and hub: sources."""
+    """The field or column that contains the text, in jsonl:, csv:, parquet: and hub: sources."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     """Share of the documents that are kept for validation."""
     max_documents: PositiveInt | None = None
-    """Read only this many documents of the source. Default: all."""
+    """Read only this many documents of the source, or of each of several. Default: all."""
     mix: Mix = Mix()
     """What the rows of a batch are."""
     task_loss_weight: PositiveFloat = 2.0
     """Loss weight of the answer tokens of synthetic tasks; text tokens have weight 1."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_or_several(cls, values: Any) -> Any:
+        """Without `source` where there are `sources`."""
+        if isinstance(values, dict) and values.get("sources") is not None:
+            if values.get("source") is not None:
+                raise Misfit("there are both `source` and `sources`; leave one of them out", "sources", "source")
+            return {**values, "source": None}
+        return values
+
     @field_validator("source")
     @classmethod
-    def _stored(cls, value: str) -> str:
-        """With an absolute path, so that a run can be resumed from any folder. Unknown kinds are reported later."""
-        kind, _, argument = value.partition(":")
-        return f"{kind}:{SOURCES.get(kind).stored(argument)}" if argument and kind in SOURCES else value
+    def _stored(cls, value: str | None) -> str | None:
+        return None if value is None else _stored(value)
+
+    @model_validator(mode="after")
+    def _sources_fit(self) -> Data:
+        if self.sources is None:
+            if self.source is None:
+                raise Misfit("there is no source; write `source: text:PATH`, or leave it out for embedded", "source")
+            return self
+        total = sum(source.weight for source in self.sources)
+        if abs(total - 1) > 1e-6:
+            raise Misfit(f"the weights of the sources add up to {total:.6g}; they must add up to 1", "sources")
+        read = [(source.source, source.field or self.field) for source in self.sources]
+        twice = next((source for source, field in read if read.count((source, field)) > 1), None)
+        if twice is not None:
+            raise Misfit(f"the source {twice} is there twice; give it once, with both weights together", "sources")
+        return self
+
+    @property
+    def all_sources(self) -> list[str]:
+        """The source, or all of several."""
+        return [self.source] if self.source is not None else [source.source for source in self.sources or ()]
+
+    @property
+    def written(self) -> list[str]:
+        """The source or sources as `--data` takes them."""
+        several = self.sources or ()
+        return [self.source] if self.source is not None else [f"{s.source}@{s.weight:g}" for s in several]
+
+    @property
+    def prepared(self) -> bool:
+        """Whether all of the text is tokenized already."""
+        return all(source.startswith("shards:") for source in self.all_sources)
+
+    def each_source(self) -> Iterator[Data]:
+        """These settings with each of the sources alone."""
+        for source in self.sources or ():
+            field = source.field or self.field
+            yield self.model_copy(update={"source": source.source, "field": field, "sources": None})
 
     @field_validator("tokenizer")
     @classmethod

@@ -149,14 +149,16 @@ def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:
     """Without the settings that prepare text, if the source is shards, which are prepared: they have no effect, and
     would only give equal runs different hashes. UserError for one that is asked for."""
     data = _at(layer, "data")
-    source = data.get("source")
-    if not isinstance(source, str) or not source.startswith("shards:"):
+    several = data.get("sources")
+    entries = several if isinstance(several, list) else [data]
+    sources = [entry.get("source") for entry in entries if isinstance(entry, dict)]
+    if not sources or not all(isinstance(source, str) and source.startswith("shards:") for source in sources):
         return layer
     for name in PREPARATION:
         origin = asked_for(stack, "data", name)
         if origin is not None:
             raise UserError(
-                f"{origin}: data.{name} has no effect on {source}, whose text is tokenized already; remove it, "
+                f"{origin}: data.{name} has no effect on {sources[0]}, whose text is tokenized already; remove it, "
                 "or make other shards with `hybridlab data prepare`"
             )
     kept = {name: value for name, value in data.items() if name not in PREPARATION}

@@ -1,22 +1,24 @@
 """The rows of training steps as functions of (seed, step): a resumed run sees the same data without saved state.
 
-Text is cut into windows of S tokens; every epoch is a permutation of all windows, so that each is seen once.
+Text is cut into windows of S tokens; every epoch is a permutation of all windows, so that each is seen once. Each of
+several sources has epochs of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from hybridlab.config.schema import Data, Training
+from hybridlab.data.mixture import SourceOrder
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.errors import UserError
 
 # First words of the seed sequences, so that each use of randomness has its own stream.
 _ORDER, _TASK, _EVALUATION = 1, 2, 3
+"""4 is that of data/mixture.py."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,25 @@ def steps_seen(before: Training, now: Training) -> int:
     return -(-(before.steps + (before.skip_steps or 0)) * before.rows // now.rows)
 
 
+class Epochs:
+    """The windows of a source in the order of training: each epoch is a permutation of all of them.
+
+    number: that of the source in its mixture.
+    """
+
+    def __init__(self, windows: Windows, seed: int, number: int) -> None:
+        self.windows, self.seed, self.number = windows, seed, number
+        self.epoch, self.order = -1, np.empty(0, dtype=np.int64)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        epoch, position = divmod(index, len(self.windows))
+        if epoch != self.epoch:
+            # A single source has the words of the time before there were mixtures.
+            words = (_ORDER, self.seed, epoch, self.number) if self.number else (_ORDER, self.seed, epoch)
+            self.epoch, self.order = epoch, np.random.default_rng(words).permutation(len(self.windows))
+        return self.windows[int(self.order[position])]
+
+
 class Batches:
     """The rows of a run's training steps."""
 
@@ -60,20 +81,21 @@ class Batches:
         self.task_weight = data.task_loss_weight
         self.offsets = {task: corpus.vocab + first for task, first in task_offsets(data.mix.tasks)[0].items()}
         self.counts = row_counts(data, training.rows)
-        self.windows = Windows(corpus.train, training.seq_len)
+        self.sources = [
+            Epochs(Windows(part.corpus.train, training.seq_len), training.seed, number)
+            for number, part in enumerate(corpus.parts)
+        ]
+        self.order = _source_order(corpus, training)
         check_vocabulary(corpus, data, vocab)
         for task in self.offsets:
             if not len(make_row(task, self.length, task_generator(0, 0)).answers):
                 raise UserError(
                     f"training.seq_len = {self.length}: no question of the task {task} fits; use 16 or more"
                 )
-        for split, shards in (("training", corpus.train), ("validation", corpus.validation)):
-            if self.counts["text"] and not len(Windows(shards, training.seq_len)):
-                tokens = sum(len(shard) for shard in shards)
-                raise UserError(
-                    f"data source {data.source}: the {split} part has {tokens} tokens, less than one sequence of "
-                    f"{training.seq_len}; give more text or lower training.seq_len"
-                )
+        if self.counts["text"]:
+            for part in corpus.parts:
+                _check_length(part.corpus, training.seq_len)
+            _check_shares(corpus, data, training)
 
     def rows(self, step: int) -> Rows:
         """The rows of optimizer step `step` (0-based): text first, then each task."""
@@ -96,13 +118,42 @@ class Batches:
 
     def _text(self, index: int) -> np.ndarray:
         """Text row number `index` of the run: the tokens (S,) of a window."""
-        epoch, position = divmod(index, len(self.windows))
-        return self.windows[int(_permutation(self.seed, epoch, len(self.windows))[position])]
+        source, position = self.order.place(index)
+        return self.sources[source][position]
 
 
-@lru_cache(maxsize=4)
-def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
-    return np.random.default_rng((_ORDER, seed, epoch)).permutation(size)
+def _source_order(corpus: Corpus, training: Training) -> SourceOrder:
+    return SourceOrder([part.weight for part in corpus.parts], training.seed)
+
+
+def _check_length(corpus: Corpus, length: int) -> None:
+    """UserError if one of a source's parts has no sequence of this length."""
+    for split, shards in (("training", corpus.train), ("validation", corpus.validation)):
+        if not len(Windows(shards, length)):
+            tokens = sum(len(shard) for shard in shards)
+            raise UserError(
+                f"data source {corpus.meta['source']}: the {split} part has {tokens} tokens, less than one sequence of "
+                f"{length}; give more text or lower training.seq_len"
+            )
+
+
+def _check_shares(corpus: Corpus, data: Data, training: Training) -> None:
+    """UserError if a source would not give a single row to the whole run."""
+    read = sources_read(corpus, data, training, training.steps)
+    for part, tokens in zip(corpus.parts, read, strict=True):
+        if not tokens:
+            raise UserError(
+                f"data.sources: the weight {part.weight:g} of {part.corpus.meta['source']} gives it no row in "
+                f"{training.steps} steps; raise it, or leave the source out"
+            )
+
+
+def sources_read(corpus: Corpus, data: Data, training: Training, steps: int) -> list[int]:
+    """The tokens of text that the first `steps` steps of a run read from each source."""
+    order, rows = _source_order(corpus, training), row_counts(data, training.rows)["text"]
+    first = training.skip_steps or 0
+    before, after = order.counts(first * rows), order.counts((first + steps) * rows)
+    return [(b - a) * training.seq_len for a, b in zip(before, after, strict=True)]
 
 
 def task_generator(number: int, row: int) -> np.random.Generator:

@@ -1,52 +1,52 @@
-"""Tokenised corpora as memory-mapped shards, prepared once and checked each time they are opened.
+"""Tokenised corpora as memory-mapped shards, checked each time they are opened.
 
 A prepared folder holds `tokenizer.json`, `train-00000.bin …`, `validation-00000.bin …` (little-endian token ids) and
-`meta.json`, written last. Document i goes to validation when i is a multiple of round(1 / validation_fraction).
-
-    hybridlab data prepare text:book.txt --tokenizer bpe:1024 --out prepared
+`meta.json`, written last. data/preparing.py makes it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
-import uuid
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from hybridlab.config.schema import Data
-from hybridlab.data.sources import files_key, read_documents, split_source
-from hybridlab.data.tokenizers import end_token, load_tokenizer, make_tokenizer, tokenizer_digest, vocabulary_size
+from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, write_json, write_text, writing
-from hybridlab.registry import SOURCES
+from hybridlab.files import read_object
 
 FORMAT = 1
 SHARD_TOKENS = 100_000_000
+_SAMPLE = 24
+"""Tokens of text that `describe` shows."""
 SPLITS = ("train", "validation")
 _META = ("format", "dtype", "tokenizer", "splits", "documents", "fingerprint", "source")
 _DTYPES = ("<u2", "<u4")
 _VERIFIED_BYTES = 4 * 2**30
 """A run that opens a corpus verifies the digests of its shards up to this total size, which takes seconds."""
-_DOCUMENTS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """An opened folder of prepared data. train, validation: the shards, memory-mapped 1-d arrays of token ids."""
+    """An opened folder of prepared data, or several together.
+
+    train, validation: the shards, memory-mapped 1-d arrays of token ids. mixed: the sources of a mixture.
+    """
 
     folder: Path
     meta: dict[str, Any]
     tokenizer: Tokenizer
     train: list[np.ndarray]
     validation: list[np.ndarray]
+    mixed: tuple[Part, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The sources with their shares of the training tokens; one, if it is no mixture."""
+        return self.mixed or (Part("", 1.0, self),)
 
     @property
     def fingerprint(self) -> str:
@@ -67,119 +67,16 @@ class Corpus:
         return sum(self.meta["splits"][s]["bytes"] for s in splits) / max(1, sum(self.tokens(s) for s in splits))
 
 
-def corpus_for(data: Data, cache: Path, report: Callable[[str], None] = lambda _: None) -> Corpus:
-    """Open the corpus of a configuration, after preparing it in `cache` if that has not been done yet."""
-    kind, argument = split_source(data.source)
-    if kind == "shards":
-        return _open_for_run(Path(argument).expanduser())
-    folder = cache / _cache_key(data)
-    if not (folder / "meta.json").exists():
-        prepare(data, folder, report)
-    return _open_for_run(folder)
+@dataclass(frozen=True)
+class Part:
+    """A source in a mixture. name: unique in it. weight: its share of the training tokens."""
+
+    name: str
+    weight: float
+    corpus: Corpus
 
 
-def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
-    """The corpus of a configuration if it is prepared, else None; nothing is written. UserError without its source."""
-    kind, argument = split_source(data.source)
-    folder = Path(argument).expanduser() if kind == "shards" else cache / _cache_key(data)
-    return _open_for_run(folder) if kind == "shards" or (folder / "meta.json").exists() else None
-
-
-def _open_for_run(folder: Path) -> Corpus:
-    size = sum(path.stat().st_size for path in folder.glob("*.bin"))
-    return open_corpus(folder, verify=size <= _VERIFIED_BYTES)
-
-
-def _cache_key(data: Data) -> str:
-    """Name of the folder of a prepared corpus: a digest of settings, file names, sizes and times, and of the version of
-    the plug-in that reads it."""
-    settings = data.model_dump(mode="json", exclude={"mix", "task_loss_weight"})
-    plugin = SOURCES.plugins.get(split_source(data.source)[0])
-    versions = [f"{plugin.name} {plugin.version}"] if plugin else []
-    content = json.dumps([FORMAT, settings, files_key(data.source), *versions], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-def prepare(data: Data, folder: Path, report: Callable[[str], None] = lambda _: None) -> None:
-    """Tokenise a source into `folder`, which appears only when it is complete. UserError if it is not empty."""
-    if split_source(data.source)[0] == "shards":
-        raise UserError(f"data source {data.source}: it is prepared already; use it as it is")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder}: the folder is not empty; choose another one with --out")
-    partial = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
-    with writing(folder):
-        partial.mkdir(parents=True)
-        try:
-            _write_corpus(data, partial, report)
-            _move_into_place(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-
-
-def _move_into_place(partial: Path, folder: Path) -> None:
-    try:
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
-    except OSError:
-        # Another process has prepared the same data in the meantime; then its folder is used.
-        if not (folder / "meta.json").is_file():
-            raise
-
-
-def _write_corpus(data: Data, folder: Path, report: Callable[[str], None]) -> None:
-    """Write shards, tokenizer.json and, last, meta.json."""
-    period = max(2, round(1 / data.validation_fraction))
-
-    def documents() -> Iterator[str]:
-        return read_documents(data.source, data.field, data.max_documents)
-
-    def training_documents() -> Iterator[str]:
-        return (text for i, text in enumerate(documents()) if i % period)
-
-    report(f"tokenizer {data.tokenizer}")
-    tokenizer = make_tokenizer(data.tokenizer, training_documents())
-    vocab, end = vocabulary_size(tokenizer), end_token(tokenizer)
-    # The text of the end-of-document token inside a document is encoded as ordinary characters.
-    tokenizer.encode_special_tokens = True
-    dtype = np.dtype("<u2" if vocab <= 2**16 else "<u4")
-    writers = {split: _ShardWriter(folder, split, dtype) for split in SPLITS}
-    count = 0
-    for texts in _batches(documents(), _DOCUMENTS_AT_ONCE):
-        for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-            split = "train" if count % period else "validation"
-            writers[split].add([*encoding.ids, end], len(text.encode()))
-            count += 1
-        report(f"{count:,} documents, {writers['train'].tokens:,} training tokens")
-    if count == 0:
-        raise UserError(f"data source {data.source}: it has no documents; give another source")
-    if not writers["train"].bytes and not writers["validation"].bytes:
-        raise UserError(f"data source {data.source}: all of its documents are empty; give another source")
-    if count < 2:
-        raise UserError(
-            f"data source {data.source}: one short document cannot be split into training and validation; "
-            "give more than one document, or a file longer than 32,768 characters"
-        )
-    splits = {split: writer.close() for split, writer in writers.items()}
-    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
-    digest = tokenizer_digest(tokenizer)
-    fingerprint = hashlib.sha256(digest.encode())
-    for split in SPLITS:
-        for shard in splits[split]["shards"]:
-            fingerprint.update(shard["sha256"].encode())
-    meta = {
-        "format": FORMAT,
-        "source": data.source,
-        "documents": count,
-        "dtype": dtype.str,
-        "tokenizer": {"spec": data.tokenizer, "sha256": digest, "vocab": vocab, "end": end},
-        "splits": splits,
-        "fingerprint": fingerprint.hexdigest(),
-    }
-    write_json(folder / "meta.json", meta)
-
-
-class _ShardWriter:
+class ShardWriter:
     """Appends tokens of one split to shards of at most SHARD_TOKENS."""
 
     def __init__(self, folder: Path, split: str, dtype: np.dtype) -> None:
@@ -193,13 +90,12 @@ class _ShardWriter:
         self.file = (self.folder / self.name).open("wb")
         self.digest, self.in_shard = hashlib.sha256(), 0
 
-    def add(self, ids: list[int], num_bytes: int) -> None:
+    def add(self, tokens: np.ndarray, num_bytes: int) -> None:
         """Append the token ids of a document of so many UTF-8 bytes."""
-        raw = np.asarray(ids, dtype=self.dtype).tobytes()
-        self.file.write(raw)
-        self.digest.update(raw)
-        self.in_shard += len(ids)
-        self.tokens += len(ids)
+        self.file.write(tokens.data)
+        self.digest.update(tokens.data)
+        self.in_shard += len(tokens)
+        self.tokens += len(tokens)
         self.bytes += num_bytes
         if self.in_shard >= SHARD_TOKENS:
             self._finish()
@@ -215,11 +111,23 @@ class _ShardWriter:
         return {"bytes": self.bytes, "shards": self.shards}
 
 
+def open_for_run(folder: Path) -> Corpus:
+    """Open a folder of prepared data; the digests of a small one are verified."""
+    size = sum(path.stat().st_size for path in folder.glob("*.bin"))
+    return open_corpus(folder, verify=size <= _VERIFIED_BYTES)
+
+
 def open_corpus(folder: Path, verify: bool = False) -> Corpus:
     """Open a folder of prepared data. Sizes of shards are always checked, with `verify` also their digests."""
     try:
         meta = read_object(folder / "meta.json", "data folder", _META, "prepare the data again")
     except FileNotFoundError:
+        inside = [path.name for path in _prepared_inside(folder)]
+        if inside:
+            raise UserError(
+                f"{folder}: no meta.json, so this is not prepared data, but its folders are ({', '.join(inside)}); "
+                f"give one of them, or mix several: --data shards:{folder / inside[0]}@WEIGHT …"
+            ) from None
         raise UserError(
             f"{folder}: no meta.json, so this is not prepared data; make it with `hybridlab data prepare`"
         ) from None
@@ -257,16 +165,18 @@ def _open_split(folder: Path, meta: dict[str, Any], split: str, verify: bool) ->
     return arrays
 
 
-def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
-
-
 def describe(folder: Path) -> dict[str, Any]:
-    """A summary of a folder of prepared data, after verifying every digest."""
+    """A summary of a folder of prepared data, after verifying every digest.
+
+    Of a folder with several prepared sources: `sources`, the summary of each by its name, and the tokens of all.
+    """
+    prepared = _prepared_inside(folder)
+    if prepared:
+        sources = {path.name: describe(path) for path in prepared}
+        totals = ("documents", "train_tokens", "validation_tokens")
+        return {"sources": sources} | {name: sum(source[name] for source in sources.values()) for name in totals}
     corpus = open_corpus(folder, verify=True)
-    first = corpus.train[0][:24].tolist() if corpus.train else []
+    first, last = (_sample(corpus, split) for split in SPLITS)
     return {
         "source": corpus.meta["source"],
         "documents": corpus.meta["documents"],
@@ -276,5 +186,18 @@ def describe(folder: Path) -> dict[str, Any]:
         "validation_tokens": corpus.tokens("validation"),
         "bytes_per_token": round(corpus.bytes_per_token(*SPLITS), 3),
         "fingerprint": corpus.fingerprint,
-        "begins_with": corpus.tokenizer.decode(first),
+        "begins_with": first,
+        "validation_begins_with": last,
     }
+
+
+def _prepared_inside(folder: Path) -> list[Path]:
+    """The prepared folders in a folder that holds nothing else; empty for any other folder."""
+    inside = sorted(path for path in folder.glob("*") if not path.name.startswith("."))
+    return inside if all((path / "meta.json").is_file() for path in inside) else []
+
+
+def _sample(corpus: Corpus, split: str) -> str:
+    """The beginning of the text of a split."""
+    shards = getattr(corpus, split)
+    return corpus.tokenizer.decode(shards[0][:_SAMPLE].tolist()) if shards else ""

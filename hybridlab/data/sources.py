@@ -2,9 +2,14 @@
 
 embedded      the source files of the Python standard library on this machine: real text without a download
 text:PATH     a text file, or a folder of .txt and .md files; a long file is cut at line ends into documents
-jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files); `data.field` names the field of the text
+jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files)
+csv:PATH      a table with a header (a file, or a folder of .csv and .tsv files), one document per row
+parquet:PATH  a parquet file, or a folder of .parquet files, one document per row
 hub:NAME      a dataset of the Hugging Face hub (or a local dataset folder), streamed; hub:NAME:CONFIG picks a config
 shards:DIR    a folder made by `hybridlab data prepare` (data/shards.py)
+
+`data.field` names the field or column of the text. Text, jsonl and csv files may be compressed (.gz, .zst). Hidden
+files in a folder are left out.
 
 Each kind is a `Source` in the registry SOURCES. A plug-in adds one in the same way:
 
@@ -14,20 +19,24 @@ Each kind is a `Source` in the registry SOURCES. A plug-in adds one in the same 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
+from hybridlab.data.readers import (
+    NoSuchField,
+    csv_documents,
+    jsonl_documents,
+    library_documents,
+    parquet_documents,
+    text_documents,
+)
+from hybridlab.data.source_files import SourceFile, local_files
 from hybridlab.errors import UserError
 from hybridlab.registry import SOURCES, nearest, source_syntaxes
-
-LONG_DOCUMENT = 32_768
-"""Characters; a longer text file is cut into several documents, so that one file can be split for validation."""
 
 _NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtledemo", "test", "tests", "__pycache__"}
 
@@ -78,10 +87,55 @@ def split_source(source: str) -> tuple[str, str]:
     return kind, argument
 
 
-def read_documents(source: str, field: str = "text", max_documents: int | None = None) -> Iterator[str]:
+def read_documents(source: str, field: str = "text", max_documents: int | None = None) -> Documents:
     """The documents of a source, in a fixed order; at most `max_documents`."""
     kind, argument = split_source(source)
-    return islice(SOURCES.get(kind).documents(argument, field), max_documents)
+    return Documents(SOURCES.get(kind).documents(argument, field), max_documents)
+
+
+class Documents(Iterator[str]):
+    """At most `limit` documents. number: how many have been read."""
+
+    def __init__(self, documents: Iterator[str], limit: int | None = None) -> None:
+        self.documents, self.limit, self.number = documents, limit, 0
+
+    def __next__(self) -> str:
+        if self.number == self.limit:
+            raise StopIteration
+        text = next(self.documents)
+        self.number += 1
+        return text
+
+    @property
+    def share(self) -> float | None:
+        """The share of the documents that have been read, from 0 to 1; None if it is unknown."""
+        by_limit = self.number / self.limit if self.limit else None
+        by_size = getattr(self.documents, "share", None)
+        return max((share for share in (by_limit, by_size) if share is not None), default=None)
+
+
+class FileDocuments(Iterator[str]):
+    """The documents of files, one file after another."""
+
+    def __init__(self, paths: list[Path], read: Callable[[SourceFile, str], Iterator[str]], field: str) -> None:
+        self.sizes = [path.stat().st_size for path in paths]
+        self.before, self.now = 0, SourceFile(paths[0])
+        self.documents = self._all(paths, read, field)
+
+    def _all(self, paths: list[Path], read: Callable[[SourceFile, str], Iterator[str]], field: str) -> Iterator[str]:
+        for path, size in zip(paths, self.sizes, strict=True):
+            self.now = SourceFile(path)
+            yield from read(self.now, field)
+            self.before += size
+
+    def __next__(self) -> str:
+        return next(self.documents)
+
+    @property
+    def share(self) -> float:
+        """The share of all files' bytes that have been read, from 0 to 1."""
+        inside = self.now.share() * self.now.path.stat().st_size
+        return min(1.0, (self.before + inside) / max(1, sum(self.sizes)))
 
 
 def source_files(source: str) -> list[Path]:
@@ -106,86 +160,6 @@ def _library_files(argument: str) -> list[Path]:
     return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))
 
 
-def _local_files(kind: str, endings: tuple[str, ...], argument: str) -> list[Path]:
-    """The file of this path, or all files with these endings in the folder of this path."""
-    path = Path(argument).expanduser()
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise UserError(f"data source {kind}:{argument}: there is no such file or folder; give another path")
-    files = sorted(p for p in path.rglob("*") if p.suffix in endings and p.is_file())
-    if not files:
-        raise UserError(f"data source {kind}:{argument}: the folder has no {' or '.join(endings)} file")
-    return files
-
-
-_text_files = partial(_local_files, "text", (".txt", ".md"))
-_jsonl_files = partial(_local_files, "jsonl", (".jsonl",))
-
-
-def _text_documents(path: Path, cut: bool) -> Iterator[str]:
-    # Files of a user must be UTF-8; those of the standard library are read with replacements.
-    text = _read_text(path) if cut else path.read_text(encoding="utf-8", errors="replace")
-    if cut and not text.strip():
-        raise UserError(f"{path}: the file has no text; give another file")
-    if not cut or len(text) <= LONG_DOCUMENT:
-        if text.strip():
-            yield text
-        return
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start + LONG_DOCUMENT // 2)
-        end = len(text) if end < 0 else end + 1
-        if end - start > LONG_DOCUMENT:
-            end = start + LONG_DOCUMENT
-        yield text[start:end]
-        start = end
-
-
-def _read_text(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: it cannot be read ({error.strerror})") from None
-    zero = raw.find(b"\0")
-    if zero >= 0:
-        raise UserError(f"{path}: byte {zero} is zero, so this is a binary file; give a text file in UTF-8")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: byte {error.start} is not UTF-8; if it is text, convert it: iconv -f latin1 -t utf-8"
-        ) from None
-
-
-def _jsonl_documents(path: Path, field: str) -> Iterator[str]:
-    empty = True
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                yield _text_of(line, field, f"{path}:{number}")
-                empty = False
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: this is not UTF-8 text; a jsonl source holds one JSON object per line") from None
-    if empty:
-        raise UserError(f"{path}: the file has no lines; give one JSON object per line")
-
-
-def _text_of(line: str, field: str, origin: str) -> str:
-    """The text in one line of a jsonl source. origin: file and line, for messages."""
-    try:
-        record = json.loads(line)
-        json.dumps(record, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{origin}: this line is not JSON in UTF-8 ({str(error)[:80]})") from None
-    if not isinstance(record, dict) or not isinstance(record.get(field), str):
-        names = ", ".join(record) if isinstance(record, dict) else "not an object"
-        raise UserError(f"{origin}: no text in field {field!r} (it has: {names}); name it with --set data.field=NAME")
-    return record[field]
-
-
 def _hub_documents(argument: str, field: str) -> Iterator[str]:
     import datasets
 
@@ -194,10 +168,7 @@ def _hub_documents(argument: str, field: str) -> Iterator[str]:
         stream = datasets.load_dataset(name, config or None, split="train", streaming=True)
         for index, record in enumerate(stream):
             if not isinstance(record.get(field), str):
-                raise UserError(
-                    f"hub:{argument}: record {index} has no text in field {field!r} (it has: {', '.join(record)}); "
-                    "name it with --set data.field=NAME"
-                )
+                raise NoSuchField(f"hub:{argument}: record {index}", field, f"it has: {', '.join(record)}")
             yield record[field]
     except UserError:
         raise
@@ -213,19 +184,21 @@ def _prepared_documents(argument: str, field: str) -> Iterator[str]:
 def _add_files(
     syntax: str,
     files: Callable[[str], list[Path]],
-    read: Callable[[Path, str], Iterator[str]],
+    read: Callable[[SourceFile, str], Iterator[str]],
     stored: Callable[[str], str] = absolute_path,
 ) -> None:
     """Register a kind that reads local files, one after another. read: (file, field) → its documents."""
 
     def documents(argument: str, field: str) -> Iterator[str]:
-        return (text for path in files(argument) for text in read(path, field))
+        return FileDocuments(files(argument), read, field)
 
     SOURCES.add(syntax.partition(":")[0], Source(syntax, documents, files, stored))
 
 
-_add_files("embedded", _library_files, lambda path, field: _text_documents(path, cut=False), as_written)
-_add_files("text:PATH", _text_files, lambda path, field: _text_documents(path, cut=True))
-_add_files("jsonl:PATH", _jsonl_files, _jsonl_documents)
+_add_files("embedded", _library_files, library_documents, as_written)
+_add_files("text:PATH", partial(local_files, "text", (".txt", ".md")), text_documents)
+_add_files("jsonl:PATH", partial(local_files, "jsonl", (".jsonl",)), jsonl_documents)
+_add_files("csv:PATH", partial(local_files, "csv", (".csv", ".tsv")), csv_documents)
+_add_files("parquet:PATH", partial(local_files, "parquet", (".parquet",), compressed=False), parquet_documents)
 SOURCES.add("hub", Source("hub:NAME", _hub_documents))
 SOURCES.add("shards", Source("shards:DIR", _prepared_documents, stored=absolute_path))

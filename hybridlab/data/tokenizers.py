@@ -19,7 +19,7 @@ from hybridlab.errors import UserError
 
 END = "<|end|>"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
-_TRAINING_CHARACTERS = 32_000_000
+TRAINING_CHARACTERS = 32_000_000
 """BPE is trained on at most this much text; more would hardly change its merges."""
 
 
@@ -109,11 +109,11 @@ def _trained(size: int, documents: Iterable[str]) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_first_characters(documents, _TRAINING_CHARACTERS), trainer)
+    tokenizer.train_from_iterator(first_characters(documents, TRAINING_CHARACTERS), trainer)
     return tokenizer
 
 
-def _first_characters(documents: Iterable[str], limit: int) -> Iterable[str]:
+def first_characters(documents: Iterable[str], limit: int) -> Iterable[str]:
     """The documents up to `limit` characters in all."""
     for document in documents:
         if limit <= 0:

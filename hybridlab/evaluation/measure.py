@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,11 @@ from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generat
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
 from hybridlab.evaluation.causality import require_causal
-from hybridlab.evaluation.results import LossResult, Results, TaskResult
+from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskResult
 from hybridlab.evaluation.rows import chunks
 from hybridlab.models.decoder import Decoder
 from hybridlab.registry import TASKS
-from hybridlab.statistics import NOT_MEASURED, Measurement, mean_and_error, proportion
+from hybridlab.statistics import Measurement, mean_and_error, proportion
 from hybridlab.training.engine import autocast
 from hybridlab.training.objective import Objective, make_objective
 
@@ -78,13 +78,48 @@ class _Text:
 def validation(model: Decoder, config: RunConfig, text: _Text, factor: int = 1) -> LossResult:
     """Mean loss in nats per token over evenly spaced windows; the standard error is over windows.
 
-    factor: length of a window in training lengths; there are fewer windows by this factor, for equally many tokens.
+    Of several sources, each is measured on its share of the windows, and the whole is their mean by weight. factor:
+    length of a window in training lengths; there are fewer windows by this factor, for equally many tokens.
     """
+    count = max(1, config.evaluation.validation_windows // factor)
+    if not text.corpus.mixed:
+        return _loss(model, config, text, factor, count)
+    shares = {part.name: max(1, round(part.weight * count)) for part in text.corpus.mixed}
+    sources = {
+        part.name: _loss(model, config, replace(text, corpus=part.corpus), factor, shares[part.name])
+        for part in text.corpus.mixed
+    }
+    return _mean_by_weight(sources, text)
+
+
+def _mean_by_weight(sources: dict[str, LossResult], text: _Text) -> LossResult:
+    """The loss of a mixture from those of its sources; the standard error is that of a stratified sample."""
+    if not all(result.windows for result in sources.values()):
+        return NO_LOSS.model_copy(update={"sources": sources})
+    loss = error = size = 0.0
+    for part in text.corpus.mixed:
+        measured = sources[part.name].loss
+        loss += part.weight * (measured.value or 0.0)
+        error = math.hypot(error, part.weight * (math.nan if measured.stderr is None else measured.stderr))
+        size += part.weight * part.corpus.bytes_per_token(*text.splits)
+    windows = [value for result in sources.values() for value in result.windows]
+    stderr, n = None if math.isnan(error) else error, len(windows)
+    return LossResult(
+        loss=Measurement(value=loss, stderr=stderr, n=n),
+        perplexity=_perplexity(loss, stderr, n),
+        bits_per_byte=Measurement(value=loss / math.log(2) / size, n=n),
+        windows=windows,
+        sources=sources,
+    )
+
+
+def _loss(model: Decoder, config: RunConfig, text: _Text, factor: int, count: int) -> LossResult:
+    """The loss on a text of one source, over at most `count` windows."""
     length = factor * config.training.seq_len
     windows = text.windows(length)
     if not len(windows):
-        return LossResult(loss=NOT_MEASURED, perplexity=NOT_MEASURED, bits_per_byte=NOT_MEASURED, windows=[])
-    count = min(max(1, config.evaluation.validation_windows // factor), len(windows))
+        return NO_LOSS
+    count = min(count, len(windows))
     chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
     losses: list[float] = []
     for numbers in chunks(chosen, model, length):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hybridlab.statistics import Measurement
+from hybridlab.statistics import NOT_MEASURED, Measurement
 
 
 class _Typed(BaseModel):
@@ -14,12 +14,19 @@ class _Typed(BaseModel):
 
 
 class LossResult(_Typed):
-    """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window."""
+    """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window.
+
+    sources: the same for each source of a mixture, by its name; the whole has the sources in their shares of training.
+    """
 
     loss: Measurement
     perplexity: Measurement
     bits_per_byte: Measurement
     windows: list[float]
+    sources: dict[str, LossResult] = {}
+
+
+NO_LOSS = LossResult(loss=NOT_MEASURED, perplexity=NOT_MEASURED, bits_per_byte=NOT_MEASURED, windows=[])
 
 
 class TaskResult(_Typed):

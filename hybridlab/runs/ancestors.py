@@ -79,7 +79,7 @@ class Ancestor:
         if tokenizer_digest(load_tokenizer(self.tokenizer)) == corpus.meta["tokenizer"]["sha256"]:
             return
         name = f"file:{self.tokenizer}"
-        if data.source.startswith("shards:"):
+        if data.prepared:
             advice = f"make them again: hybridlab data prepare TEXT --tokenizer {name} --out FOLDER"
         raise UserError(
             f"{self.path}: it was trained with another tokenizer than the data of {corpus.folder} has; "

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.shards import Corpus, corpus_for, prepared_corpus
+from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
+from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.from_config import structure_of
@@ -66,7 +67,7 @@ def _corpus(
     if key not in corpora:
         cache = runs_dir / "data"
         if prepare:
-            corpora[key] = corpus_for(config.data, cache, lambda text: say(f"data: {text}"))
+            corpora[key] = corpus_for(config.data, cache, Job(lambda text: say(f"data: {text}")))
         else:
             corpora[key] = prepared_corpus(config.data, cache)
     return corpora[key]

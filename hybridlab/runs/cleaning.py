@@ -95,7 +95,9 @@ def _data(directory: Path) -> Iterator[Item]:
     Younger than an hour, it may belong to a run that is just being started, and stays. UserError for a damaged run,
     which does not say what it was trained on.
     """
-    used = {RunFolder(path.parent).started()["data_fingerprint"] for path in directory.glob("*/run.json")}
+    started = [RunFolder(path.parent).started() for path in directory.glob("*/run.json")]
+    used = {info["data_fingerprint"] for info in started}
+    used |= {fingerprint for info in started for fingerprint in info.get("source_fingerprints", [])}
     folder = directory / "data"
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not path.is_dir() or time.time() - path.stat().st_mtime < _HOUR:

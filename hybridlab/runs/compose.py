@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybridlab.config.loading import Layer, is_preset, load_preset, load_settings, merge, named_preset, parse_setting
+from hybridlab.config.loading import (
+    Layer,
+    check,
+    is_preset,
+    load_preset,
+    load_settings,
+    merge,
+    named_preset,
+    parse_setting,
+)
 from hybridlab.config.maps import LearnedMap
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
@@ -33,7 +42,7 @@ def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla
 def compose(
     arch: str | None,
     size: str | None,
-    data: str | None,
+    data: str | list[str] | None,
     start: str | None,
     runs: Runs,
     config: Path | None,
@@ -49,7 +58,7 @@ def compose(
 def compose_with_origins(
     arch: str | None,
     size: str | None,
-    data: str | None,
+    data: str | list[str] | None,
     start: str | None,
     runs: Runs,
     config: Path | None,
@@ -126,10 +135,12 @@ def _heritage(parent: Ancestor, start: str, arch: str, size: str | None) -> list
 def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
     """The ancestor's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
     data = asked.values.get("data", {})
-    source = data.get("source", Data().source) if isinstance(data, dict) else None
-    if not isinstance(source, str) or source.startswith("shards:") or not parent.tokenizer.is_file():
+    if not isinstance(data, dict) or not parent.tokenizer.is_file():
         return Layer()
-    if Data(source=source).source == parent.settings.get("data", {}).get("source"):
+    names = ("source", "sources")
+    wanted = check(Data, asked.part(("data",), {name: data[name] for name in names if name in data}))
+    own = {name: parent.settings.get("data", {}).get(name) for name in names}
+    if wanted.prepared or wanted.model_dump(mode="json", include=set(names)) == own:
         return Layer()
     return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
 

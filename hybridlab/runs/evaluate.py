@@ -11,7 +11,9 @@ from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import asked_for, keep_to_shards
-from hybridlab.data.shards import Corpus, corpus_for
+from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.readers import NoSuchField
+from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
@@ -37,7 +39,9 @@ class Opened:
     elsewhere: bool
 
 
-def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]) -> Opened:
+def open_run(
+    reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], say: Callable[[str], None]
+) -> Opened:
     """Load a run's final model; other text is tokenized with the run's own tokenizer."""
     folder = runs.finished(reference)
     folder.require_plugins()
@@ -45,17 +49,20 @@ def open_run(reference: str, runs: Runs, data: str | None, settings: list[str], 
     given = [] if data is None else [data_layer(data)]
     given += [parse_setting(text) for text in _checked(settings)]
     below = [Layer(trained.model_dump(mode="json"))]
-    if asked_for([replace(layer, asked=True) for layer in given], "data", "source") is not None:
+    asked = [replace(layer, asked=True) for layer in given]
+    if any(asked_for(asked, "data", name) is not None for name in ("source", "sources")):
         below.append(Layer({"data": {"tokenizer": f"file:{(folder.final / 'tokenizer.json').resolve()}"}}))
     config = check(RunConfig, keep_to_shards(merge(*below, *given), given))
-    corpus = corpus_for(config.data, runs.directory / "data", lambda line: say(f"data: {line}"))
+    corpus = corpus_for(config.data, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
     written = asked_for(given, "data", "tokenizer")
-    advice = f"leave out {written}" if written else f"add --data {config.data.source}, which is then read with its own"
+    again = " ".join(f"--data {text}" for text in config.data.written)
+    advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
     find_ancestor(str(folder.path.resolve()), runs).check_tokenizer(corpus, config.data, advice)
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=False)
     model = load_checkpoint(folder.path, config.runtime.kernel).to(device)
-    return Opened(model, config, corpus, folder.started()["precision"], config.data.source != trained.data.source)
+    elsewhere = (config.data.source, config.data.sources) != (trained.data.source, trained.data.sources)
+    return Opened(model, config, corpus, folder.started()["precision"], elsewhere)
 
 
 def _checked(settings: list[str]) -> list[str]:
@@ -67,7 +74,7 @@ def _checked(settings: list[str]) -> list[str]:
 
 
 def evaluate_run(
-    reference: str, runs: Runs, data: str | None, settings: list[str], say: Callable[[str], None]
+    reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], say: Callable[[str], None]
 ) -> Results:
     """The results of a run's final model, as in a record; all of another text is used, not only its validation part."""
     opened = open_run(reference, runs, data, settings, say)
@@ -93,14 +100,26 @@ def evaluate_model(
     if tokenizer is not None:
         layers.append(Layer({"data": {"tokenizer": tokenizer}}, {(): "tokenizer"}))
     config = resolve("vanilla", "tiny", layers=layers, settings=_checked(settings))
-    corpus = corpus_for(config.data, runs.directory / "data", lambda line: say(f"data: {line}"))
+    corpus = corpus_for(config.data, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
     return measure(model, config, corpus, "fp32", whole=True)
 
 
 def analyze_run(
-    reference: str, runs: Runs, probe: str, data: str | None, options: dict[str, Any], say: Callable[[str], None]
+    reference: str,
+    runs: Runs,
+    probe: str,
+    data: str | list[str] | None,
+    options: dict[str, Any],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The result of a probe on a run's final model, on the validation part of its own or other text."""
     options = PROBES.get(probe).checked(options)
-    opened = open_run(reference, runs, data, [], say)
+    try:
+        opened = open_run(reference, runs, data, [], say)
+    except NoSuchField as error:
+        tokenizer = runs.finished(reference).final / "tokenizer.json"
+        raise UserError(
+            f"{error.problem}; prepare the text with `hybridlab data prepare SOURCE --field NAME --tokenizer "
+            f"file:{tokenizer} --out FOLDER`, then use --data shards:FOLDER"
+        ) from None
     return run_probe(probe, opened.model, opened.corpus, opened.config.training.seq_len, **options)

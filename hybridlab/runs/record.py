@@ -45,11 +45,28 @@ class ModelSummary(_Typed):
     forward_flops: ForwardFlops
 
 
+class SourceSummary(_Typed):
+    """A source of a mixture. weight: its share of the training tokens. read: the tokens that the run read from it.
+    epochs: how often that is all of them."""
+
+    name: str
+    source: str
+    weight: float
+    fingerprint: str
+    train_tokens: int
+    validation_tokens: int
+    read: int
+    epochs: float
+
+
 class DataSummary(_Typed):
+    """sources: None if there is only one."""
+
     source: str
     fingerprint: str
     train_tokens: int
     validation_tokens: int
+    sources: list[SourceSummary] | None = None
 
 
 class Record(_Typed):

@@ -12,7 +12,7 @@ import torch
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.shards import corpus_for
+from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.decoder import Decoder, draw_weights
@@ -23,7 +23,8 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.inputs import with_inputs
-from hybridlab.runs.record import DataSummary, Record, read_record, write_record
+from hybridlab.runs.record import Record, read_record, write_record
+from hybridlab.runs.sources import announce_sources, data_summary
 from hybridlab.runs.summary import summary
 from hybridlab.structure.registry import make_hooks
 from hybridlab.training import checkpoints
@@ -72,7 +73,7 @@ def execute(
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
         stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
-        run = _start(config, folder, known_places(runs, folder), say, hooks)
+        run = _start(config, folder, known_places(runs, folder), say, hooks, quiet)
         _relabel(folder, label)
         folder.remove_leftovers()
         done = checkpoints.newest_step(folder.checkpoints) or 0
@@ -178,7 +179,9 @@ def known_places(runs: Runs, folder: RunFolder) -> Runs:
     return Runs(runs.directory, {**info.get("places", {}), **runs.places})
 
 
-def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None], given: Sequence[Hook]) -> Run:
+def _start(
+    config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None], given: Sequence[Hook], quiet: bool
+) -> Run:
     """Prepare the run: all checks, the fast ones first, then claim the folder."""
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=True)
@@ -188,7 +191,7 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, parent)
-    corpus = corpus_for(config.data, runs.directory / "data", lambda text: say(f"data: {text}"))
+    corpus = corpus_for(config.data, runs.directory / "data", Job(lambda text: say(f"data: {text}"), bar=not quiet))
     if parent is not None:
         parent.check_tokenizer(corpus, config.data)
     precision = pick_precision(config.training.precision, device)
@@ -196,11 +199,14 @@ def _start(config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str]
         "precision": precision,
         "threads": torch.get_num_threads(),
         "data_fingerprint": corpus.fingerprint,
+        "source_fingerprints": [part.corpus.fingerprint for part in corpus.mixed],
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
         **start_facts(),
     }
     hooks, objective = make_hooks(config, given), make_objective(config)
     run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective)
+    for line in announce_sources(corpus, config):
+        say(f"data: {line}")
     run.precision = folder.claim(config, pinned)["precision"]
     return run
 
@@ -224,12 +230,6 @@ def _facts(run: Run) -> dict[str, Any]:
     config, model = run.config, run.model
     parameters = count_parameters(model.shape, model.plan)
     info = run.folder.started()
-    data = DataSummary(
-        source=config.data.source,
-        fingerprint=run.corpus.fingerprint,
-        train_tokens=run.corpus.tokens("train"),
-        validation_tokens=run.corpus.tokens("validation"),
-    )
     return {
         "hash": run_hash(config),
         **{name: info[name] for name in ("name", "tags", "started", "host", "command") if name in info},
@@ -252,5 +252,5 @@ def _facts(run: Run) -> dict[str, Any]:
         "model": summary(model.structure),
         "events": run.events,
         "history": history(read_metrics(run.metrics.path)),
-        "data": data,
+        "data": data_summary(run.corpus, config, run.step),
     }

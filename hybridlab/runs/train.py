@@ -66,7 +66,7 @@ def train(
     arch: str = "vanilla",
     *,
     size: str | None = None,
-    data: str | None = None,
+    data: str | list[str] | None = None,
     steps: int | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -79,12 +79,12 @@ def train(
     """Train a model, as `hybridlab pretrain` does with the same options. An unfinished run is resumed, a finished one
     is returned at once.
 
-    arch, size, data: presets, or the path of a file, or a data source; the size is `tiny` or that of `start`. steps:
-    optimizer steps. seed: of weights, data order and all random numbers. settings: any others, with nested or dotted
-    names: `{"training.optimizer.lr": 1e-3}`. hooks: your own `Hook` objects; their names and versions are part of the
-    run's hash. start: a run to start from (its folder, the start of its hash, or a `TrainedRun`), or a folder in the
-    Hugging Face layout. run_dir: the run's folder, by default RUNS-DIR/HASH. runs_dir: where runs and prepared text
-    are. quiet: print nothing; otherwise progress goes to standard error.
+    arch, size, data: presets, or the path of a file, or a data source (several as a list of `SOURCE@WEIGHT`); the size
+    is `tiny` or that of `start`. steps: optimizer steps. seed: of weights, data order and all random numbers. settings:
+    any others, with nested or dotted names: `{"training.optimizer.lr": 1e-3}`. hooks: your own `Hook` objects; their
+    names and versions are part of the run's hash. start: a run to start from (its folder, the start of its hash, or a
+    `TrainedRun`), or a folder in the Hugging Face layout. run_dir: the run's folder, by default RUNS-DIR/HASH.
+    runs_dir: where runs and prepared text are. quiet: print nothing; otherwise progress goes to standard error.
 
     UserError for a mistake in the arguments; RunFailed if the loss is not finite; Interrupted after Ctrl-C or SIGTERM,
     once a checkpoint is written.

@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from hybridlab.config.resolve import resolve
-from hybridlab.data.shards import corpus_for, open_corpus, prepare
+from hybridlab.data.preparing import corpus_for, prepare
+from hybridlab.data.shards import open_corpus
 from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.huggingface import load_hf

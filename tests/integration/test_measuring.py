@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hybridlab.config.resolve import resolve
-from hybridlab.data.shards import corpus_for
+from hybridlab.data.preparing import corpus_for
 from hybridlab.data.tasks import make_row
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal

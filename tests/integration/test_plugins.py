@@ -7,7 +7,7 @@ import pytest
 import hybridlab
 from hybridlab.config.resolve import identity, resolve, run_hash
 from hybridlab.data.batches import Batches
-from hybridlab.data.shards import corpus_for
+from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.plan.forecast import final_structure
 from hybridlab.plugins import LOADED, load_plugin

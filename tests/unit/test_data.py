@@ -9,7 +9,8 @@ from hybridlab.config.loading import Layer, check
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import Data, Training
 from hybridlab.data.batches import Batches, Windows, row_counts, task_generator
-from hybridlab.data.shards import corpus_for, describe, open_corpus, prepare
+from hybridlab.data.preparing import corpus_for, prepare
+from hybridlab.data.shards import describe, open_corpus
 from hybridlab.data.sources import read_documents
 from hybridlab.data.tasks import NUM_VALUES, RESERVED, make_row
 from hybridlab.data.tokenizers import make_tokenizer
@@ -175,9 +176,9 @@ def test_a_failed_preparation_leaves_nothing(tmp_path):
 def test_an_epoch_sees_every_window_once(corpus):
     data, training = data_of(), training_of()
     batches = Batches(corpus, data, training, 400)
-    steps = len(batches.windows) // 4
+    steps = len(batches.sources[0].windows) // 4
     rows = np.concatenate([batches.rows(step).tokens for step in range(steps)])
-    wanted = np.stack([batches.windows[i] for i in range(len(batches.windows))])
+    wanted = np.stack([batches.sources[0].windows[i] for i in range(len(batches.sources[0].windows))])
     seen, there = (Counter(row.tobytes() for row in windows) for windows in (rows, wanted))
     assert len(rows) == steps * 4 and not seen - there
 

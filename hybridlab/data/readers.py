@@ -1,0 +1,226 @@
+"""Readers of files: (file, name of the field that contains the text) → documents, one at a time.
+
+A mistake in a file is a UserError with the file and the line or row.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+from hybridlab.data.source_files import SourceFile
+from hybridlab.errors import UserError
+
+LONG_DOCUMENT = 32_768
+"""Characters; a longer text file is cut into several documents, so that one file can be split for validation."""
+_CHUNK = 2**20
+_ROWS_AT_ONCE = 1024
+
+
+class NoSuchField(UserError):
+    """A source has no text in the field that was asked for. problem: the sentence without the advice."""
+
+    def __init__(self, where: str, field: str, reason: str) -> None:
+        self.problem = f"{where}: no text in field {field!r} ({reason})"
+        super().__init__(f"{self.problem}; name it with --set data.field=NAME")
+
+
+def library_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A source file of the Python standard library, whole; what is not UTF-8 is replaced."""
+    text = file.path.read_text(encoding="utf-8", errors="replace")
+    if text.strip():
+        yield text
+
+
+def text_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A text file in UTF-8; one of more than LONG_DOCUMENT characters is cut at line ends."""
+    blank: list[str] | None = []
+    with file.open() as stream:
+        for text in _pieces(_decoded(file, stream)):
+            if blank is not None and not text.strip():
+                blank.append(text)
+                continue
+            yield from blank or ()
+            blank = None
+            yield text
+    if blank is not None:
+        raise UserError(f"{file.path}: the file has no text; give another file")
+
+
+def _pieces(chunks: Iterator[str]) -> Iterator[str]:
+    """The text of all chunks in pieces of half to all of LONG_DOCUMENT characters; one that is not longer is not cut.
+
+    A piece ends at the first line end in its second half, if there is one.
+    """
+    text, start, ended, first = "", 0, False, True
+    while True:
+        while not ended and len(text) - start <= LONG_DOCUMENT:
+            chunk = next(chunks, None)
+            ended = chunk is None
+            text, start = text[start:] + (chunk or ""), 0
+        left = len(text) - start
+        if left == 0:
+            return
+        end = text.find("\n", start + LONG_DOCUMENT // 2, start + LONG_DOCUMENT) + 1
+        if left <= LONG_DOCUMENT and (first or not end):
+            end = len(text)
+        end = end or start + LONG_DOCUMENT
+        yield text[start:end]
+        start, first = end, False
+
+
+def _decoded(file: SourceFile, stream: BinaryIO) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    offset, raw = 0, b" "
+    while raw:
+        raw = stream.read(_CHUNK)
+        zero = raw.find(b"\0")
+        if zero >= 0:
+            raise UserError(
+                f"{file.path}: byte {offset + zero} is zero, so this is a binary file; give a text file in UTF-8"
+            )
+        waiting = len(decoder.getstate()[0])
+        try:
+            yield decoder.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            place = offset - waiting + error.start
+            raise UserError(
+                f"{file.path}: byte {place} is not UTF-8; if it is text, convert it: iconv -f latin1 -t utf-8"
+            ) from None
+        offset += len(raw)
+
+
+def jsonl_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A field of the JSON object in each line; empty lines are left out."""
+    empty = True
+    try:
+        with file.open() as stream:
+            for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8-sig"), 1):
+                if not line.strip():
+                    continue
+                yield _text_of(line, field, f"{file.path}:{number}")
+                empty = False
+    except UnicodeDecodeError:
+        raise UserError(f"{file.path}: this is not UTF-8 text; a jsonl source holds one JSON object per line") from None
+    if empty:
+        raise UserError(f"{file.path}: the file has no lines; give one JSON object per line")
+
+
+def _text_of(line: str, field: str, origin: str) -> str:
+    """The text in one line of a jsonl source. origin: file and line, for messages."""
+    try:
+        record = json.loads(line)
+        json.dumps(record, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{origin}: this line is not JSON in UTF-8 ({str(error)[:80]})") from None
+    if not isinstance(record, dict) or not isinstance(record.get(field), str):
+        raise NoSuchField(
+            origin, field, f"it has: {', '.join(record)}" if isinstance(record, dict) else "not an object"
+        )
+    return record[field]
+
+
+def csv_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A column of a table whose first line names the columns, which commas separate (tabs, if the file is a .tsv)."""
+    # The limit of the library, 131,072 characters, is less than many documents have.
+    csv.field_size_limit(sys.maxsize)
+    separator = "\t" if file.plain_name.endswith(".tsv") else ","
+    empty = True
+    try:
+        with file.open() as stream:
+            rows = _csv_rows(file, csv.reader(_lines(stream), delimiter=separator, strict=True))
+            _, header = next(rows, (0, []))
+            column = _csv_column(file, header, field, separator)
+            for line, row in rows:
+                if len(row) != len(header):
+                    raise UserError(
+                        f"{file.path}:{line}: this row has {len(row)} columns, the header has {len(header)}; "
+                        "put quotes around a text that contains a separator or a line end"
+                    )
+                yield row[column]
+                empty = False
+    except UnicodeDecodeError:
+        raise UserError(f"{file.path}: this is not UTF-8 text; a csv source is a table as text") from None
+    if empty:
+        raise UserError(f"{file.path}: the file has no rows below its header; give another file")
+
+
+def _lines(stream: BinaryIO) -> Iterable[str]:
+    return io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+
+
+def _csv_rows(file: SourceFile, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """(line where it begins, row) for every row that is not empty."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            hint = "a quote that opens here is never closed" if "end of data" in str(error) else str(error)
+            raise UserError(f"{file.path}:{line}: this row is not CSV ({hint}); correct it") from None
+        if row is None:
+            return
+        if row:
+            yield line, row
+
+
+def _csv_column(file: SourceFile, header: list[str], field: str, separator: str) -> int:
+    """The number of a column by its name."""
+    if not header:
+        raise UserError(f"{file.path}: the file is empty; give a table with the names of the columns in its first line")
+    if any("\0" in name for name in header):
+        raise UserError(f"{file.path}: this is a binary file; a csv source is a table as text")
+    if header.count(field) > 1:
+        raise UserError(f"{file.path}:1: the header has the column {field!r} more than once; rename one")
+    if field not in header:
+        names = ", ".join(name[:40] for name in header[:20])
+        separated = "tabs" if separator == "\t" else "commas"
+        raise NoSuchField(f"{file.path}:1", field, f"the header, separated by {separated}, has: {names}")
+    return header.index(field)
+
+
+def parquet_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A column of text in a parquet file; no other column is read."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(file.path) as opened:
+            _check_column(file, opened, field)
+            rows, number = opened.metadata.num_rows, 0
+            file.share = lambda: number / rows
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=[field]):
+                for text in batch.column(0).to_pylist():
+                    if text is None:
+                        raise UserError(
+                            f"{file.path}: row {number} (counted from 0) has no value in the column {field!r}; "
+                            "remove such rows"
+                        )
+                    number += 1
+                    yield text
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0][:160]
+        raise UserError(f"{file.path}: this cannot be read as a parquet file ({reason}); give another file") from None
+
+
+def _check_column(file: SourceFile, opened: Any, field: str) -> None:
+    """UserError if the file has no rows, or no column of text with this name."""
+    from pyarrow import types
+
+    schema = opened.schema_arrow
+    if opened.metadata.num_rows == 0:
+        raise UserError(f"{file.path}: the file has no rows; give another file")
+    if schema.names.count(field) > 1:
+        raise UserError(f"{file.path}: it has the column {field!r} more than once; rename one")
+    if field not in schema.names:
+        raise NoSuchField(str(file.path), field, f"it has: {', '.join(schema.names[:20])}")
+    kind = schema.field(field).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        texts = [column.name for column in schema if types.is_string(column.type) or types.is_large_string(column.type)]
+        raise NoSuchField(str(file.path), field, f"it holds {kind}; columns of text: {', '.join(texts) or 'none'}")

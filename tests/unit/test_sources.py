@@ -1,0 +1,188 @@
+"""Readers of files: what they read, compressed or not, and how mistakes in files are explained."""
+
+import gzip
+import json
+import random
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from hybridlab.data.readers import LONG_DOCUMENT
+from hybridlab.data.sources import files_key, read_documents, source_files
+from hybridlab.errors import UserError
+from tests.conftest import write_text
+
+CHECKED = zstandard.ZstdCompressor(write_checksum=True)
+PACK = {"": bytes, ".gz": gzip.compress, ".zst": lambda raw: CHECKED.compress(raw[:99]) + CHECKED.compress(raw[99:])}
+TEXTS = ["one", 'two, with a comma and a "quote"', "three\nlines\n", "Grüße 世界"]
+
+
+def table(path, **columns):
+    parquet.write_table(pa.table(columns), path, row_group_size=2)
+    return path
+
+
+def read(source, field="text"):
+    return list(read_documents(source, field))
+
+
+def csv_text(separator=","):
+    quoted = [f'{i}{separator}"{text.replace(chr(34), chr(34) * 2)}"\r\n' for i, text in enumerate(TEXTS)]
+    return f"id{separator}text\r\n" + "".join(quoted)
+
+
+@pytest.mark.parametrize("ending", PACK)
+@pytest.mark.parametrize(
+    ("kind", "name", "content"),
+    [
+        ("jsonl", "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)),
+        ("csv", "a.csv", csv_text()),
+        ("csv", "a.tsv", csv_text("\t")),
+    ],
+)
+def test_tables_and_lines_give_their_texts_compressed_or_not(tmp_path, kind, name, content, ending):
+    path = tmp_path / (name + ending)
+    path.write_bytes(PACK[ending](content.encode()))
+    assert read(f"{kind}:{path}") == read(f"{kind}:{tmp_path}") == TEXTS
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_compressed_text_is_cut_like_plain_text(tmp_path, ending):
+    plain = write_text(tmp_path / "words.txt", 300_000)
+    packed = tmp_path / f"words.txt{ending}"
+    packed.write_bytes(PACK[ending](plain.read_bytes()))
+    assert read(f"text:{packed}") == read(f"text:{plain}") and len(read(f"text:{plain}")) > 5
+
+
+def whole_text_cut(text):
+    """The rule for cutting, on a text that is in memory."""
+    if len(text) <= LONG_DOCUMENT:
+        return [text]
+    pieces, start = [], 0
+    while start < len(text):
+        end = text.find("\n", start + LONG_DOCUMENT // 2)
+        end = len(text) if end < 0 else end + 1
+        if end - start > LONG_DOCUMENT:
+            end = start + LONG_DOCUMENT
+        pieces.append(text[start:end])
+        start = end
+    return pieces
+
+
+@pytest.mark.parametrize("length", [1, LONG_DOCUMENT, LONG_DOCUMENT + 1, 3 * LONG_DOCUMENT + 7, 2_200_000])
+@pytest.mark.parametrize("line", [3, 900, 20_000, 10**9])
+def test_a_text_that_is_read_in_chunks_is_cut_by_the_same_rule(tmp_path, length, line):
+    rng, text = random.Random(length), ""
+    while len(text) < length:
+        text += "é" * rng.randrange(1, min(line, length + 1) + 1) + "\n" * (line < 10**9)
+    path = tmp_path / "a.txt"
+    path.write_text(text[:length], encoding="utf-8")
+    assert read(f"text:{path}") == whole_text_cut(text[:length])
+
+
+def test_parquet_reads_one_column_in_order(tmp_path):
+    table(tmp_path / "b.parquet", text=["four"], number=[4])
+    dictionary = pa.array(TEXTS).dictionary_encode()
+    table(tmp_path / "a.parquet", number=[1, 2, 3, 4], text=TEXTS, other=dictionary)
+    assert read(f"parquet:{tmp_path}") == [*TEXTS, "four"]
+    assert read(f"parquet:{tmp_path / 'a.parquet'}", "other") == TEXTS
+
+
+def test_a_folder_gives_all_its_files_in_order_without_hidden_ones(tmp_path):
+    for name in ("b.txt", "a.md", "sub/c.txt", ".hidden.txt", ".cache/d.txt", "notes.rst"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "e.txt.gz").write_bytes(gzip.compress(b"packed"))
+    assert read(f"text:{tmp_path}") == ["a.md", "b.txt", "packed", "sub/c.txt"]
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"the same again"))
+    with pytest.raises(UserError, match=r"b.txt and b.txt.gz, which would be read twice"):
+        read(f"text:{tmp_path}")
+
+
+def test_a_changed_file_changes_the_key_of_every_kind(tmp_path):
+    path = table(tmp_path / "a.parquet", text=["one"])
+    before = files_key(f"parquet:{path}")
+    table(path, text=["one", "two"])
+    assert files_key(f"parquet:{path}") != before and source_files(f"parquet:{tmp_path}") == [path]
+
+
+def test_the_share_that_has_been_read_grows_to_one(tmp_path):
+    write_text(tmp_path / "a.txt", 3_000_000)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
+    table(tmp_path / "c.parquet", text=[str(i) for i in range(3000)])
+    for source in (f"text:{tmp_path}", f"parquet:{tmp_path}"):
+        documents = read_documents(source)
+        shares = [documents.share for _ in documents]
+        assert shares == sorted(shares) and 0 < shares[len(shares) // 2] < 1 and documents.share == 1
+    limited = read_documents(f"text:{tmp_path}", max_documents=4)
+    assert [limited.share for _ in limited][1:] == [0.5, 0.75, 1]
+
+
+BROKEN_CSV = [
+    ("", "the file is empty; give a table with the names"),
+    ("one,two\n1,2\n", r"a.csv:1: no text in field 'text' \(the header, separated by commas, has: one, two\)"),
+    ("text,text\n1,2\n", "a.csv:1: the header has the column 'text' more than once"),
+    ("id,text\n", "no rows below its header"),
+    ("id,text\n1,fine\n2,not,fine\n", r"a.csv:3: this row has 3 columns, the header has 2"),
+    ('id,text\n1,"two\nlines"\n2,"open\n3,x\n', r"a.csv:4: .*a quote that opens here is never closed"),
+    ('id,text\n1,"closed" too early\n', r"a.csv:2: this row is not CSV"),
+    ("id\0,text\n1,2\n", "binary"),
+    ("id,text\n1,caf\udce9\n", "not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN_CSV)
+def test_bad_csv_is_explained_with_its_line(tmp_path, content, message):
+    (tmp_path / "a.csv").write_text(content, errors="surrogateescape", newline="")
+    with pytest.raises(UserError, match=message):
+        read(f"csv:{tmp_path / 'a.csv'}")
+
+
+def test_bad_parquet_is_explained(tmp_path):
+    path = table(tmp_path / "a.parquet", body=["one"], number=[1], mixed=[None])
+    with pytest.raises(UserError, match=r"no text in field 'text' \(it has: body, number, mixed\); name it with"):
+        read(f"parquet:{path}")
+    with pytest.raises(UserError, match=r"'number' \(it holds int64; columns of text: body\)"):
+        read(f"parquet:{path}", "number")
+    table(tmp_path / "null.parquet", text=["one", "two", None])
+    with pytest.raises(UserError, match="row 2 .* has no value in the column 'text'"):
+        read(f"parquet:{tmp_path / 'null.parquet'}")
+    table(tmp_path / "empty.parquet", text=pa.array([], pa.string()))
+    with pytest.raises(UserError, match="no rows"):
+        read(f"parquet:{tmp_path / 'empty.parquet'}")
+    (tmp_path / "no.parquet").write_bytes(b"PAR1 but nothing else")
+    with pytest.raises(UserError, match=r"no.parquet: this cannot be read as a parquet file"):
+        read(f"parquet:{tmp_path / 'no.parquet'}")
+    raw = bytearray(table(tmp_path / "cut.parquet", text=TEXTS).read_bytes())
+    raw[4:40] = bytes(36)
+    (tmp_path / "cut.parquet").write_bytes(raw)
+    with pytest.raises(UserError, match=r"cut.parquet: this cannot be read"):
+        read(f"parquet:{tmp_path / 'cut.parquet'}")
+
+
+@pytest.mark.parametrize(("ending", "name"), [(".gz", "gzip"), (".zst", "zstd")])
+def test_damaged_archives_are_explained(tmp_path, ending, name):
+    packed = PACK[ending](random.Random(0).randbytes(5000).hex().encode())
+    path = tmp_path / f"a.txt{ending}"
+    for content in (packed[:100], packed[:-20], packed[:300] + bytes(9) + packed[309:]):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=rf"a.txt{ending}: this {name} file is cut short or damaged"):
+            read(f"text:{path}")
+    path.write_bytes(b"plain text")
+    with pytest.raises(UserError, match=f"this is not a {name} file"):
+        read(f"text:{path}")
+    path.write_bytes(b"")
+    with pytest.raises(UserError, match="no text"):
+        read(f"text:{path}")
+
+
+def test_the_place_of_a_bad_byte_is_right_in_any_chunk(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 1_500_000 + b"\0")
+    with pytest.raises(UserError, match="byte 1500000 is zero"):
+        read(f"text:{path}")
+    path.write_bytes("é".encode() * 800_000 + b"\xe9 ")
+    with pytest.raises(UserError, match="byte 1600000 is not UTF-8"):
+        read(f"text:{path}")
