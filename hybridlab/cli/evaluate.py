@@ -6,15 +6,11 @@ from typing import Annotated
 
 import typer
 
-from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs),
-    ],
+    run: o.Run,
     data: Annotated[
         str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
     ] = None,

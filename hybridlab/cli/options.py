@@ -68,6 +68,14 @@ KeepOptimizer = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run: its name, its folder, or the start of its hash.",
+        autocompletion=completion.runs,
+    ),
+]
 Scale = Annotated[
     str,
     typer.Option(
