@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs),
-    ],
+    run: o.Run,
     data: o.OtherText = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,

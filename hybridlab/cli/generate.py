@@ -6,15 +6,11 @@ from typing import Annotated
 
 import typer
 
-from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def generate(
-    run: Annotated[
-        str,
-        typer.Argument(help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs),
-    ],
+    run: o.Run,
     text: Annotated[str, typer.Argument(help="The text to continue.")],
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
     temperature: Annotated[float, typer.Option("--temperature", help="0 takes the most likely token (greedy).")] = 0.0,

@@ -90,6 +90,14 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show the runs, with steps, FLOPs, minutes and disk; train nothing.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run: its name, its folder, or the start of its hash.",
+        autocompletion=completion.runs,
+    ),
+]
 Scale = Annotated[
     str,
     typer.Option(

@@ -12,14 +12,6 @@ from hybridlab.cli import options as o
 
 app = typer.Typer(help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True)
 
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run: its name, its folder, or the start of its hash.",
-        autocompletion=completion.runs,
-    ),
-]
 RunList = Annotated[
     list[str],
     typer.Argument(metavar="RUN...", help="Runs: names, folders, or starts of hashes.", autocompletion=completion.runs),
@@ -73,7 +65,7 @@ def _refuse_options(context: typer.Context) -> None:
 
 
 @app.command()
-def show(run: Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
+def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
     """Everything about one run: start, costs, results with errors, relatives, disk, and its own settings."""
     from hybridlab.cli.runs_text import print_details
     from hybridlab.runs.details import details, record_of
@@ -136,7 +128,9 @@ def curves(
 
 
 @app.command()
-def rename(run: Run, name: Annotated[str, typer.Argument(help="The new name.")], runs_dir: o.RunsDir = o.RUNS) -> None:
+def rename(
+    run: o.Run, name: Annotated[str, typer.Argument(help="The new name.")], runs_dir: o.RunsDir = o.RUNS
+) -> None:
     """Give a run another name."""
     from hybridlab.runs.labelling import relabel
     from hybridlab.training.folders import Runs
@@ -148,7 +142,7 @@ def rename(run: Run, name: Annotated[str, typer.Argument(help="The new name.")],
 
 @app.command()
 def tag(
-    run: Run,
+    run: o.Run,
     add: Annotated[list[str] | None, typer.Option("--add", help="A tag to add; repeatable.")] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", help="A tag to remove; repeatable.")] = None,
     runs_dir: o.RunsDir = o.RUNS,

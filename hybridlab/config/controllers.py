@@ -194,11 +194,13 @@ ControllerConfig = Annotated[MaskController | EntropyGrowthConfig, Field(discrim
 
 
 class PythonHook(Strict):
-    """A hook that a Python program passes to `hybridlab.train`; see `Hook`. name, version: its own."""
+    """A hook that a Python program passes to `hybridlab.train`; a file cannot ask for one."""
 
     kind: Literal["python"]
     name: str
+    """Its `name`."""
     version: str
+    """Its `version`, which changes whenever it would act otherwise."""
 
 
 HookConfig = Annotated[PythonHook, Own(HOOKS)]

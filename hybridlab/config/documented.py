@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hybridlab.config.mistakes import tags_of
+from hybridlab.config.own_kinds import Own
 from hybridlab.config.resolve import Written
 from hybridlab.config.shown import as_yaml
 from hybridlab.errors import UserError
@@ -83,6 +84,9 @@ def _members(annotation: Any, index: str = "") -> Iterator[tuple[str, type[BaseM
     if get_origin(annotation) is Literal:
         return
     inside = f"{index}.N" if get_origin(annotation) in (list, tuple) else index
+    if get_origin(annotation) is Annotated:
+        opened = [extra for extra in get_args(annotation)[1:] if isinstance(extra, Own)]
+        yield from ((inside, model) for own in opened for model in own.models())
     for argument in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
         yield from _members(argument, inside)
 
@@ -94,6 +98,8 @@ def _in_words(annotation: Any, metadata: Any = ()) -> str:
         return _in_words(arguments[0], inner)
     if origin is Literal:
         return " | ".join(str(value) for value in arguments)
+    if origin is dict:
+        return f"names with {_in_words(arguments[1])}"
     if origin in (list, tuple):
         items = [argument for argument in arguments if argument is not Ellipsis]
         number = f"{len(items)} × " if origin is tuple and len(items) == len(arguments) else ""

@@ -89,14 +89,14 @@ def _model_of(maker: Callable[..., Any], what: str) -> type[BaseModel]:
             raise UserError(f"{what}: give its setting {parameter.name} a type or a default")
         annotation = type(parameter.default) if parameter.annotation is parameter.empty else parameter.annotation
         fields[parameter.name] = (annotation, ... if empty else parameter.default)
-    return create_model("Settings", __base__=Strict, **fields)
+    return create_model("Settings", __base__=Strict, __doc__=inspect.getdoc(maker), **fields)
 
 
 def _tagged(settings: type[BaseModel], kind: str) -> type[BaseModel]:
     """The model with a field `kind`, and without room for unknown settings."""
     closed = type(settings.__name__, (settings,), {"model_config": ConfigDict(extra="forbid"), "__annotations__": {}})
     tag: Any = (Literal[kind], ...)
-    return create_model(settings.__name__, __base__=closed, kind=tag)
+    return create_model(settings.__name__, __base__=closed, __doc__=settings.__doc__, kind=tag)
 
 
 def _fields(settings: BaseModel) -> dict[str, Any]:

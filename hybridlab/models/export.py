@@ -107,7 +107,10 @@ def save(model: Decoder, folder: str | Path, tokenizer: str | Path | None = None
     if folder.exists() and (not folder.is_dir() or not {path.name for path in folder.iterdir()} <= known):
         raise UserError(f"{folder}: it holds something else than a saved model; choose another folder")
     kinds = {(ATTENTION_KINDS.what, kind.name) for kind in model.attention_map.each_kind()}
-    text = None if tokenizer is None else Path(tokenizer).read_text(encoding="utf-8")
+    try:
+        text = None if tokenizer is None else Path(tokenizer).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"{tokenizer}: it cannot be read as a tokenizer.json; give the path of one") from None
     save_model(folder, model, {}, text, plugins_in_use(kinds))
     return folder
 

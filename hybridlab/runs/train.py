@@ -24,6 +24,7 @@ from hybridlab.runs.record import Record
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
+from hybridlab.training.labels import Label
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def train(
     settings: Mapping[str, Any] | None = None,
     hooks: Sequence[Hook] = (),
     start: str | Path | TrainedRun | None = None,
+    name: str | None = None,
+    tags: Sequence[str] = (),
     run_dir: str | Path | None = None,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
@@ -83,7 +86,8 @@ def train(
     is `tiny` or that of `start`. steps: optimizer steps. seed: of weights, data order and all random numbers. settings:
     any others, with nested or dotted names: `{"training.optimizer.lr": 1e-3}`. hooks: your own `Hook` objects; their
     names and versions are part of the run's hash. start: a run to start from (its folder, the start of its hash, or a
-    `TrainedRun`), or a folder in the Hugging Face layout. run_dir: the run's folder, by default RUNS-DIR/HASH.
+    `TrainedRun`), or a folder in the Hugging Face layout. name, tags: what to call the run. run_dir: the run's folder,
+    by default RUNS-DIR/HASH.
     runs_dir: where runs and prepared text are. quiet: print nothing; otherwise progress goes to standard error.
 
     UserError for a mistake in the arguments; RunFailed if the loss is not finite; Interrupted after Ctrl-C or SIGTERM,
@@ -109,8 +113,9 @@ def train(
             f"train: {unknown[0]} was registered outside a plug-in, so that a change of it would go unnoticed; move it "
             "into a file of its own and load that with hybridlab.load_plugin('FILE.py')"
         )
+    label = Label(name, tuple(tags)) if name is not None or tags else None
     folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    record = execute(config, folder, runs, f"train {arch}", _silent if quiet else _say, quiet, hooks=hooks)
+    record = execute(config, folder, runs, f"train {arch}", _silent if quiet else _say, quiet, label, hooks)
     return TrainedRun(folder.path, record)
 
 
@@ -127,11 +132,11 @@ def evaluate(
     """Loss (nats per token), perplexity and tasks of a trained model, after a test that no output depends on later
     tokens. Every number has its standard error and n.
 
-    run_or_model: a finished run (a `TrainedRun`, its folder, or the start of its hash), or a model. data: other text
-    than the run's own, as a data source or preset. settings: changes of the run's `evaluation`, `data` and `runtime`.
-    A model does not know its text: it needs `data`, `seq_len` (tokens in a sequence), and `tokenizer` (`byte`,
-    `file:PATH`, …) unless the data are prepared shards. runs_dir: where runs and prepared text are. quiet: print
-    nothing. UserError for anything that does not fit.
+    run_or_model: a finished run (a `TrainedRun`, its name, its folder, or the start of its hash), or a model. data:
+    other text than the run's own, as a data source or preset. settings: changes of the run's `evaluation`, `data` and
+    `runtime`. A model does not know its text: it needs `data`, `seq_len` (tokens in a sequence), and `tokenizer`
+    (`byte`, `file:PATH`, …) unless the data are prepared shards. runs_dir: where runs and prepared text are. quiet:
+    print nothing. UserError for anything that does not fit.
 
         hybridlab.evaluate("runs/first", data="text:book.txt").validation.perplexity.value
         hybridlab.evaluate(hybridlab.load_hf("folder"), "text:book.txt", tokenizer="file:folder", seq_len=512)

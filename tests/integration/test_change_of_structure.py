@@ -70,7 +70,7 @@ def stacking(monkeypatch):
     """Every run gains two copied layers; the hooks of the runs so far, the latest one last."""
     made = []
 
-    def hooks(config):
+    def hooks(config, given=()):
         made.append(Stacks())
         return [made[-1]]
 
@@ -141,7 +141,7 @@ def test_tensors_that_do_not_fit_a_structure_are_refused_by_name(small, tmp_path
             run.change_structure("stacked", structure)
             return {}
 
-    monkeypatch.setattr(run_module, "make_hooks", lambda config: [Lacks()])
+    monkeypatch.setattr(run_module, "make_hooks", lambda config, given: [Lacks()])
     with pytest.raises(UserError, match=r"blocks\.3\..* is missing there"):
         train(small(), tmp_path / "a", runs_dir)
 
@@ -161,7 +161,7 @@ def test_a_plan_change_keeps_weights_and_moments(small, tmp_path, runs_dir, monk
 
     config = small()
     train(config, tmp_path / "plain", runs_dir)
-    monkeypatch.setattr(run_module, "make_hooks", lambda config: [ThereAndBack()])
+    monkeypatch.setattr(run_module, "make_hooks", lambda config, given: [ThereAndBack()])
     train(config, tmp_path / "edited", runs_dir)
     one, two = ((tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("plain", "edited"))
     assert one == two

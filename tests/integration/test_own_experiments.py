@@ -63,7 +63,7 @@ def test_a_file_is_reproduced_and_reported(folder):
         ({"id: mine_table1": ""}, "id is missing"),
         ({"cell: window": "cell: windw"}, "other.yaml:9: mine-table1 has no cell 'windw'; did you mean 'window'"),
         ({"measured_better": "measured_beter"}, "did you mean 'measured_better'"),
-        ({"extends: runs.yaml": "extends: none.yaml"}, "none.yaml: there is no such file"),
+        ({"extends: runs.yaml": "extends: none.yaml"}, "other.yaml:2: extends none.yaml: there is no file"),
     ],
 )
 def test_a_wrong_file_is_one_sentence(folder, changes, message):

@@ -74,11 +74,11 @@ def test_a_run_with_a_hook_is_resumed_with_its_state(small, runs, load, monkeypa
 
     def killed(run):
         if run.step == 6:
-            raise KeyboardInterrupt
+            raise RuntimeError("killed")
         return take_step(run)
 
     monkeypatch.setattr(Run, "take_step", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RuntimeError, match="killed"):
         train(config, runs, "cut")
     monkeypatch.setattr(Run, "take_step", take_step)
     resumed = train(config, runs, "cut")

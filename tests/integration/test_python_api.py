@@ -127,8 +127,9 @@ def test_a_run_with_a_hook_is_measured_without_it_and_resumed_with_it(train, run
 
 
 def test_a_child_starts_from_a_run(train):
-    run = train()
-    child = train(start=run, steps=2)
+    run = train(name="first", tags=["small"])
+    child = train(start="first", steps=2)
+    assert train(start=run, steps=2).hash == child.hash
     assert child.record.parents == [run.hash] and child.hash != run.hash
 
 
@@ -182,6 +183,9 @@ def test_a_mistake_is_one_sentence(call, message):
 
 def test_a_model_is_not_saved_over_something_else(train, tmp_path):
     run = train()
+    with pytest.raises(hybridlab.UserError, match="cannot be read as a tokenizer.json"):
+        hybridlab.save(run.model(), tmp_path / "new", run.path)
+    assert not (tmp_path / "new").exists()
     (tmp_path / "notes.txt").write_text("mine")
     for folder, message in ((run.path / "final", "folder of a run"), (tmp_path, "something else")):
         with pytest.raises(hybridlab.UserError, match=message):
