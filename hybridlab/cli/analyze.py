@@ -23,10 +23,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def analyze(
     context: typer.Context,
-    run: Annotated[
-        str,
-        typer.Argument(help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs),
-    ],
+    run: o.ModelReference,
     probe: Annotated[
         str,
         typer.Option(

@@ -1,4 +1,4 @@
-"""`hybridlab eval`: measure a finished run again, on its own data or on other text."""
+"""`hybridlab eval`: measure a trained model, on its own data or on other text."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from typing import Annotated
 
 import typer
 
-from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(help="A run: its name, its folder, or the start of its hash.", autocompletion=completion.runs),
-    ],
+    run: o.ModelReference,
     data: Annotated[
         str | None, typer.Option("--data", help="Other text: embedded, text:PATH, jsonl:PATH, hub:NAME.")
     ] = None,
