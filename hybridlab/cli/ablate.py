@@ -34,6 +34,7 @@ def ablate(
     sets: o.Sets = None,
     jobs: o.Jobs = None,
     dry_run: o.DryRun = False,
+    track: o.Track = None,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
@@ -54,7 +55,7 @@ def ablate(
     def build(combination: dict[str, str], seed: int) -> RunConfig:
         name, chosen_size = chosen_arch(combination.get("arch", arch), config), combination.get("size", size)
         varied = [f"{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
-        layer = settings_layer(name, steps, seed, nearest=False)
+        layer = settings_layer(name, steps, seed, nearest=False, track=track)
         settings = [*(sets or []), *varied]
         return compose(name, chosen_size, data, start, Runs(runs_dir), config, layer, settings, say=told)
 

@@ -23,7 +23,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def analyze(
     context: typer.Context,
-    run: o.Run,
+    run: o.ModelReference,
     probe: Annotated[
         str,
         typer.Option(

@@ -1,4 +1,4 @@
-"""`hybridlab eval`: measure a finished run again, on its own data or on other text."""
+"""`hybridlab eval`: measure a trained model, on its own data or on other text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hybridlab.cli import options as o
 
 
 def evaluate(
-    run: o.Run,
+    run: o.ModelReference,
     data: o.OtherText = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,

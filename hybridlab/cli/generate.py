@@ -1,46 +1,95 @@
-"""`hybridlab generate`: continue a text with a trained model."""
+"""`hybridlab generate`: continue texts with a trained model."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hybridlab.cli import options as o
 
+if TYPE_CHECKING:
+    from hybridlab.runs.generate import Prompt
+
 
 def generate(
-    run: o.Run,
-    text: Annotated[str, typer.Argument(help="The text to continue.")],
+    run: o.ModelReference,
+    text: Annotated[
+        str | None, typer.Argument(help="The text to continue; without it, one prompt per line of standard input.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", help="File of prompts: one per line, or .jsonl with --field.")
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option("--field", help="The field of a .jsonl file; default: prompt or text.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts that are decoded at once.")] = 16,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the results here, one JSON object per line.")] = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
     temperature: Annotated[float, typer.Option("--temperature", help="0 takes the most likely token (greedy).")] = 0.0,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Sample from the k most likely tokens.")] = None,
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Sample from the most likely tokens with this total probability.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of the first prompt's samples; the next has one more, and so on.")
+    ] = 0,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Recompute all tokens at each step, as a check of the cache.")
     ] = False,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Continue a text. Greedy by default; stops at an end-of-document token."""
-    from hybridlab.runs.generate import continue_text
+    """Continue one text, or many. Greedy by default; stops at an end-of-document token."""
+    import json
+
+    from hybridlab.files import write_text
+    from hybridlab.runs.generate import continue_prompts
     from hybridlab.training.folders import Runs
 
-    continued = continue_text(
+    asked = _prompts(text, prompts, field)
+    continued = continue_prompts(
         run,
         Runs(runs_dir),
-        text,
+        asked,
         max_new_tokens,
+        batch_size,
+        o.say,
         use_cache=not no_cache,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         seed=seed,
     )
+    done = []
+    for number, made in enumerate(continued, 1):
+        done.append(made.to_json())
+        if text is not None and not as_json and out is None:
+            print(made.text)
+        elif not as_json and out is None:
+            print(f"=== {number} of {len(asked)} ===\n{made.text}\n", flush=True)
     if as_json:
-        o.print_json(continued)
-    else:
-        print(continued["text"])
+        o.print_json(done[0] if text is not None else done)
+    if out is not None:
+        write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in done))
+        o.say(f"written to {out}")
+
+
+def _prompts(text: str | None, file: Path | None, field: str | None) -> list[Prompt]:
+    """The prompts from the one place that names them."""
+    from hybridlab.errors import UserError
+    from hybridlab.runs.generate import Prompt, read_prompts, read_prompts_file
+
+    if text is not None and file is not None:
+        raise UserError("generate: give TEXT or --prompts FILE, not both")
+    if file is not None:
+        return read_prompts_file(file, field)
+    if field is not None:
+        raise UserError(f"--field {field} has no effect without --prompts FILE.jsonl")
+    if text is not None:
+        return [Prompt(text, "generate")]
+    if sys.stdin.isatty():
+        raise UserError("generate: give TEXT, --prompts FILE, or prompts on standard input, one per line")
+    return read_prompts(sys.stdin.read(), "standard input")

@@ -41,6 +41,7 @@ def learn_masks(
     name: o.Name = None,
     tags: o.Tags = None,
     keep_optimizer: o.KeepOptimizer = False,
+    track: o.Track = None,
     run_dir: o.RunDir = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -56,7 +57,7 @@ def learn_masks(
     if arch not in LEARNED:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(LEARNED)}")
     mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
-    layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch=arch, mask=mask, window=window)
+    layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch=arch, mask=mask, window=window, track=track)
     runs = Runs(runs_dir)
     resolved = compose(arch, None, data, start, runs, config, layer, sets or [], say=o.say)
     train_and_print(resolved, run_dir, runs, "learn-masks", as_json, Label(name, tuple(tags or [])), keep_optimizer)

@@ -15,6 +15,14 @@ from hybridlab.cli import completion
 if TYPE_CHECKING:
     from rich.console import Console
 
+ModelReference = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run: its name, its folder, or the start of its hash; RUN/best; or a folder of Hugging Face layout.",
+        autocompletion=completion.runs,
+    ),
+]
 Arch = Annotated[
     str | None,
     typer.Option(
@@ -88,6 +96,10 @@ Jobs = Annotated[
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show the runs, with steps, FLOPs, minutes and disk; train nothing.")
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="Also log to tensorboard, trackio or wandb (extra `track`); repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[

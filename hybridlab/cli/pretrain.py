@@ -10,8 +10,11 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
+_WITH_EXTEND = ["start", "extend", "track", "sets", "name", "tags", "keep_optimizer", "run_dir", "runs_dir", "as_json"]
+
 
 def pretrain(
+    context: typer.Context,
     arch: o.Arch = None,
     size: o.Size = None,
     data: o.DataSource = None,
@@ -20,8 +23,14 @@ def pretrain(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", help="Start from the weights of this run (name, folder or hash).", autocompletion=completion.runs
+            "--from",
+            help="Start from the weights of a run (name, folder or hash), RUN/best, or a Hugging Face folder.",
+            autocompletion=completion.runs,
         ),
+    ] = None,
+    extend: Annotated[
+        int | None,
+        typer.Option("--extend", min=1, help="Train the run of --from so many steps longer, with its optimizer."),
     ] = None,
     masks: Annotated[
         Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")
@@ -40,18 +49,25 @@ def pretrain(
     name: o.Name = None,
     tags: o.Tags = None,
     keep_optimizer: o.KeepOptimizer = False,
+    track: o.Track = None,
     run_dir: o.RunDir = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
     """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
-    from hybridlab.cli.training import settings_layer, train_and_print
+    from hybridlab.cli.training import extend_layer, settings_layer, train_and_print
     from hybridlab.runs.compose import chosen_arch, compose
+    from hybridlab.runs.extension import extension
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 
+    runs, label = Runs(runs_dir), Label(name, tuple(tags or []))
+    if extend is not None:
+        layer = extend_layer(context, start, _WITH_EXTEND, track)
+        longer = extension(start or "", extend, runs, layer, sets or [])
+        train_and_print(longer, run_dir, runs, "pretrain", as_json, label, keep_optimizer)
+        return
     arch = chosen_arch(arch, config)
-    layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch)
-    runs = Runs(runs_dir)
+    layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch, track=track)
     resolved = compose(arch, size, data, start, runs, config, layer, sets or [], entropy_of, o.say)
-    train_and_print(resolved, run_dir, runs, "pretrain", as_json, Label(name, tuple(tags or [])), keep_optimizer)
+    train_and_print(resolved, run_dir, runs, "pretrain", as_json, label, keep_optimizer)

@@ -16,6 +16,8 @@ from hybridlab.plan.visit import COUNTING
 from hybridlab.training.folders import RunFolder, Runs
 
 if TYPE_CHECKING:
+    import typer
+
     from hybridlab.evaluation.results import Results
     from hybridlab.statistics import Measurement
     from hybridlab.training.labels import Label
@@ -32,11 +34,15 @@ def settings_layer(
     masks: Path | None = None,
     mask: dict[str, Any] | None = None,
     window: int | None = None,
+    track: list[str] | None = None,
 ) -> Layer:
     """The options as a layer of settings; UserError for an option without effect."""
     training = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
     values: dict[str, Any] = {"training": training} if training else {}
     origins: dict[KeyPath, str] = {("training", name): f"--{name}" for name in training}
+    if track:
+        values["runtime"] = {"track": track}
+        origins["runtime", "track"] = "--track"
     origins |= {("controller", name): f"--{name}" for name in mask or {}}
     if masks is not None:
         if arch not in LEARNED:
@@ -67,6 +73,17 @@ def settings_layer(
         else:
             raise UserError(f"--nearest has no effect on --arch {arch}: it has no sparsity target")
     return Layer(values, origins)
+
+
+def extend_layer(context: typer.Context, start: str | None, allowed: list[str], track: list[str] | None) -> Layer:
+    """The options of `--extend` as a layer; UserError without --from, and for an option that would be ignored."""
+    if start is None:
+        raise UserError("--extend: name the run to train longer with --from RUN")
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise UserError(f"{parameter.opts[0]} has no effect with --extend, which keeps the settings of {start}")
+    return Layer({"runtime": {"track": track}}, {("runtime", "track"): "--track"}) if track else Layer()
 
 
 def train_and_print(

@@ -37,6 +37,7 @@ def _known_probe(name: str) -> str:
 
 
 Probe = Annotated[str, AfterValidator(_known_probe)]
+TrackerName = Literal["tensorboard", "trackio", "wandb"]
 
 
 class Budget(Strict):
@@ -243,10 +244,16 @@ class Training(Strict):
 
 
 class Evaluation(Strict):
-    """Measurements at the end of a run."""
+    """Measurements at the end of a run and, with `every`, while it trains."""
 
     validation_windows: PositiveInt = 320
     """Number of validation sequences for the loss."""
+    every: PositiveInt | None = None
+    """Interval, in steps, at which the validation loss is also measured during training; and after the last step."""
+    every_windows: PositiveInt | None = None
+    """Windows of text of these measurements. Default: validation_windows."""
+    keep_best: bool | None = None
+    """Keep the weights of the lowest of these validation losses in the run folder, as `best/`."""
     task_rows: PositiveInt = 384
     """Number of rows for each synthetic task."""
     task_window: PositiveInt | None = None
@@ -257,12 +264,28 @@ class Evaluation(Strict):
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
 
+    @field_validator("keep_best")
+    @classmethod
+    def _unset_if_false(cls, value: bool | None) -> bool | None:
+        """False is the default; as None it does not change the hash."""
+        return value or None
+
+    @model_validator(mode="after")
+    def _during_training(self) -> Evaluation:
+        for name in ("every_windows", "keep_best"):
+            if getattr(self, name) is not None and self.every is None:
+                raise ValueError(f"{name} has no effect without `every`, the steps between two measurements; set both")
+        return self
+
 
 class InitFrom(Strict):
     """Start from the final weights of another run, given by its hash, with a new optimizer state."""
 
     run: str
     """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
+    load: Literal["best", "all"] | None = None
+    """best: the weights of its lowest validation loss instead (evaluation.keep_best). all: go on where it ended, with
+    its optimizer, steps and log; all settings but the steps are the same (`pretrain --extend`)."""
 
 
 class Runtime(Strict):
@@ -289,6 +312,10 @@ class Runtime(Strict):
     """Number of newest checkpoints that are kept."""
     keep_optimizer: bool = False
     """Keep the newest checkpoint of a finished run, with the state of its optimizer; otherwise only the weights."""
+    peak_flops: PositiveFloat | None = None
+    """FLOP/s that the device can do at most, for MFU. Default: that of a known GPU; else MFU is not measured."""
+    track: list[TrackerName] = []
+    """Send the log to these trackers too; they come with `pip install 'hybridlab[track]'`."""
 
 
 class RunConfig(Strict):
@@ -357,6 +384,12 @@ class RunConfig(Strict):
                 "training.seq_len",
                 "evaluation.length_factors",
                 "shape.max_positions",
+            )
+        if learns and self.evaluation.keep_best:
+            raise Misfit(
+                "evaluation.keep_best: a model whose masks are being learned can be used only after the last step; "
+                "set it to false",
+                "evaluation.keep_best",
             )
         if learns and self.plan:
             raise Misfit("masks are learned on the plain plan; remove `plan`", "plan")

@@ -9,8 +9,9 @@ where a model without full attention can only guess.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
     # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
     causality = require_causal(model, config.training.seq_len, sorted(set(used)) or [model.kernel])
     splits = ("train", "validation") if whole else ("validation",)
-    text = _Text(make_objective(config), corpus, splits, autocast(device, precision))
+    text = Text(make_objective(config), corpus, splits, autocast(device, precision))
     factors, window = config.evaluation.length_factors or [], task_window(model, config)
     offsets = task_offsets(config.data.mix.tasks)[0]
     return Results(
@@ -62,26 +63,31 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
 
 
 @dataclass(frozen=True)
-class _Text:
-    """The text to measure an objective on. context: the precision of the model's computations."""
+class Text:
+    """The text to measure an objective on. context: the precision of the model's computations. inputs: further
+    arguments of the forward pass, for a model whose structure is being learned."""
 
     objective: Objective
     corpus: Corpus
     splits: tuple[str, ...]
     context: AbstractContextManager
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def windows(self, length: int) -> Windows:
         """All windows of `length` tokens in the text."""
         return Windows([shard for split in self.splits for shard in getattr(self.corpus, split)], length)
 
 
-def validation(model: Decoder, config: RunConfig, text: _Text, factor: int = 1) -> LossResult:
+def validation(
+    model: Decoder, config: RunConfig, text: Text, factor: int = 1, most_windows: int | None = None
+) -> LossResult:
     """Mean loss in nats per token over evenly spaced windows; the standard error is over windows.
 
     Of several sources, each is measured on its share of the windows, and the whole is their mean by weight. factor:
     length of a window in training lengths; there are fewer windows by this factor, for equally many tokens.
+    most_windows: instead of the setting.
     """
-    count = max(1, config.evaluation.validation_windows // factor)
+    count = max(1, (most_windows or config.evaluation.validation_windows) // factor)
     if not text.corpus.mixed:
         return _loss(model, config, text, factor, count)
     shares = {part.name: max(1, round(part.weight * count)) for part in text.corpus.mixed}
@@ -92,7 +98,7 @@ def validation(model: Decoder, config: RunConfig, text: _Text, factor: int = 1) 
     return _mean_by_weight(sources, text)
 
 
-def _mean_by_weight(sources: dict[str, LossResult], text: _Text) -> LossResult:
+def _mean_by_weight(sources: dict[str, LossResult], text: Text) -> LossResult:
     """The loss of a mixture from those of its sources; the standard error is that of a stratified sample."""
     if not all(result.windows for result in sources.values()):
         return NO_LOSS.model_copy(update={"sources": sources})
@@ -113,7 +119,7 @@ def _mean_by_weight(sources: dict[str, LossResult], text: _Text) -> LossResult:
     )
 
 
-def _loss(model: Decoder, config: RunConfig, text: _Text, factor: int, count: int) -> LossResult:
+def _loss(model: Decoder, config: RunConfig, text: Text, factor: int, count: int) -> LossResult:
     """The loss on a text of one source, over at most `count` windows."""
     length = factor * config.training.seq_len
     windows = text.windows(length)
@@ -127,7 +133,7 @@ def _loss(model: Decoder, config: RunConfig, text: _Text, factor: int, count: in
         rows = Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
         batch = text.objective.batch(rows, config.training.seed, 0).to(_device(model))
         with torch.no_grad(), text.context:
-            losses += text.objective.metrics(model(**batch.inputs), batch)["loss"].tolist()
+            losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
     loss = mean_and_error(losses)
     assert loss.value is not None, "there is at least one window"
     bits = loss.value / math.log(2) / text.corpus.bytes_per_token(*text.splits)

@@ -70,7 +70,7 @@ def save_model(
         "model_type": "hybridlab",
         "format": FORMAT,
         "structure": model.structure.to_json(),
-        "factors": [{"place": list(place), "values": f.tolist()} for place, f in model.factors.items()],
+        "factors": factors_to_json(model.factors),
         "lineage": lineage,
     }
     with new_folder(folder, size_of(tensors)) as partial:
@@ -134,10 +134,18 @@ def read_model_config(folder: Path) -> SavedModel:
     require_plugins(lineage.get("plugins"), lineage.get("plugin_places", {}), folder, exact=False)
     try:
         structure = Structure.from_json(config if config["format"] == 1 else config["structure"])
-        factors = {tuple(f["place"]): torch.tensor(f["values"]) for f in config.get("factors", [])}
+        factors = factors_from_json(config.get("factors", []))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError):
         raise UserError(f"{path}: the structure of this model cannot be read; restore the file") from None
     return SavedModel(structure, factors, lineage)
+
+
+def factors_to_json(factors: Factors) -> list[dict[str, Any]]:
+    return [{"place": list(place), "values": values.tolist()} for place, values in factors.items()]
+
+
+def factors_from_json(data: list[dict[str, Any]]) -> Factors:
+    return {tuple(entry["place"]): torch.tensor(entry["values"]) for entry in data}
 
 
 def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:

@@ -45,8 +45,9 @@ class Sampling:
         if self.temperature == 0 and (self.top_k is not None or self.top_p is not None):
             raise UserError("top_k and top_p have no effect on greedy decoding; give a temperature above 0")
 
-    def pick(self, logits: Tensor, generator: torch.Generator) -> Tensor:
-        """logits (B, V) → tokens (B,). Samples are drawn on the CPU, so that all devices give the same tokens."""
+    def pick(self, logits: Tensor, generators: list[torch.Generator]) -> Tensor:
+        """logits (B, V) → tokens (B,). generators: one per row, so that a row's samples do not depend on the others.
+        They are drawn on the CPU, so that all devices give the same tokens."""
         if self.temperature == 0:
             return logits.argmax(-1)
         scores = (logits.float() / self.temperature).cpu()
@@ -58,7 +59,9 @@ class Sampling:
             # A token is kept if the likelier ones have less than top_p together; so the likeliest is always kept.
             dropped = ordered.cumsum(-1) - ordered >= self.top_p
             scores = scores.masked_fill(dropped.gather(1, order.argsort(-1)), float("-inf"))
-        return torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0].to(logits.device)
+        rows = zip(scores.softmax(-1), generators, strict=True)
+        drawn = [torch.multinomial(shares, 1, generator=generator) for shares, generator in rows]
+        return torch.cat(drawn).to(logits.device)
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,11 @@ def generate(
     """Continue prompts (B, S) by up to `max_new_tokens` tokens each.
 
     lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, which is part of it.
+    seed: of the first row's samples; the next row has seed + 1, and so on.
     """
-    sampling, generator = Sampling(temperature, top_k, top_p), torch.Generator().manual_seed(seed)
+    sampling = Sampling(temperature, top_k, top_p)
     lengths = _checked_lengths(input_ids, lengths, max_new_tokens)
+    generators = [torch.Generator().manual_seed(seed + row) for row in range(len(lengths))]
     rows = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
     stopped = [False] * len(rows)
     cache = KVCache(model.structure, len(rows), max(lengths) + max_new_tokens) if use_cache else None
@@ -98,7 +103,7 @@ def generate(
     with torch.no_grad():
         for _ in range(max_new_tokens):
             logits = _last_logits(model, new, new_lengths, cache)
-            picked = sampling.pick(logits, generator).tolist()
+            picked = sampling.pick(logits, generators).tolist()
             for row, token in enumerate(picked):
                 if not stopped[row]:
                     rows[row].append(token)

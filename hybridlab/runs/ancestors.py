@@ -16,10 +16,10 @@ from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
-from hybridlab.models.export import read_model_config, read_weights
+from hybridlab.models.export import SavedModel, read_model_config, read_weights
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.forecast import FORECASTS
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.folders import RunFolder, Runs, part_of_run
 
 _HF = "hf-"
 _LONGEST = 1024
@@ -28,7 +28,8 @@ _LONGEST = 1024
 @dataclass(frozen=True)
 class Ancestor:
     """digest: a run's hash, or `hf-` and a digest of the folder's files. settings: those that a child inherits.
-    training: its training settings, if known. fading: it ended while heads were fading."""
+    training: its training settings, if known. fading: its weights are from a time in which heads were fading. best: the
+    step of its lowest validation loss, for the weights of that step instead of the final ones."""
 
     digest: str
     path: Path
@@ -37,6 +38,7 @@ class Ancestor:
     size: str | None = None
     training: Training | None = None
     fading: bool = False
+    best: int | None = None
 
     @property
     def pretrained(self) -> bool:
@@ -44,9 +46,21 @@ class Ancestor:
         return self.digest.startswith(_HF)
 
     @property
+    def init(self) -> dict[str, str]:
+        """The setting `init` of a run that starts from it."""
+        return {"run": self.digest} | ({"load": "best"} if self.best is not None else {})
+
+    @property
     def skip_steps(self) -> int | None:
         """The number of steps whose data it skipped at its start; None if unknown."""
         return self.training.skip_steps if self.training else None
+
+    @property
+    def read(self) -> Training | None:
+        """Its training settings, if known, with the steps whose batches its weights have read."""
+        if self.training is None or self.best is None:
+            return self.training
+        return self.training.model_copy(update={"steps": self.best})
 
     def check_shape(self, shape: Shape) -> None:
         """UserError if the shapes differ, in more than the initialization of weights."""
@@ -66,55 +80,82 @@ class Ancestor:
         """Its parameters by name."""
         if self.pretrained:
             return dict(load_hf(self.path).named_parameters())
-        return read_weights(self.path / "final")
+        return read_weights(self.path / ("final" if self.best is None else "best"))
 
-    def check_tokenizer(self, corpus: Corpus, data: Data, advice: str | None = None) -> None:
-        """UserError if it was trained with another tokenizer than the corpus; not checked if its folder has none.
+    def check_tokenizer(self, corpus: Corpus, data: Data) -> None:
+        """UserError if it was trained with another tokenizer than the corpus; see `require_tokenizer`."""
+        require_tokenizer(self.path, self.tokenizer, corpus, data)
 
-        data: the settings that the corpus was made or opened with. advice: what to do about text that is not in shards;
-        by default, the setting that names the ancestor's tokenizer.
-        """
-        if not self.tokenizer.is_file():
-            return
-        if tokenizer_digest(load_tokenizer(self.tokenizer)) == corpus.meta["tokenizer"]["sha256"]:
-            return
-        name = f"file:{self.tokenizer}"
-        if data.prepared:
-            advice = f"make them again: hybridlab data prepare TEXT --tokenizer {name} --out FOLDER"
-        raise UserError(
-            f"{self.path}: it was trained with another tokenizer than the data of {corpus.folder} has; "
-            f"{advice or f'add --set data.tokenizer={name}'}"
-        )
+
+def require_tokenizer(path: Path, tokenizer: Path, corpus: Corpus, data: Data, advice: str | None = None) -> None:
+    """UserError if the tokenizer of the model in `path` is not the corpus's; not checked if the file does not exist.
+
+    data: the settings that the corpus was made or opened with. advice: what to do about text that is not in shards; by
+    default, the setting that names the model's tokenizer.
+    """
+    if not tokenizer.is_file():
+        return
+    if tokenizer_digest(load_tokenizer(tokenizer)) == corpus.meta["tokenizer"]["sha256"]:
+        return
+    name = f"file:{tokenizer}"
+    if data.prepared:
+        advice = f"make them again: hybridlab data prepare TEXT --tokenizer {name} --out FOLDER"
+    raise UserError(
+        f"{path}: it was trained with another tokenizer than the data of {corpus.folder} has; "
+        f"{advice or f'add --set data.tokenizer={name}'}"
+    )
+
+
+def model_folder(reference: str, runs: Runs) -> Path | None:
+    """The folder of a model that is no part of a run, such as one in the Hugging Face layout; None for a run."""
+    path = Path(runs.places.get(reference, reference)).expanduser()
+    if not (path / "config.json").is_file() or (path.parent / "run.json").is_file():
+        return None
+    runs.check_unambiguous(reference, path)
+    return path
 
 
 def find_ancestor(reference: str, runs: Runs) -> Ancestor:
-    """A finished run (by name, folder or start of its hash), or a Hugging Face folder. Its path is added to `runs`."""
-    path = Path(runs.places.get(reference, reference)).expanduser()
-    if (path / "config.json").is_file() and not (path.parent / "run.json").is_file():
-        runs.check_unambiguous(reference, path)
+    """A finished run (by name, folder or start of its hash), with /best for its best weights; or a Hugging Face folder.
+    Its path is added to `runs`."""
+    path = model_folder(reference, runs)
+    if path is not None:
         ancestor = _from_hf(path)
         if reference.startswith(_HF) and reference != ancestor.digest:
             raise UserError(f"{path}: this folder has changed since the run was started from it; restore its files")
     else:
-        ancestor = _from_run(runs.finished(reference))
+        ancestor = _from_run(runs.finished(reference), best=part_of_run(reference)[1] == "best")
     runs.places[ancestor.digest] = str(ancestor.path.resolve())
     return ancestor
 
 
-def _from_run(folder: RunFolder) -> Ancestor:
-    config = folder.config()
+def _from_run(folder: RunFolder, best: bool) -> Ancestor:
+    config, step = folder.config(), kept_best(folder).lineage["step"] if best else None
     settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
+    # Which weights a folder keeps is for each run to choose.
+    settings["evaluation"].pop("keep_best")
     window = getattr(config.map, "window", None)
     if window is not None:
         settings["window"] = window
     shape, fading = config.shape, False
     if config.controller is not None and config.controller.kind in FORECASTS:
         # Its weights were trained for the structure that it ended with.
-        final = read_model_config(folder.final)
+        final = read_model_config(folder.best if best else folder.final)
         shape, fading = final.structure.shape, bool(final.factors)
         settings["shape"] = shape.model_dump(mode="json")
         settings["plan"] = [{"op": "visits", "visits": final.structure.plan.to_json()["visits"]}]
-    return Ancestor(folder.digest, folder.path, settings, shape, config.size, config.training, fading)
+    return Ancestor(folder.digest, folder.path, settings, shape, config.size, config.training, fading, step)
+
+
+def kept_best(folder: RunFolder) -> SavedModel:
+    """What config.json of a run's best weights says; UserError if it keeps none."""
+    try:
+        return read_model_config(folder.best)
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder.path}: this run has no best weights; they are kept with --set evaluation.keep_best=true and "
+            "evaluation.every=STEPS"
+        ) from None
 
 
 def _from_hf(path: Path) -> Ancestor:
@@ -123,7 +164,7 @@ def _from_hf(path: Path) -> Ancestor:
     for file in sorted([path / "config.json", *path.glob("*.safetensors")]):
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
-    training = {"seq_len": _seq_len(path, shape)}
+    training = {"seq_len": usual_length(path, shape)}
     settings: dict[str, Any] = {"shape": shape.model_dump(mode="json"), "training": training}
     if (path / "tokenizer.json").is_file():
         settings["data"] = {"tokenizer": f"file:{path.resolve() / 'tokenizer.json'}"}
@@ -132,8 +173,8 @@ def _from_hf(path: Path) -> Ancestor:
     return Ancestor(_HF + digest.hexdigest()[:16], path, settings, shape, size)
 
 
-def _seq_len(path: Path, shape: Shape) -> int:
-    """A length of training sequences that pretrained positions reach: at most 1,024 tokens, a power of two."""
+def usual_length(path: Path, shape: Shape) -> int:
+    """A length of sequences that pretrained positions reach: at most 1,024 tokens, a power of two."""
     positions = shape.max_positions or read_object(path / "config.json", "model configuration", (), "restore it").get(
         "max_position_embeddings"
     )

@@ -20,6 +20,7 @@ from hybridlab.structure.registry import make_hooks
 from hybridlab.training.folders import Runs
 from hybridlab.training.machine import pick_device
 from hybridlab.training.objective import make_objective
+from hybridlab.training.trackers import require_trackers
 
 
 def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bool = True) -> None:
@@ -43,6 +44,7 @@ def _check(
 ) -> None:
     config = run.config
     require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True)
+    require_trackers(config.runtime.track)
     runs = known_places(Runs(runs_dir), run.folder)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
     if not inside & set(parents(config)):

@@ -104,7 +104,7 @@ def compose_with_origins(
     if finetuned:
         say(_in_words(resolved))
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)
-    return (after(parent.training, resolved) if parent.training and untouched else resolved), layer
+    return (after(parent.read, resolved) if parent.read and untouched else resolved), layer
 
 
 def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None) -> dict[KeyPath, str]:
@@ -128,7 +128,7 @@ def _heritage(parent: Ancestor, start: str, arch: str, size: str | None) -> list
         inherited = {name: value for name, value in inherited.items() if name == "plan"}
     return [
         Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}),
-        Layer({"init": {"run": parent.digest}}, {(): f"--from {start}"}),
+        Layer({"init": parent.init}, {(): f"--from {start}"}),
     ]
 
 
@@ -232,7 +232,8 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
     if isinstance(config.map, LearnedMap):
         changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
     if config.init is not None and config.init.run not in runs.places:
-        changed["init"] = InitFrom(run=find_ancestor(config.init.run, runs).digest)
+        named = InitFrom.model_validate(find_ancestor(config.init.run, runs).init)
+        changed["init"] = named.model_copy(update={"load": config.init.load or named.load})
     return config.model_copy(update=changed)
 
 

@@ -1,4 +1,4 @@
-"""Evaluation and analysis of a finished run's model, on its own data or on other text."""
+"""Evaluation and analysis of a trained model, on its own data or on other text."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Decoder
-from hybridlab.models.export import load_checkpoint
 from hybridlab.models.kernels import require_kernel
 from hybridlab.registry import PROBES
-from hybridlab.runs.ancestors import find_ancestor
+from hybridlab.runs.ancestors import require_tokenizer
+from hybridlab.runs.opening import OpenedModel, open_model
 from hybridlab.training.folders import Runs
-from hybridlab.training.machine import pick_device
+from hybridlab.training.machine import pick_device, pick_precision
 
 _CHANGEABLE = ("evaluation", "data", "runtime")
+_LENGTH = "training.seq_len"
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A finished run's model and the text to measure it on. elsewhere: the model was trained on other text."""
+    """A trained model and the text to measure it on. elsewhere: the model was trained on other text."""
 
     model: Decoder
     config: RunConfig
@@ -42,33 +43,62 @@ class Opened:
 def open_run(
     reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], say: Callable[[str], None]
 ) -> Opened:
-    """Load a run's final model; other text is tokenized with the run's own tokenizer."""
-    folder = runs.finished(reference)
-    folder.require_plugins()
-    trained = folder.config()
-    given = [] if data is None else [data_layer(data)]
-    given += [parse_setting(text) for text in _checked(settings)]
-    below = [Layer(trained.model_dump(mode="json"))]
-    asked = [replace(layer, asked=True) for layer in given]
-    if any(asked_for(asked, "data", name) is not None for name in ("source", "sources")):
-        below.append(Layer({"data": {"tokenizer": f"file:{(folder.final / 'tokenizer.json').resolve()}"}}))
-    config = check(RunConfig, keep_to_shards(merge(*below, *given), given))
+    """Load a model (see `open_model`); other text is tokenized with the model's own tokenizer."""
+    opened = open_model(reference, runs, say)
+    given = _given(opened, data, settings)
+    config = _settings(opened, given)
     corpus = corpus_for(config.data, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
     written = asked_for(given, "data", "tokenizer")
     again = " ".join(f"--data {text}" for text in config.data.written)
     advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
-    find_ancestor(str(folder.path.resolve()), runs).check_tokenizer(corpus, config.data, advice)
+    require_tokenizer(opened.path, opened.tokenizer, corpus, config.data, advice)
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=False)
-    model = load_checkpoint(folder.path, config.runtime.kernel).to(device)
-    elsewhere = (config.data.source, config.data.sources) != (trained.data.source, trained.data.sources)
-    return Opened(model, config, corpus, folder.started()["precision"], elsewhere)
+    opened.model.kernel = config.runtime.kernel
+    precision = opened.precision
+    if precision is None:
+        precision = pick_precision("auto", device)
+        say(f"{opened.path}: measured on sequences of {config.training.seq_len} tokens in {precision}")
+    elsewhere = opened.config is None or config.data.written != opened.config.data.written
+    return Opened(opened.model.to(device), config, corpus, precision, elsewhere)
 
 
-def _checked(settings: list[str]) -> list[str]:
-    """The settings; UserError for one that an evaluation cannot change."""
+def _given(opened: OpenedModel, data: str | list[str] | None, settings: list[str]) -> list[Layer]:
+    """`--data` and the `--set` texts as layers; UserError for settings that an evaluation cannot change."""
+    if opened.config is None and data is None:
+        raise UserError(f"{opened.path}: name the text to measure this model on, with --data text:PATH or embedded")
+    given = [] if data is None else [data_layer(data)]
+    also = (_LENGTH,) if opened.config is None else ()
+    return given + [parse_setting(text) for text in _checked(settings, also)]
+
+
+def _settings(opened: OpenedModel, given: list[Layer]) -> RunConfig:
+    """The settings of the model's run, or usual ones for a model without a run, with those that are given."""
+    below = [Layer(opened.config.model_dump(mode="json") if opened.config else _without_a_run(opened))]
+    asked = [replace(layer, asked=True) for layer in given]
+    other = any(asked_for(asked, "data", name) is not None for name in ("source", "sources"))
+    if opened.tokenizer.is_file() and other:
+        below.append(Layer({"data": {"tokenizer": f"file:{opened.tokenizer.resolve()}"}}))
+    merged = keep_to_shards(merge(*below, *given), given)
+    if opened.config is None:
+        merged.values["training"]["tokens_per_step"] = merged.values["training"]["seq_len"]
+        if "tokenizer" not in merged.values["data"]:
+            raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    return check(RunConfig, merged)
+
+
+def _without_a_run(opened: OpenedModel) -> dict[str, Any]:
+    """Settings to measure a model that is no run of hybridlab."""
+    shape = opened.model.shape.model_dump(mode="json")
+    training = {"steps": 1, "tokens_per_step": opened.seq_len, "seq_len": opened.seq_len}
+    return {"arch": "imported", "size": opened.path.name, "shape": shape, "data": {}, "training": training}
+
+
+def _checked(settings: list[str], also: tuple[str, ...] = ()) -> list[str]:
+    """The settings; UserError for one that an evaluation cannot change. also: further ones that it can."""
     for text in settings:
-        if text.partition("=")[0].strip().partition(".")[0] not in _CHANGEABLE:
+        name = text.partition("=")[0].strip()
+        if name.partition(".")[0] not in _CHANGEABLE and name not in also:
             raise UserError(f"--set {text}: an evaluation can only change {', '.join(_CHANGEABLE)}; train another run")
     return settings
 
@@ -76,7 +106,7 @@ def _checked(settings: list[str]) -> list[str]:
 def evaluate_run(
     reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], say: Callable[[str], None]
 ) -> Results:
-    """The results of a run's final model, as in a record; all of another text is used, not only its validation part."""
+    """The results of a model, as in a record; all of another text is used, not only its validation part."""
     opened = open_run(reference, runs, data, settings, say)
     return measure(opened.model, opened.config, opened.corpus, opened.precision, whole=opened.elsewhere)
 
@@ -112,12 +142,12 @@ def analyze_run(
     options: dict[str, Any],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The result of a probe on a run's final model, on the validation part of its own or other text."""
+    """The result of a probe on a model, on the validation part of its own or other text."""
     options = PROBES.get(probe).checked(options)
     try:
         opened = open_run(reference, runs, data, [], say)
     except NoSuchField as error:
-        tokenizer = runs.finished(reference).final / "tokenizer.json"
+        tokenizer = open_model(reference, runs, lambda _: None).tokenizer
         raise UserError(
             f"{error.problem}; prepare the text with `hybridlab data prepare SOURCE --field NAME --tokenizer "
             f"file:{tokenizer} --out FOLDER`, then use --data shards:FOLDER"

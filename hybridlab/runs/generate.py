@@ -1,31 +1,130 @@
-"""Text from a trained run."""
+"""Text from a trained model: one prompt, or many in batches."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from hybridlab.data.tokenizers import end_token, load_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.models.export import load_checkpoint
+from hybridlab.runs.opening import open_model
 from hybridlab.training.folders import Runs
 from hybridlab.training.machine import pick_device
 
+_FIELDS = ("prompt", "text")
 
-def continue_text(reference: str, runs: Runs, text: str, max_new_tokens: int, **settings: Any) -> dict[str, Any]:
-    """The text with its continuation, and the number of generated tokens.
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue. origin: where it was written, for messages."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Continued:
+    """text: the prompt with its continuation. new_tokens: how many tokens were generated, with the one that ends the
+    document."""
+
+    prompt: str
+    continuation: str
+    text: str
+    new_tokens: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_prompts(text: str, origin: str, field: str | None = None, jsonl: bool = False) -> list[Prompt]:
+    """One prompt from each line of a text: the line itself, or a field of a JSON object, by default `prompt` or `text`.
+
+    UserError for a prompt that is empty or missing, with its line.
+    """
+    prompts = []
+    lines = text.removesuffix("\n").split("\n") if text else []
+    for number, line in enumerate(lines, 1):
+        where = f"{origin}, line {number}"
+        prompt = _field(line, field, where) if jsonl else line.removesuffix("\r")
+        if not prompt.strip():
+            raise UserError(f"{where}: this prompt is empty; write at least one word, or remove the line")
+        prompts.append(Prompt(prompt, where))
+    if not prompts:
+        raise UserError(f"{origin}: there are no prompts; write one on each line")
+    return prompts
+
+
+def read_prompts_file(path: Path, field: str | None) -> list[Prompt]:
+    """The prompts of a text file, or of a .jsonl file; `field` belongs to .jsonl."""
+    jsonl = path.suffix == ".jsonl"
+    if field is not None and not jsonl:
+        raise UserError(f"--field {field} has no effect on {path}; it names a field of a .jsonl file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"--prompts {path}: this file cannot be read ({reason})") from None
+    return read_prompts(text, str(path), field, jsonl)
+
+
+def _field(line: str, field: str | None, where: str) -> str:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        raise UserError(f"{where}: this line is not JSON; write one object on each line") from None
+    names = _FIELDS if field is None else (field,)
+    name = next((name for name in names if isinstance(row, dict) and isinstance(row.get(name), str)), None)
+    if name is None:
+        raise UserError(f"{where}: there is no text in the field {' or '.join(names)}; name the field with --field")
+    return row[name]
+
+
+def continue_prompts(
+    reference: str,
+    runs: Runs,
+    prompts: list[Prompt],
+    max_new_tokens: int,
+    batch_size: int,
+    say: Callable[[str], None],
+    seed: int = 0,
+    **settings: Any,
+) -> Iterator[Continued]:
+    """Each prompt with its continuation, in order, `batch_size` of them at once, which changes only speed and memory:
+    prompt i draws its samples from seed + i.
 
     settings: further arguments of `Decoder.generate`.
     """
-    folder = runs.finished(reference)
-    tokenizer = load_tokenizer(folder.final / "tokenizer.json")
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    if not ids:
-        raise UserError("generate: the text is empty; give at least one character to continue")
-    model = load_checkpoint(folder.path).to(pick_device("auto"))
-    prompt = torch.tensor([ids], device=next(model.parameters()).device)
-    rows = model.generate(prompt, max_new_tokens, stop_token=end_token(tokenizer), **settings).rows()
-    # Reserved ids above the tokenizer's own have no text.
-    written = [token for token in rows[0][len(ids) :] if token < tokenizer.get_vocab_size()]
-    return {"text": text + tokenizer.decode(written), "new_tokens": len(rows[0]) - len(ids)}
+    opened = open_model(reference, runs, say)
+    if not opened.tokenizer.is_file():
+        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    tokenizer = load_tokenizer(opened.tokenizer)
+    model = opened.model.to(pick_device("auto")).eval()
+    ids = [tokenizer.encode(prompt.text, add_special_tokens=False).ids for prompt in prompts]
+    for prompt, tokens in zip(prompts, ids, strict=True):
+        _check_length(prompt, len(tokens), max_new_tokens, model.shape.max_positions)
+    device, stop = next(model.parameters()).device, end_token(tokenizer)
+    for start in range(0, len(ids), batch_size):
+        rows = ids[start : start + batch_size]
+        lengths = [len(row) for row in rows]
+        batch = torch.tensor([row + [0] * (max(lengths) - len(row)) for row in rows], device=device)
+        made = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stop, seed=seed + start, **settings)
+        for prompt, row, length in zip(prompts[start:], made.rows(), lengths, strict=False):
+            # Reserved ids above the tokenizer's own have no text.
+            written = [token for token in row[length:] if token < tokenizer.get_vocab_size()]
+            continuation = tokenizer.decode(written)
+            yield Continued(prompt.text, continuation, prompt.text + continuation, len(row) - length)
+
+
+def _check_length(prompt: Prompt, tokens: int, new: int, positions: int | None) -> None:
+    if not tokens:
+        raise UserError(f"{prompt.origin}: the text is empty; give at least one character to continue")
+    if positions is not None and tokens + new > positions:
+        raise UserError(
+            f"{prompt.origin}: a prompt of {tokens} tokens and {new} new ones are more than the {positions} positions "
+            "of this model; shorten it, or lower --max-new-tokens"
+        )

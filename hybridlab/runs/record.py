@@ -69,13 +69,21 @@ class DataSummary(_Typed):
     sources: list[SourceSummary] | None = None
 
 
+class Extended(_Typed):
+    """The run that this one continued with its optimizer, and the steps that were done there."""
+
+    run: str
+    step: int
+
+
 class Record(_Typed):
     """Results of a run, and what is needed to reproduce them.
 
     name, tags: what the run is called. started (UTC), host, command: its first start; None in older records.
     structure: the final `Structure` as JSON. hooks: the results of each hook by its name (a controller's kind,
     `entropy-log`). history: logged numbers as columns. flops, tokens, seconds: totals, without the steps that were
-    repeated after an interruption (those are `redone_steps`). A run that failed has a reason and no results.
+    repeated after an interruption (those are `redone_steps`). A run that failed has a reason and no results. With
+    `extended`, totals and history include the run that this one continued.
 
         record = hybridlab.train("vanilla", steps=100).record
         record.history["loss"], record.seconds, record.machine["name"]
@@ -112,6 +120,7 @@ class Record(_Typed):
     results: Results | None = None
     hooks: dict[str, dict[str, Any]] = {}
     evaluation_seconds: float | None = None
+    extended: Extended | None = None
 
     @property
     def controller(self) -> dict[str, Any]:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.resolve import parents, run_hash
-from hybridlab.config.schema import RunConfig
+from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.decoder import Decoder, draw_weights
-from hybridlab.models.export import model_damage, save_model
+from hybridlab.models.export import model_damage
 from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
+from hybridlab.runs.extension import beginning, in_words
 from hybridlab.runs.inputs import with_inputs
-from hybridlab.runs.record import Record, read_record, write_record
+from hybridlab.runs.record import Extended, Record, read_record, write_record
 from hybridlab.runs.sources import announce_sources, data_summary
 from hybridlab.runs.summary import summary
 from hybridlab.structure.registry import make_hooks
@@ -42,7 +44,9 @@ from hybridlab.training.machine import (
 )
 from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.objective import make_objective
+from hybridlab.training.outputs import save_trained
 from hybridlab.training.progress import Progress
+from hybridlab.training.trackers import Tracked, Trackers, require_trackers, tracking
 
 
 def execute(
@@ -76,15 +80,14 @@ def execute(
         run = _start(config, folder, known_places(runs, folder), say, hooks, quiet)
         _relabel(folder, label)
         folder.remove_leftovers()
-        done = checkpoints.newest_step(folder.checkpoints) or 0
-        if done:
-            say(f"{title}: resuming after step {done}")
-        elif stopped:
-            say(f"{title}: starts again from step 0 (it {stopped} before its first checkpoint)")
         try:
-            with show(title, config.training.steps, config.training.tokens_per_step, done, quiet) as progress:
-                found = run.train(progress)
-            record = _measured(run, found)
+            _go_to_start(run, title, say, stopped)
+            with _tracking(run, title, say) as trackers:
+                training = config.training
+                with show(title, training.steps, training.tokens_per_step, run.step, quiet) as progress:
+                    found = run.train(progress)
+                record = _measured(run, found)
+                trackers.write({"step": run.step, **_final_numbers(record)})
             _save(run, record)
         except NoRoom as full:
             saved = checkpoints.newest_step(folder.checkpoints) or 0
@@ -121,6 +124,39 @@ def _relabel(folder: RunFolder, label: Label | None) -> None:
         folder.relabel(label.applied(folder.started()))
 
 
+def _go_to_start(run: Run, title: str, say: Callable[[str], None], stopped: str | bool) -> None:
+    """Bring the run to the step from which it trains, and say which that is. stopped: how an earlier start ended."""
+    run.say = lambda text: say(f"{title}: {text}")
+    run.resume()
+    if run.beginning is not None and run.step == run.beginning.step:
+        run.say(in_words(run.beginning, run.config))
+    elif run.step:
+        run.say(f"resuming after step {run.step}")
+    elif stopped:
+        run.say(f"starts again from step 0 (it {stopped} before its first checkpoint)")
+
+
+@contextmanager
+def _tracking(run: Run, title: str, say: Callable[[str], None]) -> Iterator[Trackers]:
+    """A context in which the trackers of `runtime.track` get every line of the log."""
+    settings, info = run.config.model_dump(mode="json"), run.folder.started()
+    name = info.get("name") or run.folder.path.name
+    tracked = Tracked(run_hash(run.config), name, run.folder, run.step, settings)
+    names, lines = run.config.runtime.track, read_metrics(run.metrics.path)
+    with tracking(names, tracked, lines, lambda text: say(f"{title}: {text}")) as trackers:
+        run.metrics.listeners.append(trackers.write)
+        yield trackers
+
+
+def _final_numbers(record: Record) -> dict[str, float | None]:
+    """The results of a run by name, for trackers."""
+    assert record.results is not None, "a run that was measured has results"
+    text = record.results.validation
+    numbers = {"loss": text.loss, "perplexity": text.perplexity, "bits_per_byte": text.bits_per_byte}
+    numbers |= {f"{task}_accuracy": answers.all for task, answers in record.results.tasks.items()}
+    return {f"final/{name}": measured.value for name, measured in numbers.items()}
+
+
 def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
@@ -131,9 +167,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
 
 def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
-    lineage = {"hash": record.hash, "parents": record.parents, "arch": run.config.arch, "size": run.config.size}
-    lineage |= {"tokenizer": run.corpus.meta["tokenizer"]}
-    save_model(run.folder.final, run.model, lineage, run.corpus.tokenizer.to_str(pretty=True), run.config.plugins)
+    save_trained(run.folder.final, run.model, run.config, run.corpus)
     write_record(record, run.folder.path / "record.json")
 
 
@@ -185,8 +219,10 @@ def _start(
     """Prepare the run: all checks, the fast ones first, then claim the folder."""
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=True)
+    require_trackers(config.runtime.track)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
-    parent = ancestors[config.init.run] if config.init is not None else None
+    whole = config.init is not None and config.init.load == "all"
+    parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
     structure = structure_of(with_inputs(config, runs, say))
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
@@ -194,7 +230,10 @@ def _start(
     corpus = corpus_for(config.data, runs.directory / "data", Job(lambda text: say(f"data: {text}"), bar=not quiet))
     if parent is not None:
         parent.check_tokenizer(corpus, config.data)
+    begins = beginning(config, folder, runs, corpus.fingerprint)
     precision = pick_precision(config.training.precision, device)
+    if begins is not None:
+        precision = begins.folder.started()["precision"]
     pinned = {
         "precision": precision,
         "threads": torch.get_num_threads(),
@@ -204,11 +243,16 @@ def _start(
         **start_facts(),
     }
     hooks, objective = make_hooks(config, given), make_objective(config)
-    run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective)
+    run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective, begins)
     for line in announce_sources(corpus, config):
         say(f"data: {line}")
     run.precision = folder.claim(config, pinned)["precision"]
     return run
+
+
+def _start_of(init: InitFrom) -> str:
+    """The reference to the weights that a run starts from."""
+    return f"{init.run}/best" if init.load == "best" else init.run
 
 
 def _starts_at_zero(plan: Plan) -> bool:
@@ -253,4 +297,5 @@ def _facts(run: Run) -> dict[str, Any]:
         "events": run.events,
         "history": history(read_metrics(run.metrics.path)),
         "data": data_summary(run.corpus, config, run.step),
+        "extended": Extended(run=run.beginning.folder.digest, step=run.beginning.step) if run.beginning else None,
     }

@@ -19,9 +19,10 @@ from hybridlab.analysis.entropy import head_entropies
 from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
-from hybridlab.plan.growth import Growth, LoopedLayer, growable_layers
+from hybridlab.plan.growth import Event, Growth, LoopedLayer, growable_layers
 from hybridlab.plan.plan import Place
 from hybridlab.plan.visit import layer_name
+from hybridlab.training.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
 
 
@@ -107,6 +108,10 @@ class EntropyGrowth(Hook):
         factors = self.factors(step)
         return inputs | ({"factors": factors} if factors else {})
 
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        factors = self.factors(step)
+        return {"factors": factors} if factors else {}
+
     def after_forward(self, step: int, output: Output, share: float) -> None:
         if self.growth.frozen is None:
             entropies = head_entropies(self.plan, output, self.num_heads, self.growth.kept_heads())
@@ -124,12 +129,17 @@ class EntropyGrowth(Hook):
         for layer in sorted(before - {looped.layer for looped in fading}):
             events.append({"kind": "fade-ended", "layer": layer, "heads": list(self.growth.kept_heads()[layer])})
         self.growth.settle(done)
-        for event in events:
-            self.plan = self.growth.plan(self.base, done)
-            run.change_structure(structure=run.model.structure.changed(self.plan), **event)
+        self._change(run, events, done)
         factors = [self._layer_factors(looped, done)[head] for looped in fading for head in looped.dropped]
         passes = {looped.layer: looped.passes for looped in self.growth.looped}
         return {"looped_layers": len(passes), "extra_passes": sum(passes.values()), "fade": max(factors, default=0.0)}
+
+    def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
+        """The shorter run made no decision after its last step."""
+        if self.growth.due(run.step):
+            events = self.growth.act(run.step, self.average.rows())
+            self.growth.settle(run.step)
+            self._change(run, events, run.step)
 
     def finish(self, run: TrainingRun) -> dict[str, Any]:
         """If heads are still fading, their factors are saved with the model, which is evaluated as it was trained."""
@@ -151,6 +161,12 @@ class EntropyGrowth(Hook):
         self.plan = run.model.plan
 
     # ---- the method ----
+
+    def _change(self, run: TrainingRun, events: list[Event], done: int) -> None:
+        """Run the plan of the step after `done`, with these events."""
+        for event in events:
+            self.plan = self.growth.plan(self.base, done)
+            run.change_structure(structure=run.model.structure.changed(self.plan), **event)
 
     def factors(self, step: int) -> dict[Place, Tensor]:
         """Place → (h,): the factors of the looped heads of fading layers, in the step after `step`."""

@@ -30,6 +30,10 @@ class HardConcrete:
         s = torch.sigmoid((torch.log(u) - torch.log1p(-u) + alpha) / self.temperature)
         return (s * (self.high - self.low) + self.low).clamp(0, 1)
 
+    def without_noise(self, alpha: Tensor) -> Tensor:
+        """z of a trained α for measurements (Louizos et al. 2018, Eq. 13)."""
+        return (torch.sigmoid(alpha) * (self.high - self.low) + self.low).clamp(0, 1)
+
     def prob_positive(self, alpha: Tensor) -> Tensor:
         """P(z > 0), which the paper writes as E[z] (Eq. 9)."""
         return torch.sigmoid(alpha - self.temperature * math.log(-self.low / self.high))

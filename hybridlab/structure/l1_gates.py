@@ -34,6 +34,9 @@ class L1Gates(LearnedAllocation):
     def forward_inputs(self, step: int) -> dict[str, Any]:
         return self.gates(self.scores)
 
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        return self.gates(self.scores.detach().clamp(0, 1))
+
     def penalty(self, step: int) -> Tensor:
         return self.config.strength * self.scores.abs().mean()
 

@@ -70,6 +70,10 @@ class MaskLearning(LearnedAllocation):
         u = torch.rand(self.scores.shape, generator=generator).to(self.scores.device)
         return self.gates(self.distribution.sample(self.scores, u))
 
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        """The gates without noise."""
+        return self.gates(self.distribution.without_noise(self.scores.detach()))
+
     def penalty(self, step: int) -> Tensor:
         """Σ over the constraints of λ (E − ρ) + φ (E − ρ)² (Eq. 10)."""
         gap = self.expected_sparsity() - self._target_at(step)

@@ -10,6 +10,7 @@ from hybridlab.config.controllers import PythonHook
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
+from hybridlab.evaluation.validation_log import ValidationLog
 from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
 from hybridlab.structure.l1_gates import L1Gates
@@ -29,7 +30,8 @@ CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.sh
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
-    """The log of entropies (`observe`), the controller and the further hooks, as far as the configuration has them.
+    """The logs of entropies (`observe`) and of the validation loss (`evaluation.every`), the controller and the further
+    hooks, as far as the configuration has them. The logs come first: they measure a step with the structure it used.
 
     given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, or if
     two hooks have one name.
@@ -37,6 +39,8 @@ def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
     hooks: list[Hook] = []
     if config.observe is not None:
         hooks.append(EntropyLog(config.observe.entropy_every))
+    if config.evaluation.every is not None:
+        hooks.append(ValidationLog(config.evaluation, config.training.steps))
     if config.controller is not None:
         made = CONTROLLERS.get(config.controller.kind)(config.controller, config)
         hooks.append(_named(made, config.controller.kind))

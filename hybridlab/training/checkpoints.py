@@ -93,21 +93,31 @@ def newest_step(folder: Path) -> int | None:
     return int(complete[-1].name.removeprefix(_PREFIX)) if complete else None
 
 
-def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint, None if there is none. UserError if it is damaged, naming the one before it."""
+def load_newest(folder: Path, optimizer: bool = True) -> Checkpoint | None:
+    """The newest checkpoint, None if there is none. UserError if it is damaged, naming the one before it.
+
+    optimizer: whether the optimizer's tensors are read too.
+    """
     folders = sorted(folder.glob(f"{_PREFIX}*"))
-    if not folders:
-        return None
-    newest = folders[-1]
-    problem = damage(newest)
+    return _load(folders[-1], optimizer) if folders else None
+
+
+def load_step(folder: Path, step: int) -> Checkpoint | None:
+    """The checkpoint of a step, None if there is none. UserError if it is damaged."""
+    path = folder / f"{_PREFIX}{step:08d}"
+    return _load(path, optimizer=True) if path.is_dir() else None
+
+
+def _load(path: Path, optimizer: bool) -> Checkpoint:
+    problem = damage(path)
     if problem:
-        others = [path for path in _complete(folder) if path != newest]
+        others = [other for other in _complete(path.parent) if other != path]
         offer = f"go on from {others[-1].name}" if others else "start again"
-        raise UserError(f"{newest}: {problem}; remove this checkpoint to {offer}")
+        raise UserError(f"{path}: {problem}; remove this checkpoint to {offer}")
     return Checkpoint(
-        load_file(newest / "model.safetensors"),
-        load_file(newest / "optimizer.safetensors"),
-        json.loads((newest / "state.json").read_text()),
+        load_file(path / "model.safetensors"),
+        load_file(path / "optimizer.safetensors") if optimizer else {},
+        json.loads((path / "state.json").read_text()),
     )
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,11 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.models.decoder import Decoder, Factors
+from hybridlab.models.export import factors_to_json
 from hybridlab.plan.structure import Structure
 from hybridlab.training import checkpoints
 from hybridlab.training.checkpoints import Checkpoint
+from hybridlab.training.events import event_line
 from hybridlab.training.folders import RunFolder
 from hybridlab.training.hooks import Hook
 from hybridlab.training.metrics import MetricsLog
@@ -39,6 +41,7 @@ from hybridlab.training.optimizer import (
     set_learning_rates,
 )
 from hybridlab.training.progress import Progress
+from hybridlab.training.speed import Speed
 from hybridlab.training.stopping import StopRequest
 
 STATE_FORMAT = 2
@@ -54,12 +57,23 @@ class Spent:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """The end of another run, from which a run goes on with all its state. step: steps done there. checkpoint: of that
+    step; None if the run has checkpoints of its own."""
+
+    folder: RunFolder
+    step: int
+    checkpoint: Checkpoint | None
+
+
 @dataclass
 class Run:
     """A run in progress; hooks read and change it.
 
     model: at first with the initial weights; `initial` is the structure at the start. step: number of optimizer steps
-    done. last: the numbers of the last step. source: the rows of the training steps.
+    done. last: the numbers of the last step. source: the rows of the training steps. beginning: where to begin, if not
+    with the initial weights.
     """
 
     config: RunConfig
@@ -70,6 +84,7 @@ class Run:
     device: torch.device
     precision: str
     objective: Objective = field(default_factory=NextToken)
+    beginning: Beginning | None = None
     step: int = 0
     spent: Spent = field(default_factory=Spent)
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -82,6 +97,8 @@ class Run:
             hook.begin(self)
         self.rebuild(self.initial, dict(self.model.named_parameters()), {})
         self.metrics = MetricsLog(self.folder.path / "metrics.jsonl")
+        self.say: Callable[[str], None] = lambda text: None
+        self._pauses = 0.0
 
     # ---- structure ----
 
@@ -138,6 +155,7 @@ class Run:
         event |= {f"{part}_after": str(new) for part, (old, new) in changed.items() if old != new}
         self.events.append(event)
         self.metrics.write({"event": event})
+        self.say(event_line(event))
         if optimizer is None:
             optimizer = optimizer_tensors(self.optimizer, self.groups)
         self.rebuild(structure, self.tensors() if tensors is None else tensors, optimizer, factors)
@@ -145,22 +163,24 @@ class Run:
     # ---- the loop ----
 
     def train(self, progress: Progress) -> dict[str, Any]:
-        """Do all remaining steps; returns the hooks' results by name.
+        """Do all remaining steps, after `resume`; returns the hooks' results by name.
 
         RunFailed if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
-        self.resume()
+        self.say = progress.say
         settings, every = self.config.training, self.config.runtime.checkpoint_every
         pace = checkpoints.Pace(self.config.runtime.checkpoint_seconds)
+        speed = Speed(self.device, self.config.runtime.peak_flops, self.spent.tokens, self.spent.flops)
         started = time.monotonic()
         with StopRequest() as stop:
             while self.step < settings.steps:
                 numbers = self.take_step()
-                self.spent.seconds += time.monotonic() - started
-                started = time.monotonic()
+                self.spent.seconds += time.monotonic() - started - self._pauses
+                speed.pause(self._pauses)
+                started, self._pauses = time.monotonic(), 0.0
                 last = self.step == settings.steps
-                if last or self.step % self.config.runtime.log_every == 0:
-                    self._log(numbers, progress)
+                if last or self.step % self.config.runtime.log_every == 0 or self._asked_for_line():
+                    self._log(numbers, progress, speed)
                 if last or stop.requested or self.step % every == 0 or pace.due():
                     self._require_finite(numbers)
                     with pace.saving():
@@ -211,6 +231,22 @@ class Run:
             loss += share.detach()
         return loss
 
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        """The arguments of the forward pass, from all hooks, to measure the model as optimizer step `step` runs it."""
+        return {name: value for hook in self.hooks for name, value in hook.evaluation_inputs(step).items()}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context whose time does not count as time of training."""
+        if self.device.type == "cuda":
+            # Steps that the GPU has not finished yet are time of training.
+            torch.cuda.synchronize(self.device)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._pauses += time.monotonic() - started
+
     def autocast(self) -> AbstractContextManager[None]:
         return autocast(self.device, self.precision)
 
@@ -227,12 +263,18 @@ class Run:
 
     # ---- log and state ----
 
-    def _log(self, numbers: dict[str, Any], progress: Progress) -> None:
+    def _asked_for_line(self) -> bool:
+        """Whether a hook wants the step that has just been done in the log."""
+        return any(hook.logs(self.step - 1) for hook in self.hooks)
+
+    def _log(self, numbers: dict[str, Any], progress: Progress, speed: Speed) -> None:
         """Write a line of metrics.jsonl and update the progress bar."""
         self._require_finite(numbers)
         line = {name: float(value) for name, value in numbers.items()}
-        self.metrics.write({"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops, **line})
-        progress.update(self.step, line["loss"])
+        spent = {"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops}
+        measured = speed.measure(self.spent.tokens, self.spent.flops)
+        self.metrics.write({**spent, **line, **measured})
+        progress.update(self.step, line["loss"], measured["mfu"])
 
     def _require_finite(self, numbers: dict[str, Any]) -> None:
         """RunFailed if the loss or the gradient norm is not a finite number."""
@@ -251,6 +293,7 @@ class Run:
             "events": self.events,
             "hooks": {hook.name: hook.state() for hook in self.hooks},
             "structure": self.model.structure.to_json(),
+            "factors": factors_to_json(self.evaluation_inputs(self.step).get("factors", {})),
         }
         checkpoint = Checkpoint(self.tensors(), optimizer_tensors(self.optimizer, self.groups), state)
         checkpoints.save_checkpoint(
@@ -258,8 +301,12 @@ class Run:
         )
 
     def resume(self) -> None:
-        """Load the newest checkpoint, if there is one, and remove later lines from the log."""
+        """Load the newest checkpoint and remove later lines from the log. Without a checkpoint, go to the beginning."""
         checkpoint = checkpoints.load_newest(self.folder.checkpoints)
+        begins = self.beginning if checkpoint is None else None
+        if begins is not None:
+            checkpoint = begins.checkpoint
+            self.metrics.begin_with(begins.folder.path / "metrics.jsonl")
         if checkpoint is None:
             self.metrics.cut(0, [])
             return
@@ -272,9 +319,14 @@ class Run:
         self.step, self.events = state["step"], state["events"]
         self.spent = Spent(**state["spent"])
         self.rebuild(Structure.from_json(state["structure"]), checkpoint.model, checkpoint.optimizer)
-        for hook in self.hooks:
+        # Where a run goes on from another, it may measure more than that one did.
+        known = [hook for hook in self.hooks if begins is None or hook.name in state["hooks"]]
+        for hook in known:
             hook.load_state(state["hooks"][hook.name], self)
         self.metrics.cut(self.step, self.events)
+        if begins is not None:
+            for hook in known:
+                hook.extend(self, begins.folder)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:

@@ -1,6 +1,6 @@
 """Run folders: their files, the lock of the process that trains there, and the search for runs by name or hash.
 
-runs/<hash>/  run.json  metrics.jsonl  record.json  checkpoints/  final/  (masks.json)
+runs/<hash>/  run.json  metrics.jsonl  record.json  checkpoints/  final/  (best/)  (masks.json)
 
 checkpoints/ goes when a run has finished, unless `runtime.keep_optimizer` is set.
 """
@@ -48,6 +48,11 @@ class RunFolder:
     @property
     def final(self) -> Path:
         return self.path / "final"
+
+    @property
+    def best(self) -> Path:
+        """The weights of the lowest validation loss, if the run keeps them."""
+        return self.path / "best"
 
     def info(self) -> dict[str, Any] | None:
         """The content of run.json; None if no run has started here."""
@@ -208,6 +213,15 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return False
 
 
+def part_of_run(reference: str) -> tuple[str, str | None]:
+    """The run, and `final` or `best` for a reference to one of its models: RUN/final, RUN/best."""
+    path = Path(reference)
+    named = len(path.parts) > 1 or Path("run.json").is_file()
+    if path.name not in ("final", "best") or not named or (path / "run.json").is_file():
+        return reference, None
+    return reference.rstrip("/").removesuffix(path.name).rstrip("/") or ".", path.name
+
+
 @dataclass(frozen=True)
 class Runs:
     """Where runs are searched: the folders in `directory`, and `places`: hash → folder of runs elsewhere."""
@@ -218,14 +232,14 @@ class Runs:
     def find(self, reference: str) -> RunFolder:
         """A run by its hash in `places`, its folder, or, in `directory`, by its name or the start of its hash.
 
-        UserError if there is none, or more than one.
+        RUN/final and RUN/best name the same run. UserError if there is none, or more than one.
         """
+        reference = part_of_run(reference)[0]
         if reference in self.places:
             folder = RunFolder(Path(self.places[reference]))
             if (folder.info() or {}).get("hash") == reference:
                 return folder
         path = Path(reference).expanduser()
-        path = path.parent if path.name == "final" else path
         if (path / "run.json").is_file():
             self.check_unambiguous(reference, path)
             return RunFolder(path)

@@ -7,29 +7,35 @@ model. All random draws of a hook are functions of (seed, step), so that a resum
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Decoder, Factors, Output
 from hybridlab.plan.structure import Structure
 from hybridlab.training.folders import RunFolder
+from hybridlab.training.objective import Objective
 from hybridlab.training.optimizer import Group
 
 
 class TrainingRun(Protocol):
     """What hooks see and change of a run; `Run` in training/engine.py is one.
 
-    initial: the structure before the first step. step: optimizer steps done.
+    initial: the structure before the first step. step: optimizer steps done. precision: fp32 or bf16.
     """
 
     config: RunConfig
     folder: RunFolder
     model: Decoder
+    corpus: Corpus
+    objective: Objective
     initial: Structure
     device: torch.device
+    precision: str
     step: int
     groups: list[Group]
     optimizer: torch.optim.AdamW
@@ -48,6 +54,18 @@ class TrainingRun(Protocol):
         **details: Any,
     ) -> None:
         """Run another structure from the next step on, with an event in the record."""
+        ...
+
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        """The arguments of the forward pass, from all hooks, to measure the model as optimizer step `step` runs it."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line on the terminal."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """A context whose time does not count as time of training."""
         ...
 
 
@@ -93,12 +111,24 @@ class Hook:
         """Called after optimizer step `step` (0-based; `run.step` is step + 1). Returns numbers for the log."""
         return {}
 
+    def logs(self, step: int) -> bool:
+        """Whether the log gets a line of optimizer step `step`, also if `runtime.log_every` gives it none."""
+        return False
+
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        """Arguments of the forward pass to measure the model as optimizer step `step` runs it; nothing random."""
+        return {}
+
     def state(self) -> dict[str, Any]:
         """What to save in a checkpoint besides the tensors of the groups, as JSON."""
         return {}
 
     def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
         """Restore what `state` returned; the run's model already has the structure of that step."""
+
+    def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
+        """Called after `load_state` when the run goes on from the end of a shorter one, whose folder this is: do what
+        that run left out because the step was its last."""
 
     def finish(self, run: TrainingRun) -> dict[str, Any]:
         """Called after the last step, for final changes of structure. Returns results for the record.

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hybridlab.files import write_text, writing
 
+OF_THE_MACHINE = ("tokens_per_second", "memory_mb", "mfu")
+"""Numbers of a line that are not the same when a run is repeated. A record's history leaves them out."""
+
 
 class MetricsLog:
-    """The log file of a run."""
+    """The log file of a run. listeners: get every line too, after it is written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line; ValueError for a number that is not finite."""
         text = json.dumps(line, allow_nan=False) + "\n"
         with writing(self.path, len(text)), self.path.open("a", encoding="utf-8") as file:
             file.write(text)
+        for listener in self.listeners:
+            listener(line)
+
+    def begin_with(self, other: Path) -> None:
+        """Begin a new log with the lines of another run's."""
+        if not self.path.exists():
+            lines = [line for line in read_metrics(other) if "redone" not in line]
+            write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def flush(self) -> None:
         """Flush to disk, so that the log contains every step of the next checkpoint."""
@@ -90,9 +103,13 @@ _MOST_POINTS = 200
 
 
 def history(lines: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """The logged numbers by name, for a record: at most 200 evenly spaced steps with the last one, six digits."""
+    """The logged numbers by name, for a record: at most 200 evenly spaced steps with the last one, six digits.
+
+    Numbers that only some of these lines have, and those of the machine, are left out.
+    """
     logged = [line for line in lines if "step" in line]
     every = -(-len(logged) // _MOST_POINTS) or 1
     kept = logged[len(logged) - 1 :: -every][::-1] if logged else []
     names = [name for name in kept[0] if all(name in line for line in kept)] if kept else []
+    names = [name for name in names if name not in OF_THE_MACHINE]
     return {name: [float(f"{line[name]:.6g}") for line in kept] for name in names}

@@ -45,21 +45,29 @@ class Progress:
         if self.bar:
             self.bar.stop()
 
-    def update(self, step: int, loss: float) -> None:
+    def say(self, text: str) -> None:
+        """Print a line, on a terminal above the bar."""
+        if self.bar:
+            self.bar.console.print(f"{self.title}: {text}", markup=False, highlight=False)
+        elif not self.quiet:
+            print(f"{self.title}: {text}", file=sys.stderr, flush=True)
+
+    def update(self, step: int, loss: float, mfu: float | None = None) -> None:
         """Show that `step` steps are done; outside a terminal, at most one line in ten seconds."""
         if self.quiet:
             return
         seconds = max(1e-9, time.monotonic() - self.started)
         rate = (step - self.first) * self.tokens_per_step / seconds
+        used = "" if mfu is None else f"  MFU {100 * mfu:.0f} %"
         if self.bar:
-            self.bar.update(self.task, completed=step, note=f"loss {loss:.3f}  {rate:,.0f} tok/s")
+            self.bar.update(self.task, completed=step, note=f"loss {loss:.3f}  {rate:,.0f} tok/s{used}")
             return
         now = time.monotonic()
         if step < self.total and now - self.printed < _SECONDS_BETWEEN_LINES:
             return
         self.printed = now
         left = (self.total - step) * seconds / max(1, step - self.first)
-        line = f"{self.title}: step {step}/{self.total}  loss {loss:.3f}  {rate:,.0f} tokens/s  ETA {clock(left)}"
+        line = f"{self.title}: step {step}/{self.total}  loss {loss:.3f}  {rate:,.0f} tokens/s{used}  ETA {clock(left)}"
         print(line, file=sys.stderr, flush=True)
 
 

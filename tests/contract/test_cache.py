@@ -237,14 +237,17 @@ def test_sampling_keeps_to_its_limits():
     generator = torch.Generator().manual_seed(0)
 
     def shares(**settings):
-        return torch.bincount(Sampling(temperature=1.0, **settings).pick(logits, generator), minlength=4) / 4000
+        return (
+            torch.bincount(Sampling(temperature=1.0, **settings).pick(logits, [generator] * len(logits)), minlength=4)
+            / 4000
+        )
 
     torch.testing.assert_close(shares(), torch.tensor([0.5, 0.3, 0.15, 0.05]), atol=0.03, rtol=0)
     torch.testing.assert_close(shares(top_k=2), torch.tensor([0.625, 0.375, 0, 0]), atol=0.03, rtol=0)
     torch.testing.assert_close(shares(top_p=0.8), torch.tensor([0.625, 0.375, 0, 0]), atol=0.03, rtol=0)
     assert shares(top_p=0.81)[2] > 0 and shares(top_p=1e-6)[0] == 1 and shares(top_k=99)[3] > 0
-    assert (Sampling().pick(logits, generator) == 0).all()
-    cold = Sampling(temperature=1e-4).pick(logits, generator)
+    assert (Sampling().pick(logits, [generator] * len(logits)) == 0).all()
+    cold = Sampling(temperature=1e-4).pick(logits, [generator] * len(logits))
     assert (cold == 0).all()
 
 

@@ -12,10 +12,12 @@ from hybridlab.files import write_json
 from hybridlab.models.build import build_model
 from hybridlab.training import checkpoints
 from hybridlab.training.checkpoints import Checkpoint
+from hybridlab.training.events import event_line
 from hybridlab.training.metrics import MetricsLog, read_metrics
 from hybridlab.training.optimizer import model_groups
-from hybridlab.training.progress import clock
+from hybridlab.training.progress import Progress, clock
 from hybridlab.training.schedules import learning_rate_factor
+from hybridlab.training.speed import peak_flops
 
 
 def factors(name, steps=100, **changes):
@@ -143,3 +145,39 @@ def test_writes_are_atomic(tmp_path, monkeypatch):
 
 def test_durations_are_shown_as_hours_minutes_seconds():
     assert [clock(s) for s in (0, 65, 3661)] == ["0:00", "1:05", "1:01:01"]
+
+
+def test_an_event_is_told_in_one_line():
+    grown = {"step": 120, "kind": "loop-added", "layer": 5, "passes": 1, "heads": [3, 7], "entropies": [0.5, 0.4]}
+    assert event_line(grown) == "step 120: loop-added: layer 5 (L6), passes 1, heads 3, 7"
+    fixed = {"step": 9, "kind": "masks-fixed", "map_before": "mmmm mmmm", "map_after": "FFss ssFF"}
+    assert event_line(fixed) == "step 9: masks-fixed: map FFss ssFF"
+    assert event_line({"step": 9, "kind": "x", "reason": "the target is reached"}) == "step 9: x: the target is reached"
+    assert len(event_line({"step": 9, "kind": "x", "plan_after": "L1 → " * 200})) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA GeForce RTX 4090", 165.2e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("Tesla T4", None),
+    ],
+)
+def test_the_peak_of_a_gpu_is_known_by_its_name(name, peak):
+    assert peak_flops(name) == peak
+
+
+def test_lines_are_shown_while_training_on_a_terminal_and_elsewhere(capsys):
+    with Progress("title", 10, 256) as progress:
+        progress.say("step 3: [something] happened")
+    with Progress("title", 10, 256, quiet=True) as progress:
+        progress.say("nothing")
+    assert capsys.readouterr().err == "title: step 3: [something] happened\n"

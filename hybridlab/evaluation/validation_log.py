@@ -1,0 +1,90 @@
+"""The validation loss while a run trains (`evaluation.every`), and the weights of its lowest (`keep_best`).
+
+    hybridlab pretrain --set evaluation.every=50 --set evaluation.keep_best=true
+
+Measured on evenly spaced windows after every `every`-th step and after the last one, with the structure that the step
+was trained with. Nothing random is drawn, so training gives the same bits with and without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridlab.config.schema import Evaluation
+from hybridlab.data.batches import Windows
+from hybridlab.errors import UserError
+from hybridlab.evaluation.measure import Text, validation
+from hybridlab.statistics import Measurement
+from hybridlab.training.engine import autocast
+from hybridlab.training.folders import RunFolder
+from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.outputs import copy_model, save_trained
+
+
+class ValidationLog(Hook):
+    """Results: steps, losses and standard errors as columns, and the lowest loss with its step."""
+
+    name = "validation-log"
+
+    def __init__(self, settings: Evaluation, steps: int) -> None:
+        assert settings.every is not None
+        self.every, self.windows, self.last = settings.every, settings.every_windows, steps
+        self.keeps = bool(settings.keep_best)
+        self.steps: list[int] = []
+        self.losses: list[float] = []
+        self.errors: list[float | None] = []
+
+    def begin(self, run: TrainingRun) -> None:
+        length = run.config.training.seq_len
+        if not len(Windows(run.corpus.validation, length)):
+            raise UserError(
+                f"evaluation.every: the validation part of {run.config.data.source} has no {length} tokens in a row; "
+                "give more text, or leave evaluation.every out"
+            )
+
+    def logs(self, step: int) -> bool:
+        return (step + 1) % self.every == 0 or step + 1 == self.last
+
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+        if not self.logs(step):
+            return {}
+        with run.paused():
+            inputs = run.evaluation_inputs(step)
+            loss = self._measure(run, inputs)
+            assert loss.value is not None, "there is a window, see `begin`"
+            lowest = not self.losses or loss.value < min(self.losses)
+            self.steps.append(step + 1)
+            self.losses.append(loss.value)
+            self.errors.append(loss.stderr)
+            if self.keeps and lowest:
+                model = run.model.with_plan(factors=inputs.get("factors"))
+                facts = {"step": step + 1, "validation_loss": loss.value}
+                save_trained(run.folder.best, model, run.config, run.corpus, **facts)
+        error = "–" if loss.stderr is None else f"{loss.stderr:.4f}"
+        run.say(f"step {step + 1}: validation loss {loss.value:.4f} ± {error}{' (lowest so far)' if lowest else ''}")
+        numbers = {"validation_loss": loss.value}
+        return numbers if loss.stderr is None else numbers | {"validation_loss_stderr": loss.stderr}
+
+    def _measure(self, run: TrainingRun, inputs: dict[str, Any]) -> Measurement:
+        context = autocast(run.device, run.precision)
+        text = Text(run.objective, run.corpus, ("validation",), context, inputs)
+        training = run.model.training
+        run.model.eval()
+        try:
+            return validation(run.model, run.config, text, most_windows=self.windows).loss
+        finally:
+            run.model.train(training)
+
+    def state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "loss": self.losses, "stderr": self.errors}
+
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+        self.steps, self.losses, self.errors = list(state["steps"]), list(state["loss"]), list(state["stderr"])
+
+    def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
+        if self.keeps and shorter.best.is_dir():
+            copy_model(run.folder.best, shorter.best)
+
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
+        lowest = min(self.losses)
+        return self.state() | {"best_step": self.steps[self.losses.index(lowest)], "best_loss": lowest}

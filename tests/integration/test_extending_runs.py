@@ -1,0 +1,168 @@
+"""Runs that are extended: a shorter run and its extension are the longer run, bit for bit."""
+
+import json
+import shutil
+
+import pytest
+
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import run_hash
+from hybridlab.errors import UserError
+from hybridlab.runs.compose import compose
+from hybridlab.runs.extension import extension
+from hybridlab.runs.run import execute
+from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.metrics import read_metrics
+from tests.integration.test_cli import hybridlab, json_of
+from tests.integration.test_engine import LEARN
+from tests.training import assert_same_results, assert_same_run, growing, logged, train, train_until
+
+CONSTANT = {"schedule": {"name": "wsd", "decay_fraction": 0.0, "warmup_steps": 2}}
+MEASURED = {"validation_windows": 8, "task_rows": 8, "every": 4, "keep_best": True}
+
+
+def configuration(small, arch, steps):
+    """A run of some steps at a constant learning rate."""
+    if arch == "sgt":
+        controller = {"start_step": 4, "interval": 4, "fade_steps": 6}
+        made = growing(small, steps, **controller)
+    elif arch == "consa":
+        learn = {"controller": {**LEARN["controller"], "schedule": {"name": "wsd", "decay_fraction": 0.0}}}
+        made = small("consa", training={"steps": steps}, **learn)
+    else:
+        mix = {"text": 0.5, "retrieval": 0.5, "assignment": 0.0}
+        made = small(training={"steps": steps, "skip_steps": 3}, data={"mix": mix})
+        made = made.model_copy(update={"evaluation": small(evaluation=MEASURED).evaluation})
+    schedule = small(training=CONSTANT).training.schedule
+    return kept(made.model_copy(update={"training": made.training.model_copy(update={"schedule": schedule})}))
+
+
+def kept(config):
+    """The configuration of a run that keeps its optimizer."""
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_optimizer": True})})
+
+
+def extended(runs, start, steps, *settings):
+    """The configuration of an extension, and the runs it was found in."""
+    places = Runs(runs)
+    return extension(str(start), steps, places, Layer(), list(settings)), places
+
+
+def go_on(runs, start, steps, name, *settings, say=lambda text: None):
+    config, places = extended(runs, start, steps, *settings)
+    return execute(config, RunFolder(runs / name), places, say=say, quiet=True)
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "consa", "sgt"])
+def test_a_run_and_its_extension_are_the_longer_run(small, runs, arch):
+    """Growth is due after step 12, the last one of the shorter run, which has heads that fade and two more layers to
+    grow; the masks that it has fixed are learned further."""
+    shorter = train(configuration(small, arch, 12), runs / "shorter", runs)
+    said = []
+    record = go_on(runs, runs / "shorter", 6, "longer", say=said.append)
+    train(configuration(small, arch, 18), runs / "whole", runs)
+    assert_same_results(runs / "whole", runs / "longer")
+    # The longer run has grown when it writes the line of step 12, the shorter one grows after it.
+    logs = [
+        [line for line in logged(runs / name) if line.get("step") not in (None, 12)] for name in ("whole", "longer")
+    ]
+    assert logs[0] == logs[1] and len(logs[0]) == 17
+    assert record.extended.run == shorter.hash and record.extended.step == 12 and record.steps == 18
+    assert record.parents == [shorter.hash] and record.history["step"] == [float(step) for step in range(1, 19)]
+    assert record.seconds > shorter.seconds and record.config["init"] == {"run": shorter.hash, "load": "all"}
+    assert any("going on after step 12 of" in line and "a run of 18 steps (wsd): 0.00" in line for line in said), said
+    if arch == "vanilla":
+        one, two = (json.loads((runs / name / "best" / "config.json").read_text()) for name in ("whole", "longer"))
+        assert one["lineage"]["step"] == two["lineage"]["step"] == 18
+
+
+def test_an_extension_that_is_killed_resumes_exactly(small, runs, monkeypatch):
+    train(configuration(small, "sgt", 12), runs / "shorter", runs)
+    go_on(runs, runs / "shorter", 8, "whole")
+    config, places = extended(runs, runs / "shorter", 8)
+    for step in (13, 17):  # before the first checkpoint of its own, and after it
+        train_until(config, runs / "cut", runs, monkeypatch, step)
+    shutil.rmtree(runs / "shorter" / "checkpoints")  # it has checkpoints of its own now
+    execute(config, RunFolder(runs / "cut"), places, quiet=True)
+    assert_same_run(runs / "whole", runs / "cut")
+
+
+def test_the_best_weights_of_the_shorter_run_stay_the_best(small, runs):
+    """With a huge learning rate the loss rises after the extension."""
+    shorter = train(configuration(small, "vanilla", 12), runs / "shorter", runs)
+    record = go_on(runs, runs / "shorter", 4, "longer", "training.optimizer.lr=0.5")
+    assert record.hooks["validation-log"]["best_step"] == 12 == shorter.hooks["validation-log"]["best_step"]
+    best = [(runs / name / "best" / "model.safetensors").read_bytes() for name in ("shorter", "longer")]
+    assert best[0] == best[1]
+
+
+def test_an_extension_is_extended_and_may_measure_more(small, runs):
+    train(kept(small(training=CONSTANT)), runs / "a", runs)
+    go_on(runs, runs / "a", 3, "b")
+    record = go_on(runs, runs / "b", 3, "c", "evaluation.every=2")
+    train(small(training={**CONSTANT, "steps": 18}), runs / "whole", runs)
+    lines = [[line["loss"] for line in read_metrics(runs / name / "metrics.jsonl")] for name in ("whole", "c")]
+    assert lines[0] == lines[1] and record.steps == 18
+    assert record.hooks["validation-log"]["steps"] == [16, 18]
+
+
+def test_what_would_make_it_another_run_is_refused(small, runs):
+    train(kept(small(training=CONSTANT)), runs / "a", runs)
+    with pytest.raises(UserError, match="data.mix.text=0.5: a run that is extended can only change evaluation"):
+        extended(runs, runs / "a", 3, "data.mix.text=0.5")
+    with pytest.raises(UserError, match="training.steps=3: a run that is extended can only change"):
+        extended(runs, runs / "a", 3, "training.steps=3")
+    with pytest.raises(UserError, match="a/best has no optimizer"):
+        extended(runs, f"{runs}/a/best", 3)
+    config, places = extended(runs, runs / "a", 3)
+    seeded = config.model_copy(update={"training": config.training.model_copy(update={"seed": 5})})
+    with pytest.raises(UserError, match="training.seed differs from .*a, so this would be another run"):
+        execute(seeded, RunFolder(runs / "b"), places, quiet=True)
+    short = config.model_copy(update={"training": config.training.model_copy(update={"steps": 12})})
+    with pytest.raises(UserError, match="training.steps = 12: .*a has done 12"):
+        execute(short, RunFolder(runs / "b"), places, quiet=True)
+    shutil.rmtree(runs / "a" / "checkpoints")
+    with pytest.raises(UserError, match=r"its optimizer is gone .*--from alone, or .*--keep-optimizer"):
+        execute(config, RunFolder(runs / "b"), places, quiet=True)
+    assert not (runs / "b").exists()
+
+
+def test_an_unfinished_run_is_resumed_instead(small, runs, monkeypatch):
+    train_until(small(), runs / "half", runs, monkeypatch, 6)
+    with pytest.raises(UserError, match="has not finished"):
+        extended(runs, runs / "half", 3)
+
+
+def test_a_run_starts_from_the_best_weights_of_another(small, runs):
+    config = small(training={**CONSTANT, "steps": 8}, evaluation=MEASURED)
+    parent = train(config, runs / "parent", runs)
+    path = runs / "parent" / "best" / "config.json"
+    saved = json.loads(path.read_text())
+    saved["lineage"]["step"] = 5
+    path.write_text(json.dumps(saved))
+    (path.parent / "digests.json").unlink()
+    for start in (f"{runs}/parent/best", f"{parent.hash[:6]}/best"):
+        child = compose("vanilla", None, None, start, Runs(runs), None, Layer(), ["training.steps=2"])
+        assert child.init.run == parent.hash and child.init.load == "best" and child.training.skip_steps == 5
+        assert child.evaluation.every == 4 and child.evaluation.keep_best is None
+    final = compose("vanilla", None, None, str(runs / "parent"), Runs(runs), None, Layer(), ["training.steps=2"])
+    assert final.init.load is None and final.training.skip_steps == 8 and run_hash(final) != run_hash(child)
+    record = execute(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
+    assert record.parents == [parent.hash]
+    assert "best" in json.loads((runs / "child" / "run.json").read_text())["config"]["init"]["load"]
+
+
+def test_extend_as_a_command(small, runs):
+    parent = train(kept(small(training=CONSTANT)), runs / "a", runs)
+    go = ["pretrain", "--runs-dir", runs, "--from", "a", "--extend", "3"]
+    record = json_of(hybridlab(*go, "--run-dir", "b", "--json", cwd=runs))
+    assert record["steps"] == 15 and record["extended"] == {"run": parent.hash, "step": 12}
+    assert "finished before" in hybridlab(*go, "--run-dir", "b", cwd=runs).stderr
+    cases = [
+        (["pretrain", "--extend", "3"], "--extend: name the run to train longer with --from RUN"),
+        ([*go, "--arch", "vanilla"], "--arch has no effect with --extend"),
+        ([*go, "--steps", "3"], "--steps has no effect with --extend"),
+    ]
+    for arguments, message in cases:
+        done = hybridlab(*arguments, cwd=runs)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
