@@ -43,6 +43,7 @@ DataSource = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
+        metavar="SOURCE",
         help="Data preset, or embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR; "
         "repeat it as SOURCE@WEIGHT to mix several.",
         autocompletion=completion.data,
@@ -52,6 +53,7 @@ OtherText = Annotated[
     list[str] | None,
     typer.Option(
         "--data",
+        metavar="SOURCE",
         help="Other text: embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR; "
         "repeat it as SOURCE@WEIGHT for several.",
         autocompletion=completion.data,
@@ -99,7 +101,7 @@ DryRun = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", help="Also log to tensorboard, trackio or wandb (extra `track`); repeatable."),
+    typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, trackio or wandb (extra `track`); repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[
