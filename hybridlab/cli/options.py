@@ -101,7 +101,9 @@ DryRun = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard, trackio or wandb (extra `track`); repeatable."),
+    typer.Option(
+        "--track", metavar="TRACKER", help="Also log to tensorboard, trackio or wandb (extra `track`); repeatable."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[

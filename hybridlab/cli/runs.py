@@ -28,7 +28,9 @@ def list_runs(
         str | None, typer.Option("--arch", help="An architecture, or a pattern such as 'spiral-*'.")
     ] = None,
     size: Annotated[str | None, typer.Option("--size", help="A size, or a pattern.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Runs that have this tag; repeatable.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Runs that have this tag; repeatable.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="A name, or a pattern such as 'base*'.")] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Started within 90m, 12h, 2d, 1w, or since a date (2026-01-31).")
@@ -144,7 +146,9 @@ def rename(
 def tag(
     run: o.Run,
     add: Annotated[list[str] | None, typer.Option("--add", metavar="TAG", help="A tag to add; repeatable.")] = None,
-    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="TAG", help="A tag to remove; repeatable.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="TAG", help="A tag to remove; repeatable.")
+    ] = None,
     runs_dir: o.RunsDir = o.RUNS,
 ) -> None:
     """Add tags to a run, or remove some."""

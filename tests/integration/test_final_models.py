@@ -10,7 +10,7 @@ from hybridlab.config.schema import Runtime
 from hybridlab.errors import UserError
 from hybridlab.models.export import FILES, load_checkpoint
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
-from hybridlab.runs.generate import continue_text
+from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
 from tests.conftest import run_python
@@ -50,7 +50,7 @@ def test_overwritten_weights_are_used_by_nothing(copied, small):
         lambda: load_checkpoint(folder.final),
         lambda: evaluate_run(run, known, None, [], print),
         lambda: analyze_run(run, known, "entropy", None, {}, print),
-        lambda: continue_text(run, known, "the cat", 2),
+        lambda: list(continue_prompts(run, known, [Prompt("the cat", "test")], 2, 1, print)),
         lambda: execute(child, RunFolder(folder.path.parent / "child"), Runs(runs, {folder.digest: run}), quiet=True),
     ):
         with pytest.raises(UserError, match=r"final: model.safetensors is damaged .*restore the file, or give the com"):

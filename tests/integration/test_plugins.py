@@ -12,7 +12,7 @@ from hybridlab.errors import UserError
 from hybridlab.plan.forecast import final_structure
 from hybridlab.plugins import LOADED, load_plugin
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.runs.generate import continue_text
+from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.run import execute
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
@@ -220,7 +220,7 @@ def test_a_run_needs_its_plug_in_in_the_same_version(small, runs, tmp_path, load
     assert loss_again(runs / "hooked", store) == loss(record)
     asked = [
         lambda: loss_again(runs / "hooked", store),
-        lambda: continue_text(str(runs / "hooked"), store, "the", 3),
+        lambda: list(continue_prompts(str(runs / "hooked"), store, [Prompt("the", "test")], 3, 1, print)),
         lambda: hybridlab.load_checkpoint(runs / "hooked"),
         lambda: train(small(), runs, "hooked"),
         lambda: store.finished(record.hash).config(),
