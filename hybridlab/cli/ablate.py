@@ -83,10 +83,10 @@ def print_grid(table: dict[str, Any]) -> None:
 
     out = o.console()
     for metric in worth_printing(table):
-        shown = Table(title=heading(metric), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        shown = Table(title=heading(metric), box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
         shown.add_column("setting", overflow="fold", min_width=11)
         for name in SHORT_HEADS:
-            shown.add_column(name, justify="right", no_wrap=name != "verdict")
+            shown.add_column(name, justify="right", no_wrap=name != "verdict", overflow="fold")
         for line in short_lines_of(table, metric):
             shown.add_row(*line)
         out.print(shown)

@@ -96,12 +96,21 @@ def lines_of(table: dict[str, Any], metric: str) -> list[list[str]]:
 
 
 def short_lines_of(table: dict[str, Any], metric: str) -> list[list[str]]:
-    """As `lines_of`, for 80 characters: SHORT_HEADS. The interval has the place of the difference's standard error."""
+    """As `lines_of`, for 80 characters: SHORT_HEADS, and settings without the parts of their names that need not be
+    there. The interval has the place of the difference's standard error."""
     lines = lines_of(table, metric)
+    short = _short_keys(list(table["rows"][0]["settings"]))
     for line, row in zip(lines, table["rows"], strict=True):
+        line[0] = ", ".join(f"{short[key]}={value}" for key, value in row["settings"].items()) or row["name"]
         value = row["metrics"][metric]["difference"]
         line[3] = DASH if value is None else _number(value, METRICS[metric], "+")
     return lines
+
+
+def _short_keys(keys: list[str]) -> dict[str, str]:
+    """Dotted name → its last part, or the whole name if another setting ends with the same part."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)}
 
 
 def heading(metric: str) -> str:
