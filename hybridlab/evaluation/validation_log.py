@@ -14,7 +14,7 @@ from hybridlab.config.schema import Evaluation
 from hybridlab.data.batches import Windows
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import Text, validation
-from hybridlab.statistics import Measurement
+from hybridlab.evaluation.results import LossResult
 from hybridlab.training.engine import autocast
 from hybridlab.training.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
@@ -33,14 +33,17 @@ class ValidationLog(Hook):
         self.steps: list[int] = []
         self.losses: list[float] = []
         self.errors: list[float | None] = []
+        self.kept: float | None = None
+        """The loss of the weights in best/."""
 
     def begin(self, run: TrainingRun) -> None:
         length = run.config.training.seq_len
-        if not len(Windows(run.corpus.validation, length)):
-            raise UserError(
-                f"evaluation.every: the validation part of {run.config.data.source} has no {length} tokens in a row; "
-                "give more text, or leave evaluation.every out"
-            )
+        for part in run.corpus.parts:
+            if not len(Windows(part.corpus.validation, length)):
+                raise UserError(
+                    f"evaluation.every: the validation part of {part.corpus.meta['source']} has no {length} tokens in "
+                    "a row; give more text, or leave evaluation.every out"
+                )
 
     def logs(self, step: int) -> bool:
         return (step + 1) % self.every == 0 or step + 1 == self.last
@@ -50,41 +53,48 @@ class ValidationLog(Hook):
             return {}
         with run.paused():
             inputs = run.evaluation_inputs(step)
-            loss = self._measure(run, inputs)
+            result = self._measure(run, inputs)
+            loss = result.loss
             assert loss.value is not None, "there is a window, see `begin`"
             lowest = not self.losses or loss.value < min(self.losses)
             self.steps.append(step + 1)
             self.losses.append(loss.value)
             self.errors.append(loss.stderr)
-            if self.keeps and lowest:
+            if self.keeps and (self.kept is None or loss.value < self.kept):
+                self.kept = loss.value
                 model = run.model.with_plan(factors=inputs.get("factors"))
                 facts = {"step": step + 1, "validation_loss": loss.value}
                 save_trained(run.folder.best, model, run.config, run.corpus, **facts)
         error = "–" if loss.stderr is None else f"{loss.stderr:.4f}"
         run.say(f"step {step + 1}: validation loss {loss.value:.4f} ± {error}{' (lowest so far)' if lowest else ''}")
-        numbers = {"validation_loss": loss.value}
-        return numbers if loss.stderr is None else numbers | {"validation_loss_stderr": loss.stderr}
+        numbers = {"validation_loss": loss.value, "validation_loss_stderr": loss.stderr}
+        numbers |= {f"validation_loss/{name}": source.loss.value for name, source in result.sources.items()}
+        return {name: value for name, value in numbers.items() if value is not None}
 
-    def _measure(self, run: TrainingRun, inputs: dict[str, Any]) -> Measurement:
+    def _measure(self, run: TrainingRun, inputs: dict[str, Any]) -> LossResult:
         context = autocast(run.device, run.precision)
         text = Text(run.objective, run.corpus, ("validation",), context, inputs)
         training = run.model.training
         run.model.eval()
         try:
-            return validation(run.model, run.config, text, most_windows=self.windows).loss
+            return validation(run.model, run.config, text, most_windows=self.windows)
         finally:
             run.model.train(training)
 
     def state(self) -> dict[str, Any]:
-        return {"steps": self.steps, "loss": self.losses, "stderr": self.errors}
+        return {"steps": self.steps, "loss": self.losses, "stderr": self.errors, "kept": self.kept}
 
     def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
         self.steps, self.losses, self.errors = list(state["steps"]), list(state["loss"]), list(state["stderr"])
+        self.kept = state["kept"]
 
     def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
         if self.keeps and shorter.best.is_dir():
             copy_model(run.folder.best, shorter.best)
+        else:
+            self.kept = None
 
     def finish(self, run: TrainingRun) -> dict[str, Any]:
         lowest = min(self.losses)
-        return self.state() | {"best_step": self.steps[self.losses.index(lowest)], "best_loss": lowest}
+        columns = {"steps": self.steps, "loss": self.losses, "stderr": self.errors}
+        return columns | {"best_step": self.steps[self.losses.index(lowest)], "best_loss": lowest}

@@ -166,3 +166,15 @@ def test_extend_as_a_command(small, runs):
     for arguments, message in cases:
         done = hybridlab(*arguments, cwd=runs)
         assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+def test_weights_are_kept_from_the_extension_on_where_the_shorter_run_kept_none(small, runs):
+    """Its lowest loss is the shorter run's, whose weights of that step are gone."""
+    constant = {**CONSTANT, "steps": 8}
+    train(kept(small(training=constant, evaluation={"every": 4})), runs / "a", runs)
+    settings = ("evaluation.keep_best=true", "training.optimizer.lr=0.5")
+    record = go_on(runs, runs / "a", 8, "b", *settings)
+    losses = dict(zip(*(record.hooks["validation-log"][name] for name in ("steps", "loss")), strict=True))
+    assert min(losses, key=losses.get) == 8
+    best = json.loads((runs / "b" / "best" / "config.json").read_text())["lineage"]
+    assert best["validation_loss"] == losses[best["step"]] == min(losses[12], losses[16])

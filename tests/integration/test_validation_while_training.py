@@ -12,6 +12,7 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation import validation_log
 from hybridlab.models.export import load_checkpoint, read_model_config
 from hybridlab.training.metrics import read_metrics
+from tests.conftest import write_text
 from tests.integration.test_engine import LEARN
 from tests.training import GROWTH_TIMES, Stop, assert_resumes_exactly, assert_same_run, growing, train, weights
 
@@ -167,3 +168,24 @@ def test_a_text_without_a_validation_window_is_refused_before_training(small, tm
     with pytest.raises(UserError, match="evaluation.every: the validation part of .* has no 32 tokens in a row"):
         train(config, tmp_path / "a", runs_dir)
     assert not (tmp_path / "a").exists()
+
+
+def test_each_source_of_a_mixture_is_measured_and_needs_a_window(small, tmp_path, runs_dir, text_file):
+    write_text(tmp_path / "other.txt", 40_000, seed=3)
+    sources = [
+        {"source": f"text:{text_file}", "weight": 0.75},
+        {"source": f"text:{tmp_path}/other.txt", "weight": 0.25},
+    ]
+    data = {"tokenizer": "byte", "sources": sources}
+    record = train(small(data=data, evaluation=EVERY), tmp_path / "a", runs_dir)
+    line = read_metrics(tmp_path / "a" / "metrics.jsonl")[-1]
+    assert list(record.results.validation.sources) == ["words", "other"]
+    parts = [line[f"validation_loss/{name}"] for name in ("words", "other")]
+    assert line["validation_loss"] == pytest.approx(0.75 * parts[0] + 0.25 * parts[1])
+    (tmp_path / "short.jsonl").write_text(
+        "".join(json.dumps({"text": "word " * size}) + "\n" for size in (1, 100, 100))
+    )
+    data["sources"] = [sources[0], {"source": f"jsonl:{tmp_path}/short.jsonl", "weight": 0.25}]
+    config = small(data={**data, "mix": {"text": 0.0, "retrieval": 1.0, "assignment": 0.0}}, evaluation=EVERY)
+    with pytest.raises(UserError, match="the validation part of jsonl:.*short.jsonl has no 32 tokens in a row"):
+        train(config, tmp_path / "b", runs_dir)
