@@ -118,18 +118,24 @@ Run.take_step = scaled
 
 @contextmanager
 def fresh_plugins():
-    """A context in which no plug-in is loaded; what plug-ins register inside is gone after it."""
-    before = [(registry, dict(registry.items), dict(registry.plugins), set(registry.loose)) for registry in REGISTRIES]
+    """A context in which no plug-in is loaded; what plug-ins register inside is gone after it.
+
+    Built-in items stay, because the import of a module of hybridlab, inside or before, registers them only once.
+    """
+    own = [{name: registry.items.pop(name) for name in (*registry.plugins, *registry.loose)} for registry in REGISTRIES]
+    owners = [(registry.plugins, registry.loose) for registry in REGISTRIES]
     forecasts, take_step, loaded = dict(FORECASTS), Run.take_step, dict(plugins.LOADED)
-    _forget()
     for registry in REGISTRIES:
-        registry.items = {name: item for name, item in registry.items.items() if name not in registry.plugins}
-        registry.plugins = {}
+        registry.plugins, registry.loose = {}, set()
+    _forget()
     try:
         yield
     finally:
-        for registry, items, owners, loose in before:
-            registry.items, registry.plugins, registry.loose = items, owners, loose
+        for registry, items, (from_plugins, loose) in zip(REGISTRIES, own, owners, strict=True):
+            for name in (*registry.plugins, *registry.loose):
+                registry.items.pop(name, None)
+            registry.items |= items
+            registry.plugins, registry.loose = from_plugins, loose
         Run.take_step = take_step
         _forget()
         plugins.LOADED.update(loaded)

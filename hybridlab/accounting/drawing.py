@@ -51,7 +51,7 @@ def colour(kind: str) -> str:
 
 def _used(drawn: list[DrawnVisit]) -> list[str]:
     """The kinds that occur, in the order of the registry; `absent` last."""
-    order = [*ATTENTION_KINDS.names(), ABSENT]
+    order = [*ATTENTION_KINDS.names(installed=False), ABSENT]
     return sorted({kind for row in drawn for kind in row.heads}, key=order.index)
 
 

@@ -122,10 +122,13 @@ def _names(value: Any) -> list[str]:
     return list(value) if isinstance(value, dict) else []
 
 
-def known_names(model: type[BaseModel], path: KeyPath, values: Any) -> list[str]:
-    """The names that the schema allows in the mapping at this path."""
+def known_names(model: type[BaseModel], path: KeyPath, values: Any, registered: bool = True) -> list[str]:
+    """The names that the schema allows in the mapping at this path. registered: also those that plug-ins add, for which
+    the installed ones are loaded."""
     models = _fitting(_models_at(model, path, values), _value_at(values, path))
-    return sorted({name for member in models for name in (*member.model_fields, *_registered(member))})
+    return sorted(
+        {name for member in models for name in (*member.model_fields, *(_registered(member) if registered else ()))}
+    )
 
 
 def _registered(model: type[BaseModel]) -> list[str]:
@@ -140,12 +143,13 @@ def unknown_names(model: type[BaseModel], values: Any, path: KeyPath = ()) -> It
         for index in range(len(here)):
             yield from unknown_names(model, values, (*path, index))
     elif isinstance(here, dict):
-        known = known_names(model, path, values) if _models_at(model, path, values) else list(here)
+        checked = bool(_models_at(model, path, values))
+        built_in = known_names(model, path, values, registered=False) if checked else list(here)
         for name in here:
-            if name in known:
+            if name in built_in or name in known_names(model, path, values):
                 yield from unknown_names(model, values, (*path, name))
             else:
-                yield (*path, name), known
+                yield (*path, name), known_names(model, path, values)
 
 
 def _models_at(model: type[BaseModel], path: KeyPath, values: Any) -> list[type[BaseModel]]:

@@ -170,7 +170,7 @@ class Plot(Strict):
     @field_validator("kind")
     @classmethod
     def _kind_exists(cls, kind: str) -> str:
-        if kind not in FIGURE_KINDS.names():
+        if kind not in FIGURE_KINDS:
             raise ValueError(f"{kind!r} is not a kind of figure; {nearest(kind, FIGURE_KINDS.names())}")
         return kind
 

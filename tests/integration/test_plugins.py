@@ -347,3 +347,20 @@ def test_tasks_have_one_order_however_they_are_written(load):
     load("copying", COPYING)
     written = resolve("vanilla", "tiny", settings=["data.mix={copying: 0.3, assignment: 0.3, retrieval: 0.4, text: 0}"])
     assert list(written.data.mix.tasks) == ["retrieval", "assignment", "copying"]
+
+
+def test_a_broken_installed_plug_in_stops_only_what_may_need_it(tmp_path, monkeypatch):
+    """Installed plug-ins are imported when a name is not built in; lists and help need none of them."""
+    (tmp_path / "own_bad.py").write_text("import nothing_like_this\n")
+    entry_point(tmp_path, "own_bad", "1.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    for words in (
+        ["list", "consa-fig1"],
+        ["plan", "--arch", "rule-swa"],
+        ["analyze", "--help"],
+        ["report", "consa-table4"],
+    ):
+        done = command(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    done = command("analyze", "run", "--probe", "confidence", cwd=tmp_path)
+    assert done.returncode == 2 and "plug-in mine (own_bad): it cannot be imported" in done.stderr
