@@ -1,7 +1,6 @@
 """`hybridlab list --archs` and `--sizes`, and the sentences that they show."""
 
 import json
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -48,14 +47,12 @@ def test_options_without_effect_are_refused(arguments):
 
 @pytest.mark.parametrize("what", ["--archs", "--sizes"])
 def test_a_list_takes_less_than_a_second_and_no_torch(what):
+    """Processor time, which other processes on the machine hardly change."""
     code = f"import sys; from hybridlab.cli.main import app; app(['list', '{what}'], standalone_mode=False)"
-    code += "; sys.exit('torch' in sys.modules)"
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        run_python(code)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1
+    code += "; print(); print('torch' in sys.modules, sum(os.times()[:2]))"
+    ends = [run_python("import os; " + code).split()[-2:] for _ in range(3)]
+    assert {loaded for loaded, _ in ends} == {"False"}
+    assert min(float(seconds) for _, seconds in ends) < 1
 
 
 @pytest.mark.parametrize(
