@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import TaskProgressColumn
+
+from hybridlab.bars import WithBar
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -20,36 +19,21 @@ def silent(text: str) -> None:
     """Says nothing."""
 
 
-class Preparing:
+class Preparing(WithBar):
     """Progress over the documents of a source. say: prints a line. bar: show a bar if standard error is a terminal."""
 
     def __init__(self, source: str, say: Say = silent, bar: bool = False) -> None:
         self.source, self.say, self.documents, self.tokens = source, say, 0, 0
         self.started = self.printed = time.monotonic()
-        self.bar: Bar | None = None
-        if bar and sys.stderr.isatty():
-            self.bar = Bar(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=10),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
-                TextColumn("ETA"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self.task = self.bar.add_task(f"data: {source.rpartition('/')[2][-20:]}", total=None, note="")
-
-    def __enter__(self) -> Preparing:
+        super().__init__(bar, 10, TaskProgressColumn())
         if self.bar:
-            self.bar.start()
-        return self
+            self.task = self.bar.add_task(f"data: {source.rpartition('/')[2][-20:]}", total=None, note="")
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         """After success, say how much has been done, and how fast."""
-        if self.bar:
-            self.bar.stop()
+        super().__exit__(kind, value, trace)
         if kind is None:
             self.say(f"{self.source}: {self._done()}")
 

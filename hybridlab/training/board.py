@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
+from hybridlab.bars import WithBar
 from hybridlab.training.progress import Progress
 
 
@@ -26,7 +23,7 @@ class _Line:
     started: float = field(default_factory=time.monotonic)
 
 
-class Board:
+class Board(WithBar):
     """On a terminal a bar for each running run and one for all; elsewhere the plain lines of `Progress`.
 
     total: the steps that all runs have still to do.
@@ -36,30 +33,9 @@ class Board:
         self.quiet = quiet
         self.lines: dict[str, _Line] = {}
         self.plain: dict[str, Progress] = {}
-        self.bar: Bar | None = None
-        if not quiet and sys.stderr.isatty():
-            self.bar = Bar(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=16),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
-                TimeElapsedColumn(),
-                TextColumn("ETA"),
-                TimeRemainingColumn(elapsed_when_finished=True),
-                console=Console(stderr=True),
-            )
+        super().__init__(not quiet, 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
+        if self.bar:
             self.all = self.bar.add_task("all runs", total=total, note="")
-
-    def __enter__(self) -> Board:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar:
-            self.bar.stop()
 
     def begin(self, key: str, title: str, total: int, tokens_per_step: int, done: int) -> None:
         """A run starts, of whose `total` steps `done` were done earlier."""

@@ -4,46 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
+
+from hybridlab.bars import WithBar
 
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-class Progress:
+class Progress(WithBar):
     """Progress over `total` steps of `tokens_per_step` tokens, of which `done` were done earlier."""
 
     def __init__(self, title: str, total: int, tokens_per_step: int, done: int = 0, quiet: bool = False) -> None:
         self.title, self.total, self.tokens_per_step = title, total, tokens_per_step
         self.first, self.started, self.printed = done, time.monotonic(), 0.0
         self.quiet = quiet
-        self.bar: Bar | None = None
-        if not quiet and sys.stderr.isatty():
-            self.bar = Bar(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=16),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}", markup=False),
-                TimeElapsedColumn(),
-                TextColumn("ETA"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
+        super().__init__(not quiet, 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
+        if self.bar:
             self.task = self.bar.add_task(title, total=total, completed=done, note="")
-
-    def __enter__(self) -> Progress:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar:
-            self.bar.stop()
 
     def say(self, text: str) -> None:
         """Print a line, on a terminal above the bar."""

@@ -6,7 +6,7 @@ from tests.conftest import ROOT, run_python
 
 PACKAGE = ROOT / "hybridlab"
 LEVELS = [
-    {"errors", "files", "plugins", "registry", "statistics"},
+    {"bars", "errors", "files", "plugins", "registry", "statistics"},
     {"config", "plan"},
     {"models", "data", "accounting"},
     {"training"},
