@@ -45,7 +45,7 @@ def ablate(
     from hybridlab.config.schema import RunConfig
     from hybridlab.reporting.ablation import write_grid
     from hybridlab.runs.ablate import Vary, grid, make_grid, parse_seeds
-    from hybridlab.runs.compose import chosen_arch, compose
+    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.runs.queue import run_all
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import start_facts
@@ -57,7 +57,13 @@ def ablate(
         varied = [f"{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
         layer = settings_layer(name, steps, seed, nearest=False, track=track)
         settings = [*(sets or []), *varied]
-        return compose(name, chosen_size, data, start, Runs(runs_dir), config, layer, settings, say=told)
+        return compose(
+            CommandLine(
+                arch=name, size=chosen_size, data=data, start=start, config=config, options=layer, settings=settings
+            ),
+            Runs(runs_dir),
+            told,
+        )
 
     combinations = grid([Vary.parse(text) for text in vary], sets or [], steps)
     made = make_grid(build, combinations, parse_seeds(seeds))

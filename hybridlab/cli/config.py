@@ -67,12 +67,23 @@ def show(
     from hybridlab.cli.training import settings_layer
     from hybridlab.config.resolve import parents, run_hash
     from hybridlab.config.shown import as_text, origins_of
-    from hybridlab.runs.compose import chosen_arch, compose_with_origins
+    from hybridlab.runs.compose import CommandLine, chosen_arch, compose_with_origins
     from hybridlab.training.folders import Runs
 
     layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks)
     resolved, written = compose_with_origins(
-        arch, size, data, start, Runs(runs_dir), config, layer, sets or [], entropy_of, o.say
+        CommandLine(
+            arch=arch,
+            size=size,
+            data=data,
+            start=start,
+            config=config,
+            options=layer,
+            settings=sets or [],
+            entropy_of=entropy_of,
+        ),
+        Runs(runs_dir),
+        o.say,
     )
     settings = origins_of(resolved, written)
     if as_json:

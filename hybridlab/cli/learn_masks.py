@@ -49,7 +49,7 @@ def learn_masks(
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import LEARNED, settings_layer, train_and_print
     from hybridlab.errors import UserError
-    from hybridlab.runs.compose import chosen_arch, compose
+    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 
@@ -59,5 +59,7 @@ def learn_masks(
     mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
     layer = settings_layer(steps=steps, seed=seed, nearest=nearest, arch=arch, mask=mask, window=window, track=track)
     runs = Runs(runs_dir)
-    resolved = compose(arch, None, data, start, runs, config, layer, sets or [], say=o.say)
+    resolved = compose(
+        CommandLine(arch=arch, data=data, start=start, config=config, options=layer, settings=sets or []), runs, o.say
+    )
     train_and_print(resolved, run_dir, runs, "learn-masks", as_json, Label(name, tuple(tags or [])), keep_optimizer)

@@ -56,7 +56,7 @@ def pretrain(
 ) -> None:
     """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
     from hybridlab.cli.training import extend_layer, settings_layer, train_and_print
-    from hybridlab.runs.compose import chosen_arch, compose
+    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.runs.extension import extension
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
@@ -69,5 +69,18 @@ def pretrain(
         return
     arch = chosen_arch(arch, config)
     layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch, track=track)
-    resolved = compose(arch, size, data, start, runs, config, layer, sets or [], entropy_of, o.say)
+    resolved = compose(
+        CommandLine(
+            arch=arch,
+            size=size,
+            data=data,
+            start=start,
+            config=config,
+            options=layer,
+            settings=sets or [],
+            entropy_of=entropy_of,
+        ),
+        runs,
+        o.say,
+    )
     train_and_print(resolved, run_dir, runs, "pretrain", as_json, label, keep_optimizer)

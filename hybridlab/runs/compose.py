@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,58 +39,52 @@ def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla
     return named_preset("arch", option, file) or default
 
 
-def compose(
-    arch: str | None,
-    size: str | None,
-    data: str | list[str] | None,
-    start: str | None,
-    runs: Runs,
-    config: Path | None,
-    options: Layer,
-    settings: list[str],
-    entropy_of: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> RunConfig:
+@dataclass(frozen=True)
+class CommandLine:
+    """What a user asks for. arch, size, data: if None, those that the file `config` names. start: the run or Hugging
+    Face folder to start from. options, settings: further options, and the texts of --set. entropy_of: a run whose
+    entropies choose the layers that the arch loops."""
+
+    arch: str | None = None
+    size: str | None = None
+    data: str | list[str] | None = None
+    start: str | None = None
+    config: Path | None = None
+    options: Layer = Layer()
+    settings: Sequence[str] = ()
+    entropy_of: str | None = None
+
+
+def compose(asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda _: None) -> RunConfig:
     """The configuration of a command line; see `compose_with_origins`."""
-    return compose_with_origins(arch, size, data, start, runs, config, options, settings, entropy_of, say)[0]
+    return compose_with_origins(asked, runs, say)[0]
 
 
 def compose_with_origins(
-    arch: str | None,
-    size: str | None,
-    data: str | list[str] | None,
-    start: str | None,
-    runs: Runs,
-    config: Path | None,
-    options: Layer,
-    settings: list[str],
-    entropy_of: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda _: None
 ) -> tuple[RunConfig, Layer]:
     """The configuration from presets, then the settings of the ancestor (if no size is given), the file, the options
-    and --set, in this order.
+    and --set, in this order, and the layer that has every value's origin.
 
-    arch, size, data: if None, those that the file names. start: the run or Hugging Face folder to start from.
-    entropy_of: a run whose entropies choose the layers that the arch loops. say: told the settings that nothing asked
-    for, where these come from a preset for pretrained weights. Returns also the layer that has every value's origin.
+    say: told the settings that nothing asked for, where these come from a preset for pretrained weights.
     """
-    file = load_settings(config) if config is not None else Layer()
-    arch_option, size_option = arch, size
-    arch, size = named_preset("arch", arch, file) or "vanilla", named_preset("size", size, file)
-    before, following = data_layers(data, file)
-    if entropy_of is not None:
-        options = merge(_looping_top_entropy(arch, entropy_of), options)
+    file = load_settings(asked.config) if asked.config is not None else Layer()
+    arch, size = named_preset("arch", asked.arch, file) or "vanilla", named_preset("size", asked.size, file)
+    before, following = data_layers(asked.data, file)
+    options, start = asked.options, asked.start
+    if asked.entropy_of is not None:
+        options = merge(_looping_top_entropy(arch, asked.entropy_of), options)
     given = [*before, file.settings, *following, options]
     parent = None if start is None else find_ancestor(start, runs)
     finetuned = parent is not None and parent.pretrained and size is None
     base = load_preset("training", FINETUNE) if finetuned else _size_layer(size, parent)
     heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size)
-    asked = [*given, *map(parse_setting, settings)]
+    written = [*given, *map(parse_setting, asked.settings)]
     if parent is not None:
-        heritage.append(_its_tokenizer(parent, merge(base, *heritage, *asked)))
-    names = _names({"arch": arch_option, "size": size_option}, file, parent)
+        heritage.append(_its_tokenizer(parent, merge(base, *heritage, *written)))
+    names = _names({"arch": asked.arch, "size": asked.size}, file, parent)
     size = size or (parent.size if parent else None) or "tiny"
-    resolved, layer = resolve_with_origins(arch, size, layers=[*heritage, *given], settings=settings, base=base)
+    resolved, layer = resolve_with_origins(arch, size, layers=[*heritage, *given], settings=asked.settings, base=base)
     layer = replace(layer, origins={**layer.origins, **names})
     resolved = _with_hashes(resolved, runs)
     if resolved.budget is not None and "steps" in options.values.get("training", {}):
@@ -100,7 +94,7 @@ def compose_with_origins(
         return resolved, layer
     parent.check_shape(resolved.shape)
     if parent.pretrained:
-        _check_tokenizer_known(parent, resolved, asked)
+        _check_tokenizer_known(parent, resolved, written)
     if finetuned:
         say(_in_words(resolved))
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)

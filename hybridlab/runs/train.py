@@ -18,7 +18,7 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Decoder
 from hybridlab.models.export import load_checkpoint
-from hybridlab.runs.compose import compose
+from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import execute
@@ -105,7 +105,9 @@ def train(
         options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
     runs = Runs(Path(runs_dir))
     reference = str(start.path) if isinstance(start, TrainedRun) else None if start is None else str(start)
-    config = compose(arch, size, data, reference, runs, None, merge(written, options), [])
+    config = compose(
+        CommandLine(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs
+    )
     if isinstance(config.controller, MaskController) and config.init is None:
         raise UserError(f"train: {arch} learns the masks of a trained model; give that run as start=")
     if unknown := unversioned_items(config):

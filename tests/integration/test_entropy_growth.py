@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from hybridlab.accounting.flops import ledger
-from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.generate import generate
 from hybridlab.plan.forecast import final_structure, forecast
 from hybridlab.reporting.kinds import growth
-from hybridlab.runs.compose import compose
+from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import Runs
@@ -155,7 +154,7 @@ def test_a_run_that_ends_inside_a_fade_keeps_its_factors(small, tmp_path, runs_d
     assert generate(model, prompt, 12).rows() == generate(model, prompt, 12, use_cache=False).rows()
     runs = Runs(tmp_path)
     with pytest.raises(UserError, match="ended during a fade"):
-        compose("vanilla", None, None, str(tmp_path / "a"), runs, None, Layer(), [])
+        compose(CommandLine(arch="vanilla", start=str(tmp_path / "a")), runs)
     again = evaluate_run(str(tmp_path / "a"), Runs(runs_dir), None, [], lambda _: None)
     assert again.validation == record.results.validation
     convergence = analyze_run(str(tmp_path / "a"), Runs(runs_dir), "convergence", None, {}, lambda _: None)

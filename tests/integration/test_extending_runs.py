@@ -8,7 +8,7 @@ import pytest
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.runs.compose import compose
+from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
@@ -142,10 +142,10 @@ def test_a_run_starts_from_the_best_weights_of_another(small, runs):
     path.write_text(json.dumps(saved))
     (path.parent / "digests.json").unlink()
     for start in (f"{runs}/parent/best", f"{parent.hash[:6]}/best"):
-        child = compose("vanilla", None, None, start, Runs(runs), None, Layer(), ["training.steps=2"])
+        child = compose(CommandLine(arch="vanilla", start=start, settings=["training.steps=2"]), Runs(runs))
         assert child.init.run == parent.hash and child.init.load == "best" and child.training.skip_steps == 5
         assert child.evaluation.every == 4 and child.evaluation.keep_best is None
-    final = compose("vanilla", None, None, str(runs / "parent"), Runs(runs), None, Layer(), ["training.steps=2"])
+    final = compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
     assert final.init.load is None and final.training.skip_steps == 8 and run_hash(final) != run_hash(child)
     record = execute(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
     assert record.parents == [parent.hash]

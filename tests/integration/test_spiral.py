@@ -20,7 +20,7 @@ from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_r
 from hybridlab.plan.from_config import map_of, plan_of, structure_of
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.budget import within_budget
-from hybridlab.runs.compose import compose
+from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train
@@ -110,7 +110,7 @@ def test_a_run_that_starts_from_another_keeps_its_loop(small, runs):
     parent = train(small("looped", shape={"layers": 8}), runs / "parent", runs)
 
     def made(arch):
-        return compose(arch, None, None, str(runs / "parent"), Runs(runs), None, Layer(), ["training.steps=2"])
+        return compose(CommandLine(arch=arch, start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
 
     child = execute(made("vanilla"), RunFolder(runs / "child"), Runs(runs), quiet=True)
     assert child.model.plan == parent.model.plan
@@ -209,7 +209,7 @@ def test_settings_of_a_recurrence_are_used_or_refused(small, runs):
     for arch in ("looped", "vanilla"):
         with pytest.raises(UserError, match="has a loop already"):
             settings = ["recurrence.shift=parallel"]
-            compose(arch, None, None, str(runs / "parent"), Runs(runs), None, Layer(), settings)
+            compose(CommandLine(arch=arch, start=str(runs / "parent"), settings=settings), Runs(runs))
     edit = "plan=[{op: recur, first: 0, size: 2, chunks: [2, 1]}]"
     with pytest.raises(UserError, match="`plan` has a loop already"):
         resolve("spiral-b", "tiny", settings=[edit])
@@ -223,7 +223,9 @@ def test_settings_of_a_recurrence_are_used_or_refused(small, runs):
 def test_a_budget_and_steps_exclude_each_other_and_the_warmup_keeps_its_share(small, tmp_path):
     options = Layer({"training": {"steps": 3}}, {("training", "steps"): "--steps"})
     with pytest.raises(UserError, match="a budget of FLOPs chooses the steps"):
-        compose("vanilla", "tiny", None, None, Runs(tmp_path), None, options, ["budget.flops=1e10"])
+        compose(
+            CommandLine(arch="vanilla", size="tiny", options=options, settings=["budget.flops=1e10"]), Runs(tmp_path)
+        )
     config = resolve("vanilla", "tiny", settings=["budget.flops=1e12"])
     made = within_budget(config).training
     share = config.training.schedule.warmup_steps / config.training.steps

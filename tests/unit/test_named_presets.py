@@ -7,7 +7,7 @@ import pytest
 from hybridlab.config.loading import Layer, load_settings
 from hybridlab.config.resolve import resolve, resolve_options, run_hash
 from hybridlab.errors import UserError
-from hybridlab.runs.compose import chosen_arch, compose
+from hybridlab.runs.compose import CommandLine, chosen_arch, compose
 from hybridlab.training.folders import Runs
 
 
@@ -25,7 +25,12 @@ def written(tmp_path):
 
 
 def composed(config=None, arch=None, size=None, data=None, settings=(), options=None):
-    return compose(arch, size, data, None, Runs(config.parent), config, options or Layer(), list(settings))
+    return compose(
+        CommandLine(
+            arch=arch, size=size, data=data, config=config, options=options or Layer(), settings=list(settings)
+        ),
+        Runs(config.parent),
+    )
 
 
 def test_a_file_chooses_presets_as_the_options_do(written):
