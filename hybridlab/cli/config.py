@@ -71,20 +71,8 @@ def show(
     from hybridlab.training.folders import Runs
 
     layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks)
-    resolved, written = compose_with_origins(
-        CommandLine(
-            arch=arch,
-            size=size,
-            data=data,
-            start=start,
-            config=config,
-            options=layer,
-            settings=sets or [],
-            entropy_of=entropy_of,
-        ),
-        Runs(runs_dir),
-        o.say,
-    )
+    asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of)
+    resolved, written = compose_with_origins(asked, Runs(runs_dir), o.say)
     settings = origins_of(resolved, written)
     if as_json:
         values = {".".join(map(str, path)): {"value": v, "origin": origin} for path, (v, origin) in settings.items()}

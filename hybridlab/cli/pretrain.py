@@ -69,18 +69,6 @@ def pretrain(
         return
     arch = chosen_arch(arch, config)
     layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch, track=track)
-    resolved = compose(
-        CommandLine(
-            arch=arch,
-            size=size,
-            data=data,
-            start=start,
-            config=config,
-            options=layer,
-            settings=sets or [],
-            entropy_of=entropy_of,
-        ),
-        runs,
-        o.say,
-    )
+    asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of)
+    resolved = compose(asked, runs, o.say)
     train_and_print(resolved, run_dir, runs, "pretrain", as_json, label, keep_optimizer)
