@@ -75,7 +75,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def printed(folder):
     """What each command of these sections prints, by the first word after `hybridlab` and its plug-ins."""
-    words = [command for section in ("An architecture", "A probe", "A paper") for command in commands(section)]
+    sections = ("An architecture", "A probe", "A paper")
+    words = [command for section in sections for command in commands(section)]
     return list(zip(words, run(folder, words), strict=True))
 
 
@@ -126,6 +127,18 @@ with torch.no_grad():
     torch.testing.assert_close(cached, model(tokens).logits, atol=1e-10, rtol=1e-8)
 """
     run_python(code, cwd=folder)
+
+
+def test_the_hook_the_task_and_the_source_act_on_their_runs(folder):
+    """Each plug-in in a process of its own, since one that is loaded counts for every run."""
+    for section in ("A hook", "A task and a data source"):
+        run(folder, commands(section))
+    records = {name: json.loads((folder / "runs" / name / "record.json").read_text()) for name in ("small", "copying")}
+    size = records["small"]["history"]["squared_weights"]
+    assert size[-1] < size[0] and [*records["small"]["config"]["plugins"]] == ["small_weights"]
+    task = records["copying"]["results"]["tasks"]["copying"]
+    assert task["chance"] == 1 / 8 and task["all"]["n"] > 100
+    assert records["copying"]["config"]["data"]["source"] == "counted:sheep"
 
 
 def test_the_probe_shows_its_table(printed):
