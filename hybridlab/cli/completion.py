@@ -80,14 +80,16 @@ def probes(incomplete: str) -> Completed:
 def runs(context: typer.Context, incomplete: str) -> Completed:
     """Names and folders of runs in RUNS-DIR, and, for the beginning of a hash, the runs that have it."""
     folder = Path(context.params.get("runs_dir") or "runs")
+    known: list[Any] = []
     for path in sorted(folder.glob("*/run.json")):
         try:
             info = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         facts = info if isinstance(info, dict) else {}
-        known = [facts.get("name"), str(path.parent), facts.get("hash") if incomplete else None]
-        yield from _beginning_with(incomplete, [text for text in known if isinstance(text, str)])
+        known += [facts.get("name"), str(path.parent), facts.get("hash") if incomplete else None]
+    # A copied run folder has the hash of the first one.
+    return _beginning_with(incomplete, dict.fromkeys(text for text in known if isinstance(text, str)))
 
 
 def _map_kind(values: dict[str, Any]) -> Any:
