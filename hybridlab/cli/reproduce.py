@@ -20,6 +20,12 @@ def reproduce(
         ),
     ],
     scale: o.Scale = "smoke",
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep", help="Train the grid of the experiment's `sweep` on its tuning seed, and nothing else."
+        ),
+    ] = False,
     jobs: o.Jobs = None,
     dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
@@ -28,12 +34,16 @@ def reproduce(
 ) -> None:
     """Make a table or figure, with all runs that it needs. Finished runs are skipped, unfinished ones are resumed."""
     from hybridlab.cli.queues import print_preview, raise_failures
+    from hybridlab.cli.sweep import reproduce_sweep
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import needed_runs, run_cells
     from hybridlab.reporting.entry import print_entry, write_entry
 
     experiment = load_experiment(identifier)
     scale = o.pick_scale(scale, experiment.available_scales())
+    if sweep:
+        reproduce_sweep(experiment, scale, jobs, dry_run, runs_dir, results_dir, as_json)
+        return
     if dry_run:
         print_preview(needed_runs(experiment, scale), runs_dir, results_dir, jobs, as_json)
         if experiment.benchmark is not None:

@@ -16,7 +16,9 @@ from hybridlab.config.loading import KeyPath, Layer
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
+from hybridlab.papers.cells import nested
 from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.papers.sweep import refuse_tuning_seed
 from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
 
@@ -35,8 +37,10 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
         *_columns(experiment, layer),
         *_panels(experiment),
         *_cells(experiment),
+        *_swept(experiment),
     ]:
         names.check(path, what, name, layer)
+    _check_sweep(experiment, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
         call = Layer(claim.test, _below(parts.get(("claims", i), {}), "test"))
@@ -79,6 +83,8 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
         yield ("rows", i, "given", "config"), row.given.get("config", {})
     for i, column in enumerate(experiment.columns):
         yield ("columns", i, "compute", "config"), (column.compute or {}).get("config", {})
+    if experiment.sweep is not None:
+        yield ("sweep", "setting"), nested(experiment.sweep.setting, experiment.sweep.grid[0])
     for name, model in (experiment.benchmark.models if experiment.benchmark else {}).items():
         yield ("benchmark", "models", name, "config"), model.config
 
@@ -168,6 +174,45 @@ def _cells(experiment: Experiment) -> Iterator[Named]:
         for other in cell.parents:
             key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
             yield ("cells", name, key), "cell", other
+
+
+def _swept(experiment: Experiment) -> Iterator[Named]:
+    sweep = experiment.sweep
+    if sweep is not None:
+        yield ("sweep", "metric"), "metric", sweep.metric
+        yield from ((("sweep", "cells", i), "cell", name) for i, name in enumerate(sweep.cells))
+
+
+def _check_sweep(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a sweep whose parts do not fit each other or the scale."""
+    sweep = experiment.sweep
+    if sweep is None:
+        return
+
+    def wrong(key: KeyPath, problem: str) -> UserError:
+        return UserError(f"{layer.origin(('sweep', *key))}: {experiment.id}: {problem}")
+
+    if sweep.scale not in experiment.scales:
+        known = ", ".join(experiment.scales)
+        raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
+    spec = experiment.scales[sweep.scale]
+    refuse_tuning_seed(experiment, sweep.scale, spec.seeds)
+    for key, values in (("grid", sweep.grid), ("cells", sweep.cells)):
+        if len(set(values)) < len(values):
+            raise wrong((key,), f"sweep.{key} names a value twice; give each once")
+    for i, name in enumerate(sweep.cells):
+        if spec.size_of(experiment.cells[name]) is None:
+            raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
+    for name, value in sweep.chosen.items():
+        if name not in sweep.cells:
+            raise wrong(
+                ("chosen", name), f"sweep.chosen has no cell {name!r} to choose for; {nearest(name, sweep.cells)}"
+            )
+        if value not in sweep.grid:
+            grid = ", ".join(map(str, sweep.grid))
+            raise wrong(
+                ("chosen", name), f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid"
+            )
 
 
 def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:

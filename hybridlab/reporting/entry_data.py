@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +25,15 @@ def named_in_errors(experiment: Experiment) -> Iterator[None]:
 
 
 def entry_data(
-    experiment: Experiment, scale: str, records: Records, benchmark: BenchmarkRecord | None, content: dict[str, Any]
+    experiment: Experiment,
+    scale: str,
+    records: Records,
+    benchmark: BenchmarkRecord | None,
+    content: dict[str, Any],
+    notes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """A table or figure as data. content: its rows, or its panels. machine: the one for the runs, None if nothing is
-    run. runs: cell → seed → hash of the run."""
+    """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. machine: the
+    one for the runs, None if nothing is run. runs: cell → seed → hash of the run."""
     claims = []
     for claim in experiment.claims:
         verdict = judge(claim, experiment, records, benchmark)
@@ -49,7 +54,7 @@ def entry_data(
         "seeds": experiment.scales[scale].seeds if scale in experiment.scales else [],
         **content,
         "claims": claims,
-        "notes": experiment.notes,
+        "notes": [*experiment.notes, *notes],
         "runs": runs,
     }
 
