@@ -33,6 +33,7 @@ def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, Run
 def cell_runs(experiment: Experiment, scale: str, seed: int) -> Iterator[CellRun]:
     """The run of every needed cell, parents before children. Each is made only when it is asked for."""
     made: dict[str, CellRun] = {}
+    cells = experiment.cells_at(scale)
 
     def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
         """The runs that are not made yet, of a cell's parents and of the cell itself."""
@@ -40,7 +41,7 @@ def cell_runs(experiment: Experiment, scale: str, seed: int) -> Iterator[CellRun
             raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
         if name in made:
             return
-        for parent in experiment.cells[name].parents:
+        for parent in cells[name].parents:
             yield from make(parent, (*children, name))
         config = _cell_config(experiment, scale, seed, name, made)
         made[name] = CellRun(name, config, run_hash(config))
@@ -52,13 +53,14 @@ def cell_runs(experiment: Experiment, scale: str, seed: int) -> Iterator[CellRun
 
 def _cell_config(experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun]) -> RunConfig:
     """The configuration of one cell. made: the runs of its parents, by cell."""
-    spec, cell = experiment.at(scale), experiment.cells[name]
+    spec, cell = experiment.at(scale), experiment.cells_at(scale)[name]
+    place: KeyPath = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
     size = spec.size_of(cell)
     if size is None:
-        line = experiment.at_line(("cells", name, "group"))
+        line = experiment.at_line((*place, "group"))
         raise UserError(f"{line}{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}")
     if cell.phase not in spec.phases:
-        line = experiment.at_line(("cells", name, "phase"))
+        line = experiment.at_line((*place, "phase"))
         hint = nearest(cell.phase, list(spec.phases))
         raise UserError(f"{line}{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}; {hint}")
     inherited: dict[str, Any] = {}
@@ -76,7 +78,7 @@ def _cell_config(experiment: Experiment, scale: str, seed: int, name: str, made:
         experiment.part((*here, "config"), spec.config),
         experiment.part((*here, "phases", cell.phase), spec.phases[cell.phase]),
         Layer(inherited, origins),
-        replace(experiment.part(("cells", name, "config"), own), asked=True),
+        replace(experiment.part((*place, "config"), own), asked=True),
         replace(experiment.part((*here, "overrides", name), spec.overrides.get(name, {})), asked=True),
         Layer({"training": {"seed": seed}}, origins),
     ]

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 KINDS = ("table", "figure")
-SCALES = ("smoke", "small", "paper")
+SCALES = ("smoke", "desk", "small", "paper")
+"""From the cheapest to the dearest; see papers/scales.py."""
 
 
 def experiments_folder() -> Path:
