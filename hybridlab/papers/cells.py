@@ -43,6 +43,7 @@ def cell_runs(
     """
     made: dict[str, CellRun] = {}
     values = {**experiment.chosen(scale), **(swept or {})}
+    known = experiment.cells_at(scale)
 
     def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
         """The runs that are not made yet, of a cell's parents and of the cell itself."""
@@ -50,7 +51,7 @@ def cell_runs(
             raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
         if name in made:
             return
-        for parent in experiment.cells[name].parents:
+        for parent in known[name].parents:
             yield from make(parent, (*children, name))
         config = _cell_config(experiment, scale, seed, name, made, values)
         made[name] = CellRun(name, config, run_hash(config))
@@ -65,13 +66,14 @@ def _cell_config(
 ) -> RunConfig:
     """The configuration of one cell. made: the runs of its parents, by cell. swept: cell → value of the setting that is
     swept."""
-    spec, cell = experiment.at(scale), experiment.cells[name]
+    spec, cell = experiment.at(scale), experiment.cells_at(scale)[name]
+    place: KeyPath = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
     size = spec.size_of(cell)
     if size is None:
-        line = experiment.at_line(("cells", name, "group"))
+        line = experiment.at_line((*place, "group"))
         raise UserError(f"{line}{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}")
     if cell.phase not in spec.phases:
-        line = experiment.at_line(("cells", name, "phase"))
+        line = experiment.at_line((*place, "phase"))
         hint = nearest(cell.phase, list(spec.phases))
         raise UserError(f"{line}{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}; {hint}")
     inherited: dict[str, Any] = {}
@@ -89,7 +91,7 @@ def _cell_config(
         experiment.part((*here, "config"), spec.config),
         experiment.part((*here, "phases", cell.phase), spec.phases[cell.phase]),
         Layer(inherited, origins),
-        replace(experiment.part(("cells", name, "config"), own), asked=True),
+        replace(experiment.part((*place, "config"), own), asked=True),
         replace(experiment.part((*here, "overrides", name), spec.overrides.get(name, {})), asked=True),
         _swept_layer(experiment, name, swept),
         Layer({"training": {"seed": seed}}, origins),

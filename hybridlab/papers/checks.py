@@ -17,7 +17,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
 from hybridlab.papers.cells import nested
-from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
 from hybridlab.papers.sweep import refuse_tuning_seed
 from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
@@ -36,10 +36,10 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
         *_rows(experiment),
         *_columns(experiment, layer),
         *_panels(experiment),
-        *_cells(experiment),
         *_swept(experiment),
     ]:
         names.check(path, what, name, layer)
+    check_starts(experiment, layer)
     _check_sweep(experiment, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
@@ -60,9 +60,10 @@ def check_settings(experiment: Experiment, layer: Layer) -> None:
     for path, values in _settings(experiment):
         resolve.check_names(layer.part(path, values))
     for name, spec in experiment.scales.items():
-        groups = {cell.group for cell in experiment.cells.values() if cell.group}
+        cells = experiment.cells_at(name)
+        groups = {cell.group for cell in cells.values() if cell.group}
         sizes = spec.size if isinstance(spec.size, dict) else {}
-        names = [("overrides", cell, "cell", list(experiment.cells)) for cell in spec.overrides]
+        names = [("overrides", cell, "cell", list(cells)) for cell in spec.overrides]
         names += [("size", group, "group of cells", sorted(groups)) for group in sizes]
         for key, written, what, known in names:
             if written not in known:
@@ -76,6 +77,8 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
         yield ("cells", name, "config"), cell.config
     for name, spec in experiment.scales.items():
         yield ("scales", name, "config"), spec.config
+        for cell_name, cell in spec.cells.items():
+            yield ("scales", name, "cells", cell_name, "config"), cell.config
         for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
             for key, values in settings.items():
                 yield ("scales", name, part, key), values
@@ -129,7 +132,7 @@ class Names:
             return list(experiment.panels)
         if what == "model":
             return list(experiment.benchmark.models) if experiment.benchmark else []
-        return list(experiment.cells)
+        return experiment.known_cells()
 
     def _other(self, identifier: str) -> Names:
         if identifier == self.experiment.id:
@@ -169,11 +172,22 @@ def _panels(experiment: Experiment) -> Iterator[Named]:
                 yield ("plot", "panels", i, "series", j, *key), "cell", name
 
 
-def _cells(experiment: Experiment) -> Iterator[Named]:
-    for name, cell in experiment.cells.items():
-        for other in cell.parents:
-            key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
-            yield ("cells", name, key), "cell", other
+def check_starts(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a cell that starts from, or uses, one that does not exist: for the file's cells one of the file,
+    for those of a scale one that this scale has."""
+    places: list[tuple[KeyPath, dict[str, CellSpec], dict[str, CellSpec], str]] = [
+        (("cells",), experiment.cells, experiment.cells, experiment.id)
+    ]
+    for scale, spec in experiment.scales.items():
+        owner = f"{experiment.id} at scale {scale}"
+        places.append((("scales", scale, "cells"), spec.cells, experiment.cells_at(scale), owner))
+    for place, cells, known, owner in places:
+        for name, cell in cells.items():
+            for other in cell.parents:
+                if other not in known:
+                    key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
+                    origin = layer.origin((*place, name, key))
+                    raise UserError(f"{origin}: {owner} has no cell {other!r}; {nearest(other, list(known))}")
 
 
 def _swept(experiment: Experiment) -> Iterator[Named]:
@@ -201,7 +215,7 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
         if len(set(values)) < len(values):
             raise wrong((key,), f"sweep.{key} names a value twice; give each once")
     for i, name in enumerate(sweep.cells):
-        if spec.size_of(experiment.cells[name]) is None:
+        if spec.size_of(experiment.cells_at(sweep.scale)[name]) is None:
             raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
     for name, value in sweep.chosen.items():
         if name not in sweep.cells:

@@ -1,7 +1,8 @@
 """Experiment files: the tables and figures of the papers, as data under experiments/.
 
 A file has the rows and columns of a table, the values that the paper prints, the class of every column, the claims of
-the text, the cells (runs) behind the rows, and how these are trained at each scale (smoke, small, paper).
+the text, the cells (runs) behind the rows, and how these are trained at each scale (smoke, desk, small,
+paper).
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _texts(values: Any) -> Iterator[str]:
 
 class ScaleSpec(Strict):
     """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out.
-    overrides: further settings of single cells at this scale."""
+    overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
+    file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others."""
 
     machine: str
     size: str | dict[str, str]
@@ -105,6 +107,7 @@ class ScaleSpec(Strict):
     phases: dict[str, dict[str, Any]]
     config: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
+    cells: dict[str, CellSpec] = {}
 
     def size_of(self, cell: CellSpec) -> str | None:
         """None where the cell is not trained at this scale."""
@@ -289,6 +292,14 @@ class Experiment(Strict):
             )
         return self._others(identifier)
 
+    def cells_at(self, scale: str) -> dict[str, CellSpec]:
+        """The cells of a scale: the file's, with those that the scale replaces or adds."""
+        return {**self.cells, **(self.scales[scale].cells if scale in self.scales else {})}
+
+    def known_cells(self) -> list[str]:
+        """The names of all cells, also of those that only some scales have."""
+        return list(dict.fromkeys([*self.cells, *(name for spec in self.scales.values() for name in spec.cells)]))
+
     @property
     def kind(self) -> str:
         return "table" if self.plot is None else "figure"
@@ -304,16 +315,23 @@ class Experiment(Strict):
         return list(dict.fromkeys(named))
 
     def needed_cells(self, scale: str | None = None) -> list[str]:
-        """The cells that rows, panels and claims name, and all that these depend on; of one scale if one is given."""
-        spec = self.scales.get(scale) if scale else None
+        """The cells that rows, panels and claims name, and all that these depend on: at one scale, or at any. A cell
+        that a scale does not have, or has no size for, is not needed there."""
+        if scale is None:
+            needed = {name for each in (list(self.scales) or [""]) for name in self._needed(each)}
+            return [name for name in self.known_cells() if name in needed]
+        return self._needed(scale)
+
+    def _needed(self, scale: str) -> list[str]:
+        cells, spec = self.cells_at(scale), self.scales.get(scale)
         needed: dict[str, None] = {}
-        waiting = [name for name in self._named_cells() if spec is None or spec.size_of(self.cells[name])]
+        waiting = [name for name in self._named_cells() if name in cells and (not spec or spec.size_of(cells[name]))]
         while waiting:
             name = waiting.pop()
             if name not in needed:
                 needed[name] = None
-                waiting += self.cells[name].parents
-        return [name for name in self.cells if name in needed]
+                waiting += cells[name].parents
+        return [name for name in cells if name in needed]
 
     def machine(self, scale: str) -> str | None:
         """The machine for the runs of a scale; None if nothing is run."""
@@ -325,7 +343,8 @@ class Experiment(Strict):
         """The scales that the file has settings for; all of them for a table without runs."""
         if self.benchmark is not None:
             return list(self.benchmark.sizes)
-        return [s for s in SCALES if s in self.scales] if self.needed_cells() else list(SCALES)
+        scales = [scale for scale in SCALES if scale in self.scales and self.needed_cells(scale)]
+        return scales if self._named_cells() else list(SCALES)
 
 
 def benchmark_hash(experiment: Experiment, scale: str) -> str:

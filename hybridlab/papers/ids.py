@@ -13,6 +13,7 @@ from pathlib import Path
 
 KINDS = ("table", "figure")
 SCALES = ("smoke", "desk", "small", "paper")
+"""From the cheapest to the dearest; see papers/scales.py."""
 
 
 def experiments_folder() -> Path:
