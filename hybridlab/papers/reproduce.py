@@ -9,7 +9,6 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.sweep import refuse_tuning_seed
 from hybridlab.runs.queue import Outcome, run_all
 
 
@@ -41,7 +40,7 @@ def in_order(experiment: Experiment, scale: str) -> dict[str, tuple[str, RunConf
     """hash → (name, configuration) over all seeds; parents come before children, equal cells once."""
     ordered: dict[str, tuple[str, RunConfig]] = {}
     seeds = experiment.at(scale).seeds
-    refuse_tuning_seed(experiment, scale, seeds)
+    experiment.refuse_tuning_seed(scale, seeds)
     for seed in seeds:
         for run in cell_runs(experiment, scale, seed):
             name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
