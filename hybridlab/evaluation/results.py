@@ -65,12 +65,21 @@ class TaskResult(_Typed):
     loss: TaskLoss | None = None
 
 
+class AtStep(_Typed):
+    """What `evaluation.at_steps` measures at one step. probes: the result of each probe, by its name."""
+
+    validation: LossResult
+    tasks: dict[str, TaskResult] = {}
+    probes: dict[str, dict[str, Any]] = {}
+
+
 class Results(_Typed):
     """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe.
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
-    length. tasks: accuracy by task. probes: the result of each probe, by its name. Every number is a `Measurement` with
-    value, stderr and n; the value is None if nothing was measured.
+    length. tasks: accuracy and loss by task. probes: the result of each probe, by its name. at: by step, as text, what
+    was measured then (`evaluation.at_steps`). Every number is a `Measurement` with value, stderr and n; the value is
+    None if nothing was measured.
 
         results = hybridlab.evaluate("runs/first")
         results.validation.loss.value, results.validation.loss.stderr, results.validation.loss.n
@@ -81,3 +90,4 @@ class Results(_Typed):
     extrapolation: dict[str, LossResult] = {}
     tasks: dict[str, TaskResult] = {}
     probes: dict[str, dict[str, Any]] = {}
+    at: dict[str, AtStep] = {}

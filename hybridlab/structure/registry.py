@@ -10,6 +10,7 @@ from hybridlab.config.controllers import PythonHook
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
+from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.validation_log import ValidationLog
 from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
@@ -30,8 +31,9 @@ CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.sh
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
-    """The logs of entropies (`observe`) and of the validation loss (`evaluation.every`), the controller and the further
-    hooks, as far as the configuration has them. The logs come first: they measure a step with the structure it used.
+    """The logs of entropies (`observe`) and of the validation loss (`evaluation.every`), the measurements at single
+    steps (`evaluation.at_steps`), the controller and the further hooks, as far as the configuration has them. What
+    measures comes first: it measures a step with the structure it used.
 
     given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, or if
     two hooks have one name.
@@ -41,6 +43,8 @@ def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
         hooks.append(EntropyLog(config.observe.entropy_every))
     if config.evaluation.every is not None:
         hooks.append(ValidationLog(config.evaluation, config.training.steps))
+    if config.evaluation.at_steps is not None:
+        hooks.append(AtSteps(config.evaluation.at_steps))
     if config.controller is not None:
         made = CONTROLLERS.get(config.controller.kind)(config.controller, config)
         hooks.append(_named(made, config.controller.kind))
