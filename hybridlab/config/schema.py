@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController, Schedule
+from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
 from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
+from hybridlab.config.starting import InitFrom
+from hybridlab.config.training import Training
 from hybridlab.config.types import (
-    Beta,
     Misfit,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -152,66 +152,6 @@ class Data(Strict):
         return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
 
 
-class Optimizer(Strict):
-    """AdamW."""
-
-    lr: PositiveFloat = 3e-4
-    """Peak learning rate."""
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    """Decay of the averages of gradients and of their squares."""
-    eps: PositiveFloat = 1e-8
-    """Added to the root of the average square, against division by 0."""
-    weight_decay: NonNegativeFloat = 0.1
-    """Weight decay, multiplied by the learning rate."""
-    decay_all: bool = False
-    """Apply weight decay to norms and embeddings too, as OLMo does; otherwise only to the matrices of the blocks and
-    the output head."""
-
-
-class Training(Strict):
-    steps: PositiveInt
-    """Number of optimizer steps."""
-    tokens_per_step: PositiveInt
-    """Tokens in one optimizer step, over all its sequences."""
-    seq_len: Annotated[int, Field(ge=2)]
-    """Tokens in one training sequence."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Seed of the weights, of the order of the data and of all other random numbers."""
-    skip_steps: NonNegativeInt | None = None
-    """Number of batches to skip at the start, because the run to start from was already trained on them."""
-    clip: PositiveFloat = 1.0
-    """Largest norm of the gradient; a larger one is scaled down to it."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format of the forward and backward pass; auto: bf16 where the machine computes with it, else fp32."""
-    optimizer: Optimizer = Optimizer()
-    """Settings of the optimizer."""
-    schedule: Schedule = Schedule()
-    """Learning rate over the steps."""
-
-    @model_validator(mode="after")
-    def _whole_rows(self) -> Training:
-        if self.tokens_per_step % self.seq_len:
-            down = self.tokens_per_step // self.seq_len * self.seq_len
-            raise Misfit(
-                f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
-                f"use {max(down, self.seq_len)} or {down + self.seq_len}",
-                "tokens_per_step",
-                "seq_len",
-            )
-        if self.schedule.warmup_steps > self.steps:
-            raise Misfit(
-                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})",
-                "schedule.warmup_steps",
-                "steps",
-            )
-        return self
-
-    @property
-    def rows(self) -> int:
-        """Sequences in one optimizer step."""
-        return self.tokens_per_step // self.seq_len
-
-
 class Evaluation(Strict):
     """Measurements at the end of a run and, with `every`, while it trains."""
 
@@ -256,16 +196,6 @@ class Evaluation(Strict):
         return self
 
 
-class InitFrom(Strict):
-    """Start from the final weights of another run, given by its hash, with a new optimizer state."""
-
-    run: str
-    """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
-    load: Literal["best", "all"] | None = None
-    """best: the weights of its lowest validation loss instead (evaluation.keep_best). all: go on where it ended, with
-    its optimizer, steps and log; all settings but the steps are the same (`pretrain --extend`)."""
-
-
 class Runtime(Strict):
     """Settings that may change when a run is resumed; its hash does not cover them."""
 
@@ -290,6 +220,8 @@ class Runtime(Strict):
     """Number of newest checkpoints that are kept."""
     keep_optimizer: bool = False
     """Keep the newest checkpoint of a finished run, with the state of its optimizer; otherwise only the weights."""
+    keep_steps: list[PositiveInt] = []
+    """Steps whose checkpoints are kept for good, so that other runs can begin there with the optimizer (init.step)."""
     peak_flops: PositiveFloat | None = None
     """FLOP/s that the device can do at most, for MFU. Default: that of a known GPU; else MFU is not measured."""
     track: list[TrackerName] = []
@@ -388,3 +320,26 @@ class RunConfig(Strict):
                     "training.steps",
                 )
         return self
+
+    @model_validator(mode="after")
+    def _steps_fit(self) -> RunConfig:
+        begun, last = self.begins_after, self.training.steps
+        if begun >= last:
+            raise Misfit(
+                f"training.steps {last}: the run begins after step {begun} of another, and steps are counted from the "
+                "first one there; give more",
+                "training.steps",
+                "init.step",
+            )
+        if outside := [step for step in self.runtime.keep_steps if not begun < step <= last]:
+            raise Misfit(
+                f"runtime.keep_steps {outside[0]}: this run does the steps {begun + 1} to {last}; name one of these",
+                "runtime.keep_steps",
+                "training.steps",
+            )
+        return self
+
+    @property
+    def begins_after(self) -> int:
+        """The step of another run after which this one begins; 0 if it does not begin within another."""
+        return self.init.step or 0 if self.init else 0

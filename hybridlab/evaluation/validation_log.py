@@ -8,6 +8,7 @@ was trained with. Nothing random is drawn, so training gives the same bits with 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hybridlab.config.schema import Evaluation
@@ -15,6 +16,7 @@ from hybridlab.data.batches import Windows
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import validation
 from hybridlab.evaluation.while_training import as_measured
+from hybridlab.models.export import read_model_config
 from hybridlab.training.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.outputs import copy_model, save_trained
@@ -79,6 +81,13 @@ class ValidationLog(Hook):
     def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
         if self.keeps and shorter.best.is_dir():
             copy_model(run.folder.best, shorter.best)
+        else:
+            self.kept = None
+
+    def branch(self, run: TrainingRun, other: RunFolder) -> None:
+        there = other.best.is_dir() and read_model_config(other.best).lineage.get("step", math.inf) <= run.step
+        if self.keeps and self.kept is not None and there:
+            copy_model(run.folder.best, other.best)
         else:
             self.kept = None
 

@@ -134,6 +134,10 @@ class Hook:
         """Called after `load_state` when the run goes on from the end of a shorter one, whose folder this is: do what
         that run left out because the step was its last."""
 
+    def branch(self, run: TrainingRun, other: RunFolder) -> None:
+        """Called after `load_state` when the run goes on from a middle step of another one, whose folder this is: what
+        is in that folder may be of later steps. A hook with other settings begins anew instead, without its state."""
+
     def finish(self, run: TrainingRun) -> dict[str, Any]:
         """Called after the last step, for final changes of structure. Returns results for the record.
 

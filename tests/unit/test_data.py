@@ -7,7 +7,8 @@ from tokenizers import Tokenizer
 
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.resolve import resolve
-from hybridlab.config.schema import Data, Training
+from hybridlab.config.schema import Data
+from hybridlab.config.training import Training
 from hybridlab.data.batches import Batches, Windows, row_counts, task_generator
 from hybridlab.data.preparing import corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
