@@ -13,6 +13,8 @@ from pathlib import Path
 
 KINDS = ("table", "figure")
 SCALES = ("smoke", "small", "paper")
+VERDICTS = ("holds", "fails", "open", "cannot tell here", "not run")
+"""What a claim's test can say."""
 
 
 def experiments_folder() -> Path:
