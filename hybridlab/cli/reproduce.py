@@ -30,6 +30,7 @@ def reproduce(
     dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
+    all_columns: o.AllColumns = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Make a table or figure, with all runs that it needs. Finished runs are skipped, unfinished ones are resumed."""
@@ -50,10 +51,10 @@ def reproduce(
             o.say(f"{identifier}: a benchmark, which trains nothing; how long it takes is not known")
         return
     outcome = run_cells(experiment, scale, runs_dir, results_dir, o.say, jobs=jobs)
-    data, folder = write_entry(experiment, scale, results_dir)
+    data, folder = write_entry(experiment, scale, results_dir, all_columns=all_columns)
     if as_json:
         o.print_json(data)
     else:
-        print_entry(data, experiment, o.console())
+        print_entry(data, experiment, o.console(), all_columns)
     o.say(f"written to {folder}")
     raise_failures(outcome, identifier)

@@ -148,13 +148,16 @@ def _rows(experiment: Experiment) -> Iterator[Named]:
             yield ("rows", i, "cell"), "cell", row.cell
         for name in row.paper:
             yield ("rows", i, "paper", name), "column", name
-    if experiment.reference is not None:
-        yield ("reference",), "row", experiment.reference
+    references = experiment.reference or []
+    for i, name in enumerate([references] if isinstance(references, str) else references):
+        yield ("reference",) if isinstance(references, str) else ("reference", i), "row", name
 
 
 def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
     for i, column in enumerate(experiment.columns):
         yield ("columns", i, "panel"), "panel", column.panel
+        for j, name in enumerate(column.fitted_rows):
+            yield ("columns", i, "fitted_rows", j), "row", name
         path = ("columns", i, "metric")
         for row in experiment.rows if column.metric else []:
             try:
@@ -165,10 +168,14 @@ def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
 
 def _panels(experiment: Experiment) -> Iterator[Named]:
     for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
+        if panel.relative_to is not None:
+            yield ("plot", "panels", i, "relative_to"), "cell", panel.relative_to
         for j, series in enumerate(panel.series):
             for k, name in enumerate(series.named):
                 key: KeyPath = ("cells", k) if series.cells else ("cell",)
                 yield ("plot", "panels", i, "series", j, *key), "cell", name
+            if series.divide_by is not None:
+                yield ("plot", "panels", i, "series", j, "divide_by"), "metric", series.divide_by
 
 
 def check_starts(experiment: Experiment, layer: Layer) -> None:

@@ -13,6 +13,13 @@ from hybridlab.papers.records import Records
 from hybridlab.runs.record import BenchmarkRecord
 
 OUTCOMES = {True: "holds", False: "fails", None: "open"}
+SHOWS = {
+    "smoke": "It shows that every part works; with one seed it decides no claim about a trained model.",
+    "desk": "It decides claims about models of this size, by seeds; it says nothing about the paper's sizes.",
+    "small": "It decides claims about models of this size on real text; the paper's models are ten times as large.",
+    "paper": "These are the paper's own settings.",
+}
+"""What a scale can show, in one sentence."""
 
 
 @contextmanager
@@ -71,11 +78,13 @@ def claims_table(claims: list[dict[str, Any]]) -> list[str]:
 
 
 def caption(data: dict[str, Any]) -> str:
-    """The source of the numbers in one or two sentences."""
+    """The source of the numbers, and what their scale can show."""
     if data["machine"] is None:
         classes = {cell["class"] for row in data.get("rows", []) for cell in row["cells"].values()}
         origin = "The paper's own words" if classes == {"transcribed"} else "Computed from shapes alone"
         return f"{data['source']}. {origin}; the same at every scale."
     num_seeds = len(data["seeds"])
     seeds = f"; {num_seeds} seed{'s' * (num_seeds != 1)}" if num_seeds else ""
-    return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}."
+    # A benchmark is no training run, so that what a scale decides is not its matter.
+    shows = SHOWS.get(data["scale"], "") if num_seeds else ""
+    return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()

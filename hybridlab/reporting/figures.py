@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hybridlab.files import write_json, write_text, writing
-from hybridlab.papers.experiment import Experiment, Panel, Plot
+from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.plot import Panel, Plot
 from hybridlab.papers.records import benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.registry import FIGURE_KINDS

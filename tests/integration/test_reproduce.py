@@ -113,14 +113,18 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
         "measured": None,
         "paper": 3.0,
         "stderr": None,
+        "over": None,
         "n": 0,
+        "difference": None,
+        "same_as": None,
         "class": "trained",
         "verdict": "not run",
     }
-    assert dense["loss"]["n"] == 8 and dense["loss"]["stderr"] > 0 and dense["ppl"]["verdict"] is None
+    assert dense["loss"]["n"] == 1 and dense["loss"]["stderr"] is None, "eight windows are less than two blocks"
+    assert dense["ppl"]["verdict"] is None and learned["loss"]["difference"]["n"] == 1
     assert dense["ppl"]["measured"] == pytest.approx(math.exp(dense["loss"]["measured"]))
     assert table["claims"][1]["holds"] is True and "8 windows, 1 seed" in table["claims"][0]["evidence"]
-    assert "Dense,absent,,3.0,,0,trained,not run" in (folder / "table.csv").read_text().splitlines()
+    assert "Dense,absent,,3.0,,,0,,,,,,,,trained,not run" in (folder / "table.csv").read_text().splitlines()
     rows = [
         line for line in (folder / "table.md").read_text().splitlines() if line.startswith(("| Dense", "| Learned"))
     ]

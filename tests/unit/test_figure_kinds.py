@@ -7,7 +7,8 @@ import pytest
 
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Experiment, Panel, Plot
+from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.plot import Panel, Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, one_run, whole
 from hybridlab.reporting.figures import _csv_lines, _panel_data, draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import HEIGHT, WIDTH, FigureKind, Numbers, Picture, fixed_size, one_run, whole
 from hybridlab.reporting.style import COLOURS, label_axes

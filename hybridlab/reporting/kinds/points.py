@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hybridlab.papers.experiment import Plot, Series
+from hybridlab.papers.plot import Plot, Series
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, point_lines
 from hybridlab.reporting.lines import cycled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, one_run
 from hybridlab.reporting.lines import draw_series, series_lines
