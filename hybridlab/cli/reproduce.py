@@ -1,8 +1,8 @@
-"""`hybridlab reproduce`: make a table or figure of a paper, from training to the written file."""
+"""`hybridlab reproduce`: make tables and figures of the papers, from training to the written file."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,39 +11,60 @@ from hybridlab.cli import options as o
 
 
 def reproduce(
-    identifier: Annotated[
-        str,
+    identifiers: Annotated[
+        list[str],
         typer.Argument(
-            metavar="ID",
-            help="An id that `hybridlab list` shows, or a file of your own (./mine.yaml).",
+            metavar="ID...",
+            help="Ids that `hybridlab list` shows, or files of your own (./mine.yaml); several are one queue of runs.",
             autocompletion=completion.experiments,
         ),
     ],
-    scale: o.Scale = "smoke",
+    scale: o.Scale = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            help="Other seeds than the file's: how many (3: 0, 1, 2), 5-7, or 5,8,9. Tables count every seed below 100 "
+            "that is complete.",
+        ),
+    ] = None,
     jobs: o.Jobs = None,
     dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Make a table or figure, with all runs that it needs. Finished runs are skipped, unfinished ones are resumed."""
-    from hybridlab.cli.queues import print_preview, raise_failures
-    from hybridlab.papers.loading import load_experiment
-    from hybridlab.papers.reproduce import needed_runs, run_cells
-    from hybridlab.reporting.entry import print_entry, write_entry
+    """Make tables and figures, with all runs that they need. Finished runs are skipped, unfinished ones are resumed.
 
-    experiment = load_experiment(identifier)
-    scale = o.pick_scale(scale, experiment.available_scales())
+    Without --scale it is the cheapest that an experiment has.
+    """
+    from hybridlab.cli.queues import announce, print_preview, raise_failures
+    from hybridlab.papers.loading import load_experiment
+    from hybridlab.papers.reproduce import Wanted, one_queue, run_cells
+    from hybridlab.reporting.entry import print_entry, write_entry
+    from hybridlab.runs.ablate import parse_seeds
+
+    asked = None if seeds is None else parse_seeds(seeds)
+    experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
+    wanted = [Wanted(one, o.pick_scale(scale or one.available_scales()[0], one), asked) for one in experiments]
+    queue = one_queue(wanted)
     if dry_run:
-        print_preview(needed_runs(experiment, scale), runs_dir, results_dir, jobs, as_json)
-        if experiment.benchmark is not None:
-            o.say(f"{identifier}: a benchmark, which trains nothing; how long it takes is not known")
+        print_preview(queue, runs_dir, results_dir, jobs, as_json)
+        for experiment in experiments:
+            if experiment.benchmark is not None:
+                o.say(f"{experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
         return
-    outcome = run_cells(experiment, scale, runs_dir, results_dir, o.say, jobs=jobs)
-    data, folder = write_entry(experiment, scale, results_dir)
+    announce(wanted, queue, runs_dir, results_dir, jobs)
+    made: list[dict[str, Any]] = []
+
+    def write(one: Wanted) -> None:
+        data, folder = write_entry(one.experiment, one.scale, results_dir)
+        made.append(data)
+        if not as_json:
+            print_entry(data, one.experiment, o.console())
+        o.say(f"written to {folder}")
+
+    outcome = run_cells(wanted, runs_dir, results_dir, o.say, jobs=jobs, done=write)
     if as_json:
-        o.print_json(data)
-    else:
-        print_entry(data, experiment, o.console())
-    o.say(f"written to {folder}")
-    raise_failures(outcome, identifier)
+        o.print_json(made[0] if len(experiments) == 1 else made)
+    raise_failures(outcome, ", ".join(identifiers))
