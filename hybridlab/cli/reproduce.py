@@ -28,6 +28,12 @@ def reproduce(
             "that is complete.",
         ),
     ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep", help="Train the grid of the experiment's `sweep` on its tuning seed, and nothing else."
+        ),
+    ] = False,
     jobs: o.Jobs = None,
     dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
@@ -39,6 +45,8 @@ def reproduce(
     Without --scale it is the cheapest that an experiment has.
     """
     from hybridlab.cli.queues import announce, print_preview, raise_failures
+    from hybridlab.cli.sweep import reproduce_sweep
+    from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import Wanted, one_queue, run_cells
     from hybridlab.reporting.entry import print_entry, write_entry
@@ -47,6 +55,11 @@ def reproduce(
     asked = None if seeds is None else parse_seeds(seeds)
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
     wanted = [Wanted(one, o.pick_scale(scale or one.available_scales()[0], one), asked) for one in experiments]
+    if sweep:
+        if asked is not None or len(wanted) > 1:
+            raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
+        reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json)
+        return
     queue = one_queue(wanted)
     if dry_run:
         print_preview(queue, runs_dir, results_dir, jobs, as_json)

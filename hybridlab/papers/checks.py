@@ -16,7 +16,9 @@ from hybridlab.config.loading import KeyPath, Layer
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
+from hybridlab.papers.cells import nested
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
+from hybridlab.papers.sweep import refuse_tuning_seed
 from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
 
@@ -34,9 +36,11 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
         *_rows(experiment),
         *_columns(experiment, layer),
         *_panels(experiment),
+        *_swept(experiment),
     ]:
         names.check(path, what, name, layer)
-    check_starts(experiment, layer)
+    _check_starts(experiment, layer)
+    _check_sweep(experiment, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
         call = Layer(claim.test, _below(parts.get(("claims", i), {}), "test"))
@@ -82,6 +86,8 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
         yield ("rows", i, "given", "config"), row.given.get("config", {})
     for i, column in enumerate(experiment.columns):
         yield ("columns", i, "compute", "config"), (column.compute or {}).get("config", {})
+    if experiment.sweep is not None:
+        yield ("sweep", "setting"), nested(experiment.sweep.setting, experiment.sweep.grid[0])
     for name, model in (experiment.benchmark.models if experiment.benchmark else {}).items():
         yield ("benchmark", "models", name, "config"), model.config
 
@@ -166,7 +172,7 @@ def _panels(experiment: Experiment) -> Iterator[Named]:
                 yield ("plot", "panels", i, "series", j, *key), "cell", name
 
 
-def check_starts(experiment: Experiment, layer: Layer) -> None:
+def _check_starts(experiment: Experiment, layer: Layer) -> None:
     """UserError for a cell that starts from, or uses, one that does not exist: for the file's cells one of the file,
     for those of a scale one that this scale has."""
     places: list[tuple[KeyPath, dict[str, CellSpec], dict[str, CellSpec], str]] = [
@@ -182,6 +188,46 @@ def check_starts(experiment: Experiment, layer: Layer) -> None:
                     key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
                     origin = layer.origin((*place, name, key))
                     raise UserError(f"{origin}: {owner} has no cell {other!r}; {nearest(other, list(known))}")
+
+
+def _swept(experiment: Experiment) -> Iterator[Named]:
+    sweep = experiment.sweep
+    if sweep is not None:
+        yield ("sweep", "metric"), "metric", sweep.metric
+        yield from ((("sweep", "cells", i), "cell", name) for i, name in enumerate(sweep.cells))
+
+
+def _check_sweep(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a sweep whose parts do not fit each other or the scale."""
+    sweep = experiment.sweep
+    if sweep is None:
+        return
+
+    def wrong(key: KeyPath, problem: str) -> UserError:
+        return UserError(f"{layer.origin(('sweep', *key))}: {experiment.id}: {problem}")
+
+    if sweep.scale not in experiment.scales:
+        known = ", ".join(experiment.scales)
+        raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
+    spec = experiment.scales[sweep.scale]
+    refuse_tuning_seed(experiment, sweep.scale, spec.seeds)
+    for key, values in (("grid", sweep.grid), ("cells", sweep.cells)):
+        if len(set(values)) < len(values):
+            raise wrong((key,), f"sweep.{key} names a value twice; give each once")
+    for i, name in enumerate(sweep.cells):
+        cell = experiment.cells_at(sweep.scale).get(name)
+        if cell is None or spec.size_of(cell) is None:
+            raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
+    for name, value in sweep.chosen.items():
+        if name not in sweep.cells:
+            raise wrong(
+                ("chosen", name), f"sweep.chosen has no cell {name!r} to choose for; {nearest(name, sweep.cells)}"
+            )
+        if value not in sweep.grid:
+            grid = ", ".join(map(str, sweep.grid))
+            raise wrong(
+                ("chosen", name), f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid"
+            )
 
 
 def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:

@@ -26,6 +26,7 @@ from hybridlab.registry import FIGURE_KINDS, nearest
 BENCHMARK = "benchmark"
 """The `cell` of rows whose numbers come from the benchmark."""
 Scale = Annotated[str, one_of("scale", lambda: SCALES)]
+Scalar = bool | int | float | str
 CellClass = Literal["exact", "last digit", "named discrepancy", "transcribed", "trained", "timed"]
 
 
@@ -111,6 +112,28 @@ class ScaleSpec(Strict):
     def size_of(self, cell: CellSpec) -> str | None:
         """None where the cell is not trained at this scale."""
         return self.size if isinstance(self.size, str) else self.size.get(cell.group or "")
+
+
+class Sweep(Strict):
+    """A setting that was searched for each arm on a seed that is not reported, before the reported runs.
+
+    Every cell gets the same grid. `hybridlab reproduce ID --scale SCALE --sweep` trains the grid; the experiment then
+    uses `chosen` at this scale.
+    """
+
+    setting: str
+    """Dotted name of the setting, such as training.optimizer.lr."""
+    grid: Annotated[list[Scalar], Field(min_length=2)]
+    """Its values, the same for every cell."""
+    seed: int
+    """The tuning seed; it must not be among the scale's seeds."""
+    scale: Scale
+    cells: Annotated[list[str], Field(min_length=1)]
+    metric: str = "results.validation.loss"
+    """Dotted path into the record, to the number that decides."""
+    better: Literal["lower", "higher"] = "lower"
+    chosen: dict[str, Scalar] = {}
+    """Cell → the value that its reported runs have."""
 
 
 class Claim(Strict):
@@ -220,6 +243,7 @@ class Experiment(Strict):
     cells: dict[str, CellSpec] = {}
     scales: dict[Scale, ScaleSpec] = {}
     claims: list[Claim] = []
+    sweep: Sweep | None = None
     _written: Layer = PrivateAttr(default_factory=Layer)
     """The file that it was loaded from, with the line of every value."""
     _others: Callable[[str], Experiment] | None = PrivateAttr(default=None)
@@ -253,6 +277,10 @@ class Experiment(Strict):
         if scale not in self.scales:
             raise UserError(f"{self.id}: it has no scale {scale!r}; known: {', '.join(self.available_scales())}")
         return self.scales[scale]
+
+    def chosen(self, scale: str) -> dict[str, Scalar]:
+        """Cell → the value of the swept setting at a scale; empty where nothing was swept or chosen."""
+        return self.sweep.chosen if self.sweep is not None and self.sweep.scale == scale else {}
 
     def other(self, identifier: str) -> Experiment:
         """Another experiment, such as one whose printed cells are compared with this one's."""

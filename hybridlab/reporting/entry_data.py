@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +25,15 @@ def named_in_errors(experiment: Experiment) -> Iterator[None]:
 
 
 def entry_data(
-    experiment: Experiment, scale: str, records: Records, benchmark: BenchmarkRecord | None, content: dict[str, Any]
+    experiment: Experiment,
+    scale: str,
+    records: Records,
+    benchmark: BenchmarkRecord | None,
+    content: dict[str, Any],
+    notes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """A table or figure as data. content: its rows, or its panels. machine: the one for the runs, None if nothing is
-    run. runs: cell → seed → hash of the run."""
+    """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. machine: the
+    one for the runs, None if nothing is run. runs: cell → seed → hash of the run."""
     claims = []
     for claim in experiment.claims:
         verdict = judge(claim, experiment, records, benchmark)
@@ -51,7 +56,7 @@ def entry_data(
         "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
         "claims": claims,
-        "notes": experiment.notes,
+        "notes": [*experiment.notes, *notes],
         "runs": runs,
     }
 

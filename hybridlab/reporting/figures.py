@@ -15,6 +15,7 @@ import pandas as pd
 from hybridlab.files import write_json, write_text, writing
 from hybridlab.papers.experiment import Experiment, Panel, Plot
 from hybridlab.papers.records import benchmark_record, records_of
+from hybridlab.papers.sweep import sweep_notes
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.entry_data import claims_table, entry_data, named_in_errors
 from hybridlab.reporting.figure_kind import MOST_COLUMNS, FigureKind, Picture
@@ -32,7 +33,8 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     with named_in_errors(experiment):
         panels = [_panel_data(plot, panel, first) for panel in plot.panels]
     benchmark = benchmark_record(experiment, scale, results_dir)
-    return entry_data(experiment, scale, records, benchmark, {"panels": panels})
+    notes = sweep_notes(experiment, scale, results_dir)
+    return entry_data(experiment, scale, records, benchmark, {"panels": panels}, notes)
 
 
 def _plot_of(experiment: Experiment) -> Plot:

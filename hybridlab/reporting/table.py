@@ -9,6 +9,7 @@ from typing import Any
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row
 from hybridlab.papers.records import Records, benchmark_record, records_of
+from hybridlab.papers.sweep import sweep_notes
 from hybridlab.reporting.entry_data import entry_data, named_in_errors
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
 from hybridlab.statistics import NOT_MEASURED, Measurement, mean_and_error
@@ -35,7 +36,8 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
             base = (_value(measured[reference.short]), reference.paper.get(column.name))
         for target, row in zip(rows, experiment.rows, strict=True):
             target["cells"][column.name] = _cell(column, measured[row.short], row.paper.get(column.name), base)
-    return entry_data(experiment, scale, records, benchmark, {"rows": rows})
+    notes = sweep_notes(experiment, scale, results_dir)
+    return entry_data(experiment, scale, records, benchmark, {"rows": rows}, notes)
 
 
 def measure(column: Column, row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Measurement | Words:
