@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+
+if TYPE_CHECKING:
+    from hybridlab.papers.reproduce import Wanted
 
 
 def reproduce(
@@ -44,40 +48,49 @@ def reproduce(
 
     Without --scale it is the cheapest that an experiment has.
     """
-    from hybridlab.cli.queues import announce, print_preview, raise_failures
     from hybridlab.cli.sweep import reproduce_sweep
     from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
-    from hybridlab.papers.reproduce import Wanted, one_queue, run_cells
-    from hybridlab.reporting.entry import print_entry, write_entry
+    from hybridlab.papers.reproduce import Wanted
     from hybridlab.runs.ablate import parse_seeds
 
     asked = None if seeds is None else parse_seeds(seeds)
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
     wanted = [Wanted(one, o.pick_scale(scale or one.available_scales()[0], one), asked) for one in experiments]
-    if sweep:
-        if asked is not None or len(wanted) > 1:
-            raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
-        reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json)
+    if not sweep:
+        _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, as_json)
         return
-    queue = one_queue(wanted)
+    if asked is not None or len(wanted) > 1:
+        raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
+    reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json)
+
+
+def _reproduce(
+    all_wanted: list[Wanted], jobs: int | None, dry_run: bool, runs_dir: Path, results_dir: Path, as_json: bool
+) -> None:
+    """Train what is missing in one queue, and write each entry as soon as its runs are there."""
+    from hybridlab.cli.queues import announce, print_preview, raise_failures
+    from hybridlab.papers.reproduce import one_queue, run_cells
+    from hybridlab.reporting.entry import print_entry, write_entry
+
+    queue = one_queue(all_wanted)
     if dry_run:
         print_preview(queue, runs_dir, results_dir, jobs, as_json)
-        for experiment in experiments:
-            if experiment.benchmark is not None:
-                o.say(f"{experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
+        for wanted in all_wanted:
+            if wanted.experiment.benchmark is not None:
+                o.say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
         return
-    announce(wanted, queue, runs_dir, results_dir, jobs)
+    announce(all_wanted, queue, runs_dir, results_dir, jobs)
     made: list[dict[str, Any]] = []
 
-    def write(one: Wanted) -> None:
-        data, folder = write_entry(one.experiment, one.scale, results_dir)
+    def write(wanted: Wanted) -> None:
+        data, folder = write_entry(wanted.experiment, wanted.scale, results_dir)
         made.append(data)
         if not as_json:
-            print_entry(data, one.experiment, o.console())
+            print_entry(data, wanted.experiment, o.console())
         o.say(f"written to {folder}")
 
-    outcome = run_cells(wanted, runs_dir, results_dir, o.say, jobs=jobs, done=write)
+    outcome = run_cells(all_wanted, runs_dir, results_dir, o.say, jobs=jobs, done=write)
     if as_json:
-        o.print_json(made[0] if len(experiments) == 1 else made)
-    raise_failures(outcome, ", ".join(identifiers))
+        o.print_json(made[0] if len(all_wanted) == 1 else made)
+    raise_failures(outcome, ", ".join(wanted.experiment.id for wanted in all_wanted))
