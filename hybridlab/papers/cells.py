@@ -42,8 +42,7 @@ def cell_runs(
     cells: only these, with their parents. swept: cell → value of the setting that is swept, in place of the chosen one.
     """
     made: dict[str, CellRun] = {}
-    values = {**experiment.chosen(scale), **(swept or {})}
-    known = experiment.cells_at(scale)
+    specs, values = experiment.cells_at(scale), {**experiment.chosen(scale), **(swept or {})}
 
     def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
         """The runs that are not made yet, of a cell's parents and of the cell itself."""
@@ -51,7 +50,7 @@ def cell_runs(
             raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
         if name in made:
             return
-        for parent in known[name].parents:
+        for parent in specs[name].parents:
             yield from make(parent, (*children, name))
         config = _cell_config(experiment, scale, seed, name, made, values)
         made[name] = CellRun(name, config, run_hash(config))

@@ -38,7 +38,7 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
         *_swept(experiment),
     ]:
         names.check(path, what, name, layer)
-    check_starts(experiment, layer)
+    _check_starts(experiment, layer)
     _check_sweep(experiment, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
@@ -178,7 +178,7 @@ def _panels(experiment: Experiment) -> Iterator[Named]:
                 yield ("plot", "panels", i, "series", j, "divide_by"), "metric", series.divide_by
 
 
-def check_starts(experiment: Experiment, layer: Layer) -> None:
+def _check_starts(experiment: Experiment, layer: Layer) -> None:
     """UserError for a cell that starts from, or uses, one that does not exist: for the file's cells one of the file,
     for those of a scale one that this scale has."""
     places: list[tuple[KeyPath, dict[str, CellSpec], dict[str, CellSpec], str]] = [
@@ -221,7 +221,8 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
         if len(set(values)) < len(values):
             raise wrong((key,), f"sweep.{key} names a value twice; give each once")
     for i, name in enumerate(sweep.cells):
-        if spec.size_of(experiment.cells_at(sweep.scale)[name]) is None:
+        cell = experiment.cells_at(sweep.scale).get(name)
+        if cell is None or spec.size_of(cell) is None:
             raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
     for name, value in sweep.chosen.items():
         if name not in sweep.cells:

@@ -9,7 +9,7 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import BENCHMARK, Experiment
-from hybridlab.papers.records import Records
+from hybridlab.papers.records import Records, complete_seeds
 from hybridlab.runs.record import BenchmarkRecord
 
 OUTCOMES = {True: "holds", False: "fails", None: "open"}
@@ -48,6 +48,7 @@ def entry_data(
             {"text": claim.text, "source": claim.source, "holds": verdict.holds, "evidence": verdict.evidence}
         )
     machine = experiment.machine(scale)
+    asked = experiment.scales[scale].seeds if scale in experiment.scales else []
     runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
     if benchmark is not None:
         machine = f"{machine}; measured on {benchmark.machine['name']} ({benchmark.machine['device']})"
@@ -58,7 +59,8 @@ def entry_data(
         "source": experiment.source,
         "scale": scale,
         "machine": machine,
-        "seeds": experiment.scales[scale].seeds if scale in experiment.scales else [],
+        "seeds": sorted({*asked, *(seed for by_seed in records.values() for seed in by_seed)}),
+        "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
         "claims": claims,
         "notes": [*experiment.notes, *notes],
@@ -83,8 +85,10 @@ def caption(data: dict[str, Any]) -> str:
         classes = {cell["class"] for row in data.get("rows", []) for cell in row["cells"].values()}
         origin = "The paper's own words" if classes == {"transcribed"} else "Computed from shapes alone"
         return f"{data['source']}. {origin}; the same at every scale."
-    num_seeds = len(data["seeds"])
+    num_seeds, complete = len(data["seeds"]), len(data.get("complete_seeds", data["seeds"]))
     seeds = f"; {num_seeds} seed{'s' * (num_seeds != 1)}" if num_seeds else ""
+    if complete < num_seeds:
+        seeds += f", of which {complete or 'none'} {'is' if complete == 1 else 'are'} complete"
     # A benchmark is no training run, so that what a scale decides is not its matter.
     shows = SHOWS.get(data["scale"], "") if num_seeds else ""
     return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()
