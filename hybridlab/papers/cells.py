@@ -105,9 +105,9 @@ def _cell_config(
 def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
     """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
     steps: dict[str, set[int]] = {}
-    spec = experiment.at(scale)
+    spec, cells = experiment.at(scale), experiment.cells_at(scale)
     for name in experiment.needed_cells(scale):
-        cell = experiment.cells[name]
+        cell = cells[name]
         parts = [spec.config, spec.phases.get(cell.phase, {}), cell.config, spec.overrides.get(name, {})]
         settings: dict[str, Any] = {}
         for init in (part.get("init") for part in parts):
