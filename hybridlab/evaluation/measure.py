@@ -56,7 +56,7 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
             for task, offset in offsets.items()
         },
         probes={
-            probe: probe_results(probe, model, corpus, config.training.seq_len)
+            probe: probe_results(probe, model, corpus, config.training.seq_len, config)
             for probe in config.evaluation.probes or []
         },
     )
