@@ -48,6 +48,24 @@ def mean_and_error(values: Sequence[float] | np.ndarray) -> Measurement:
     return Measurement(value=float(array.mean()), stderr=error, n=len(array))
 
 
+def clustered_mean(values: Sequence[float] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> Measurement:
+    """The mean of values that are not independent within a cluster, such as the answers of one row.
+
+    clusters: for each value a whole number ≥ 0, equal for values of one cluster. The error is that of a ratio of sums
+    over clusters; None if there is only one. n counts values.
+    """
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    mean, count = float(array.mean()), int(numbers.max()) + 1
+    if count == 1:
+        return Measurement(value=mean, n=len(array))
+    deviations = np.bincount(numbers, weights=array - mean)
+    error = math.sqrt(count / (count - 1) * float(np.square(deviations).sum())) / len(array)
+    return Measurement(value=mean, stderr=error, n=len(array))
+
+
 def proportion(right: Sequence[bool] | np.ndarray) -> Measurement:
     """The share of true values with its binomial standard error."""
     n = len(right)

@@ -15,18 +15,12 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
+from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
-from hybridlab.config.types import (
-    Extended,
-    Fraction,
-    Misfit,
-    PositiveFloat,
-    PositiveInt,
-    Strict,
-)
-from hybridlab.registry import PROBES, SOURCES, TASKS, nearest
+from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
+from hybridlab.registry import PROBES, SOURCES, nearest
 
 
 def _known_probe(name: str) -> str:
@@ -51,36 +45,6 @@ class Observe(Strict):
 
     entropy_every: PositiveInt
     """Interval, in steps, at which the attention entropy of every head is logged (SGT, Eq. 4)."""
-
-
-class Mix(Extended):
-    """Shares of the rows of every batch: text of the corpus, two synthetic tasks, and tasks of plug-ins by name."""
-
-    __pydantic_extra__: dict[str, Fraction] = Field(init=False)
-    text: Fraction = 1.0
-    """Share of rows with text of the corpus."""
-    retrieval: Fraction = 0.0
-    """Share of rows with facts to look up: a key is asked for, its value is the answer."""
-    assignment: Fraction = 0.0
-    """Share of rows with assignments to variables, one of five values each."""
-
-    @classmethod
-    def registered(cls) -> list[str]:
-        return TASKS.names()
-
-    @property
-    def tasks(self) -> dict[str, float]:
-        """The share of every task that has one, the built-in ones first, then by name."""
-        built_in = [name for name in Mix.model_fields if name != "text"]
-        names = [*built_in, *sorted(self.__pydantic_extra__)]
-        return {name: getattr(self, name) for name in names if getattr(self, name) > 0}
-
-    @model_validator(mode="after")
-    def _sums_to_one(self) -> Mix:
-        total = self.text + sum(self.tasks.values())
-        if abs(total - 1) > 1e-9:
-            raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
-        return self
 
 
 def _stored(source: str) -> str:
@@ -193,6 +157,9 @@ class Evaluation(Strict):
     """Windows of text of these measurements. Default: validation_windows."""
     keep_best: bool | None = None
     """Keep the weights of the lowest of these validation losses in the run folder, as `best/`."""
+    at_steps: list[NonNegativeInt] | None = None
+    """Steps at which validation loss, tasks and probes are also measured, as at the end; 0 is before the first
+    update. They are in the record as `results.at`."""
     task_rows: PositiveInt = 384
     """Number of rows for each synthetic task."""
     task_window: PositiveInt | None = None
@@ -202,6 +169,12 @@ class Evaluation(Strict):
     table 4)."""
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
+
+    @field_validator("at_steps")
+    @classmethod
+    def _in_order(cls, value: list[int] | None) -> list[int] | None:
+        """Each step once, so that the same steps give the same hash; None for no steps."""
+        return sorted(set(value or [])) or None
 
     @field_validator("keep_best")
     @classmethod
@@ -315,6 +288,13 @@ class RunConfig(Strict):
                 "training.seq_len",
                 "evaluation.length_factors",
                 "shape.max_positions",
+            )
+        last = max(self.evaluation.at_steps or [0])
+        if last > self.training.steps and self.budget is None:
+            raise Misfit(
+                f"evaluation.at_steps: there is no step {last} in a run of {self.training.steps} steps; leave it out",
+                "evaluation.at_steps",
+                "training.steps",
             )
         if learns and self.evaluation.keep_best:
             raise Misfit(

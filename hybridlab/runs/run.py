@@ -15,6 +15,7 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
+from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import model_damage
@@ -165,6 +166,10 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
     results = measure(run.model, run.config, run.corpus, run.precision)
+    if AtSteps.name in hooks:
+        # These are measurements as the final ones, and stand beside them in the record.
+        results = results.model_copy(update={"at": hooks[AtSteps.name]})
+        hooks = {name: found for name, found in hooks.items() if name != AtSteps.name}
     seconds = round(time.monotonic() - started, 1)
     return Record(**_facts(run), status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
 

@@ -12,6 +12,7 @@ from hybridlab.config.controllers import PythonHook
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
+from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.validation_log import ValidationLog
 from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
@@ -32,8 +33,9 @@ CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.sh
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
-    """The logs of entropies (`observe`) and of the validation loss (`evaluation.every`), the controller and the further
-    hooks, as far as the configuration has them. The logs come first: they measure a step with the structure it used.
+    """The logs of entropies (`observe`) and of the validation loss (`evaluation.every`), the measurements at single
+    steps (`evaluation.at_steps`), the controller and the further hooks, as far as the configuration has them. What
+    measures comes first: it measures a step with the structure it used.
 
     given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, or if
     two hooks have one name.
@@ -61,6 +63,10 @@ def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any,
         yield "observe", None, lambda: EntropyLog(observe.entropy_every)
     if every is not None:
         yield "evaluation.every", config.data, lambda: ValidationLog(config.evaluation, config.training.steps)
+    if config.evaluation.at_steps is not None:
+        measured = config.evaluation.model_copy(update={"at_steps": None})
+        basis = (measured, config.data, controller, config.plan, config.map)
+        yield "evaluation.at_steps", basis, partial(AtSteps, config.evaluation.at_steps)
     if controller is not None:
         yield "controller", (controller, config.plan, config.map), lambda: _controller(controller, config)
     for settings in config.hooks or []:

@@ -176,6 +176,8 @@ class Run:
         pace = checkpoints.Pace(self.config.runtime.checkpoint_seconds)
         speed = Speed(self.device, self.config.runtime.peak_flops, self.spent.tokens, self.spent.flops)
         started = time.monotonic()
+        for hook in self.hooks:
+            hook.before_first_step(self)
         with StopRequest() as stop:
             while self.step < settings.steps:
                 numbers = self.take_step()

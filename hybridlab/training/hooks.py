@@ -92,6 +92,10 @@ class Hook:
     def begin(self, run: TrainingRun) -> None:
         """Called once before the first step of this process: create tensors, read the configuration."""
 
+    def before_first_step(self, run: TrainingRun) -> None:
+        """Called once in every process before the first step that it does, after `begin` and `load_state`; `run.step`
+        is the number of steps done."""
+
     def parameter_groups(self) -> list[Group]:
         """Optimizer groups of the hook. Their tensors are saved in checkpoints, but are no part of the model."""
         return []
