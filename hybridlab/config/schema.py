@@ -19,13 +19,7 @@ from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
-from hybridlab.config.types import (
-    Misfit,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Strict,
-)
+from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
 from hybridlab.registry import PROBES, SOURCES, nearest
 
 

@@ -59,14 +59,14 @@ def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any,
     """(name, basis, maker) of each hook. basis: the settings that must be the same where a branch goes on with its
     state."""
     observe, every, controller = config.observe, config.evaluation.every, config.controller
-    at_steps = config.evaluation.at_steps
     if observe is not None:
         yield "observe", None, lambda: EntropyLog(observe.entropy_every)
     if every is not None:
         yield "evaluation.every", config.data, lambda: ValidationLog(config.evaluation, config.training.steps)
-    if at_steps is not None:
-        measured = config.evaluation.model_dump(exclude={"at_steps", "every", "every_windows", "keep_best"})
-        yield "evaluation.at_steps", (config.data, measured), lambda: AtSteps(at_steps)
+    if config.evaluation.at_steps is not None:
+        measured = config.evaluation.model_copy(update={"at_steps": None})
+        basis = (measured, config.data, controller, config.plan, config.map)
+        yield "evaluation.at_steps", basis, partial(AtSteps, config.evaluation.at_steps)
     if controller is not None:
         yield "controller", (controller, config.plan, config.map), lambda: _controller(controller, config)
     for settings in config.hooks or []:

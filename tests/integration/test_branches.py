@@ -53,7 +53,9 @@ def configuration(small, kind):
     if kind == "masks":
         return small("consa", training={"steps": 18}, **LEARN)
     mix = {"text": 0.5, "retrieval": 0.5, "assignment": 0.0}
-    return small(training={"steps": 18, "skip_steps": 3}, data={"mix": mix}, evaluation=MEASURED)
+    return small(
+        training={"steps": 18, "skip_steps": 3}, data={"mix": mix}, evaluation={**MEASURED, "at_steps": [0, 7, 18]}
+    )
 
 
 @pytest.mark.parametrize(("kind", "step"), [("plain", 7), ("plain", 12), ("masks", 6), ("growth", 8), ("growth", 10)])
@@ -109,6 +111,17 @@ def test_another_controller_begins_anew_and_counts_steps_from_the_start(small, r
     plain = train(branched(grows, again, 14, controller=None), runs / "plain", runs)
     assert [e["kind"] for e in plain.events] == ["loop-added", "loop-added", "growth-frozen", "branched"]
     assert len(plain.structure["plan"]["visits"]) == 5
+
+
+def test_a_branch_is_measured_where_it_begins_with_its_own_plan(small, runs):
+    config = small(training={"steps": 8}, evaluation={"at_steps": [4, 8]})
+    parent = train(keeping(config, 4), runs / "parent", runs)
+    skip = [{"op": "skip", "layers": [1]}]
+    record = train(branched(config, parent, 4, plan=skip), runs / "shorter", runs)
+    assert record.results.at["4"].validation.loss.value != parent.results.at["4"].validation.loss.value
+    assert record.results.at["8"].validation == record.results.validation
+    with pytest.raises(UserError, match="at_steps: step 2 is over in a run that goes on after step 4"):
+        train(branched(config, parent, 4, plan=skip, evaluation={"at_steps": [2, 8]}), runs / "late", runs)
 
 
 def test_another_schedule_and_more_steps(small, runs):
