@@ -17,7 +17,7 @@ from hybridlab.config.loading import (
     named_preset,
     parse_setting,
 )
-from hybridlab.config.maps import LearnedMap
+from hybridlab.config.maps import FromRun
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
 from hybridlab.config.schema import Data, InitFrom, RunConfig
@@ -223,7 +223,7 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
             digest = _hash_of(choice.top_entropy_of, runs)
             edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
         changed["plan"].append(edit)
-    if isinstance(config.map, LearnedMap):
+    if isinstance(config.map, FromRun):
         changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
     if config.init is not None and config.init.run not in runs.places:
         named = InitFrom.model_validate(find_ancestor(config.init.run, runs).init)
