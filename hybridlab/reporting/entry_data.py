@@ -12,7 +12,6 @@ from hybridlab.papers.experiment import BENCHMARK, Experiment
 from hybridlab.papers.records import Records, complete_seeds
 from hybridlab.runs.record import BenchmarkRecord
 
-OUTCOMES = {True: "holds", False: "fails", None: "open"}
 SHOWS = {
     "smoke": "It shows that every part works; with one seed it decides no claim about a trained model.",
     "desk": "It decides claims about models of this size, by seeds; it says nothing about the paper's sizes.",
@@ -41,12 +40,10 @@ def entry_data(
 ) -> dict[str, Any]:
     """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. machine: the
     one for the runs, None if nothing is run. runs: cell → seed → hash of the run."""
-    claims = []
-    for claim in experiment.claims:
-        verdict = judge(claim, experiment, records, benchmark)
-        claims.append(
-            {"text": claim.text, "source": claim.source, "holds": verdict.holds, "evidence": verdict.evidence}
-        )
+    claims = [
+        {"text": claim.text, "source": claim.source, **judge(claim, experiment, records, benchmark, scale).as_json()}
+        for claim in experiment.claims
+    ]
     machine = experiment.machine(scale)
     asked = experiment.scales[scale].seeds if scale in experiment.scales else []
     runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
@@ -73,10 +70,15 @@ def claims_table(claims: list[dict[str, Any]]) -> list[str]:
     if not claims:
         return []
     rows = [
-        f"| {claim['text']} | {claim['source']} | {OUTCOMES[claim['holds']]} | {claim['evidence'].replace('|', '/')} |"
+        f"| {claim['text']} | {claim['source']} | {shown(claim)} | {claim['evidence'].replace('|', '/')} |"
         for claim in claims
     ]
     return ["## Claims", "", "| claim | place | here | evidence |", "| --- | --- | --- | --- |", *rows]
+
+
+def shown(claim: dict[str, Any]) -> str:
+    """The verdict on a claim with its note: open (direction only)."""
+    return f"{claim['verdict']} ({claim['note']})" if claim["note"] else str(claim["verdict"])
 
 
 def caption(data: dict[str, Any]) -> str:

@@ -195,7 +195,8 @@ def _one_sided_of_bound(values: Sequence[float], bound: float, sign: int) -> Fin
     estimate, spread = mean_and_error(values), _spread(values)
     if estimate.value is None:
         return Finding(estimate, spread, 0)
-    side = sign * int(np.sign(estimate.value - bound))
+    distance = estimate.value - bound
+    side = sign * int(np.sign(distance)) if abs(distance) > 1e-12 else 0
     if estimate.n < FEWEST_SEEDS:
         return Finding(estimate, spread, side)
     if spread == 0:
