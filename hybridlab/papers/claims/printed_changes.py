@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hybridlab.papers.calls import ColumnName, ExperimentName, RowName
+from hybridlab.papers.calls import ColumnName, RowName
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
 from hybridlab.papers.claims.verdict import Open, Verdict
 
@@ -131,7 +131,18 @@ def _names(on: Given, row: str, column: str) -> list[str]:
 
 
 @claim_kind
-def printed_rows(on: Given, other: ExperimentName, each: int = 1) -> Verdict:
-    """There are so many rows here for each row of another experiment."""
-    here, there = len(on.experiment.rows), len(on.elsewhere(other).experiment.rows)
-    return Verdict(here == each * there, f"printed: {here} rows here, {there} in {other}; asked {each} for each")
+def printed_alike(on: Given, rows: list[RowName], like: RowName, column: ColumnName) -> Verdict:
+    """The printed lists of `rows` have as many names as that of another row, of as many layers (the part of a name
+    before its `-`)."""
+    lists = {row: _names(on, row, column) for row in (*rows, like)}
+    sizes = {row: (len(names), len({name.split("-")[0] for name in names})) for row, names in lists.items()}
+    off = [f"{row}: {count} of {layers} layers" for row, (count, layers) in sizes.items() if sizes[row] != sizes[like]]
+    count, layers = sizes[like]
+    return Verdict(not off, f"printed: {like}: {count} of {layers} layers{listed(off)}")
+
+
+@claim_kind
+def printed_count(on: Given, count: int) -> Verdict:
+    """The table has so many rows."""
+    rows = len(on.experiment.rows)
+    return Verdict(rows == count, f"printed: {rows} rows, stated {count}")

@@ -95,7 +95,18 @@ case("printed_apart", False, lists | {"rows": ["B", "A"], "over": ["C"]}, ON, "i
 case("printed_apart", None, lists | {"rows": ["A"], "over": ["D"]}, ON, "not printed: D, names")
 case("printed_apart", None, {"column": "x", "rows": ["A"], "over": ["B"]}, ON, "not printed: A, x")
 
-case("printed_rows", True, {"other": "toy-table1"}, ON, "4 rows here, 4 in toy-table1; asked 1 for each")
-case("printed_rows", False, {"other": "toy-table1", "each": 2}, ON)
+HEADS = {
+    "A": {"h": "L1-H1, L1-H2, L4-H1"},
+    "B": {"h": "L7-H1, L8-H2, L8-H1"},
+    "C": {"h": "L1-H1, L2-H2, L3-H1"},
+    "D": {},
+}
+heads = {"experiment": table(HEADS)}
+case("printed_alike", True, {"rows": ["B"], "like": "A", "column": "h"}, heads, "^printed: A: 3 of 2 layers")
+case("printed_alike", False, {"rows": ["B", "C"], "like": "A", "column": "h"}, heads, "(not: C: 3 of 3 layers)")
+case("printed_alike", None, {"rows": ["B"], "like": "D", "column": "h"}, heads, "not printed: D, h")
+
+case("printed_count", True, {"count": 4}, ON, "^printed: 4 rows, stated 4")
+case("printed_count", False, {"count": 5}, ON)
 
 case("not_here", None, {"needs": "a model of 1.7B"}, ON, "needs a model of 1.7B")
