@@ -12,8 +12,6 @@ from hybridlab.papers.experiment import BENCHMARK, Experiment
 from hybridlab.papers.records import Records
 from hybridlab.runs.record import BenchmarkRecord
 
-OUTCOMES = {True: "holds", False: "fails", None: "open"}
-
 
 @contextmanager
 def named_in_errors(experiment: Experiment) -> Iterator[None]:
@@ -29,12 +27,10 @@ def entry_data(
 ) -> dict[str, Any]:
     """A table or figure as data. content: its rows, or its panels. machine: the one for the runs, None if nothing is
     run. runs: cell → seed → hash of the run."""
-    claims = []
-    for claim in experiment.claims:
-        verdict = judge(claim, experiment, records, benchmark)
-        claims.append(
-            {"text": claim.text, "source": claim.source, "holds": verdict.holds, "evidence": verdict.evidence}
-        )
+    claims = [
+        {"text": claim.text, "source": claim.source, **judge(claim, experiment, records, benchmark, scale).as_json()}
+        for claim in experiment.claims
+    ]
     machine = experiment.machine(scale)
     runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
     if benchmark is not None:
@@ -59,10 +55,15 @@ def claims_table(claims: list[dict[str, Any]]) -> list[str]:
     if not claims:
         return []
     rows = [
-        f"| {claim['text']} | {claim['source']} | {OUTCOMES[claim['holds']]} | {claim['evidence'].replace('|', '/')} |"
+        f"| {claim['text']} | {claim['source']} | {shown(claim)} | {claim['evidence'].replace('|', '/')} |"
         for claim in claims
     ]
     return ["## Claims", "", "| claim | place | here | evidence |", "| --- | --- | --- | --- |", *rows]
+
+
+def shown(claim: dict[str, Any]) -> str:
+    """The verdict on a claim with its note: open (direction only)."""
+    return f"{claim['verdict']} ({claim['note']})" if claim["note"] else str(claim["verdict"])
 
 
 def caption(data: dict[str, Any]) -> str:

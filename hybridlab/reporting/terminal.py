@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridlab.papers.experiment import Column, Experiment
-from hybridlab.reporting.entry_data import OUTCOMES, caption
+from hybridlab.reporting.entry_data import caption, shown
 from hybridlab.reporting.table_cells import cell_text
 
 
@@ -43,8 +43,8 @@ def print_figure(data: dict[str, Any], console: Console) -> None:
 def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
     """Each claim, whether it holds here, and the evidence."""
     for claim in claims:
-        style = {True: "green", False: "red", None: "yellow"}[claim["holds"]]
-        outcome = f"{OUTCOMES[claim['holds']]:>5}  "
+        style = {"holds": "green", "fails": "red"}.get(claim["verdict"], "yellow")
+        outcome = f"{shown(claim):>5}  "
         console.print(Text.assemble((outcome, style), f"{claim['text']} [{claim['source']}]"))
         console.print(f"       {claim['evidence']}", style="dim", highlight=False)
 

@@ -1,12 +1,12 @@
 """Tables as data and as text: what a cell measures, its verdict, what tables and figures share."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from hybridlab.errors import UserError
+from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
 from hybridlab.reporting import entry_data as entry_data_module
 from hybridlab.reporting.entry_data import caption, claims_table, entry_data
@@ -157,10 +157,12 @@ def test_cells_as_text():
 
 
 def test_claims_as_a_table():
-    claim = {"text": "A is better", "source": "section 1", "holds": None, "evidence": "|a| = 1"}
-    lines = claims_table([claim, {**claim, "holds": True}, {**claim, "holds": False}])
+    claim = {"text": "A is better", "source": "section 1", **Verdict(None, "|a| = 1").as_json()}
+    words = [{"verdict": "holds"}, {"verdict": "fails"}, {"note": "direction only"}, {"verdict": "cannot tell here"}]
+    lines = claims_table([claim, *({**claim, **word} for word in words)])
     assert lines[:2] == ["## Claims", ""] and lines[4] == "| A is better | section 1 | open | /a/ = 1 |"
-    assert [line.split("|")[3].strip() for line in lines[5:]] == ["holds", "fails"]
+    shown = [line.split("|")[3].strip() for line in lines[5:]]
+    assert shown == ["holds", "fails", "open (direction only)", "cannot tell here"]
     assert claims_table([]) == []
 
 
@@ -228,9 +230,9 @@ def judged(monkeypatch):
     """Claims are judged with what was measured, and all hold."""
     given = []
 
-    def judge(claim, experiment, records, benchmark=None):
-        given.append((records, benchmark))
-        return SimpleNamespace(holds=True, evidence="as asked")
+    def judge(claim, experiment, records, benchmark=None, scale=None):
+        given.append((records, benchmark, scale))
+        return Verdict(True, "as asked", n=5, p=0.01, scale="at smoke scale (n = 5)")
 
     monkeypatch.setattr(entry_data_module, "judge", judge)
     return given
@@ -265,4 +267,9 @@ def test_a_mistake_in_a_metric_names_the_experiment(tmp_path):
 def test_an_entry_lists_the_runs_of_every_seed(judged):
     data = entry_data(experiment(), "smoke", seeds(1.0, 2.0), None, {"panels": []})
     assert data["runs"] == {"cell": {"0": "0" * 16, "1": "0" * 16}} and data["machine"] == "two cores"
-    assert data["claims"] == [{"text": "met", "source": "x", "holds": True, "evidence": "as asked"}]
+    [claim] = data["claims"]
+    assert claim == {"text": "met", "source": "x", **Verdict(True, "as asked", n=5, p=0.01).as_json()} | {
+        "scale": "at smoke scale (n = 5)"
+    }
+    assert judged[0][2] == "smoke"
+    assert {"verdict", "evidence", "n", "p", "n_needed", "minutes_needed", "scale", "controls"} < set(claim)
