@@ -48,17 +48,6 @@ def mean_and_error(values: Sequence[float] | np.ndarray) -> Measurement:
     return Measurement(value=float(array.mean()), stderr=error, n=len(array))
 
 
-def block_mean(values: Sequence[float] | np.ndarray, size: int = 10) -> Measurement:
-    """The mean of values that are correlated with their neighbours, such as the losses of validation windows; its
-    standard error is that of the means of whole blocks of `size` values, None for fewer than two blocks."""
-    if not len(values):
-        return NOT_MEASURED
-    array = np.asarray(values, dtype=np.float64)
-    blocks = len(array) // size
-    error = mean_and_error(array[: blocks * size].reshape(blocks, size).mean(axis=1)).stderr
-    return Measurement(value=float(array.mean()), stderr=error, n=len(array))
-
-
 def clustered_mean(values: Sequence[float] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> Measurement:
     """The mean of values that are not independent within a cluster, such as the answers of one row.
 
@@ -75,6 +64,17 @@ def clustered_mean(values: Sequence[float] | np.ndarray, clusters: Sequence[int]
     deviations = np.bincount(numbers, weights=array - mean)
     error = math.sqrt(count / (count - 1) * float(np.square(deviations).sum())) / len(array)
     return Measurement(value=mean, stderr=error, n=len(array))
+
+
+def block_mean(values: Sequence[float] | np.ndarray, size: int = 10) -> Measurement:
+    """The mean of values that are correlated with their neighbours, such as the losses of validation windows; its
+    standard error is that of the means of whole blocks of `size` values, None for fewer than two blocks."""
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    blocks = len(array) // size
+    error = mean_and_error(array[: blocks * size].reshape(blocks, size).mean(axis=1)).stderr
+    return Measurement(value=float(array.mean()), stderr=error, n=len(array))
 
 
 def proportion(right: Sequence[bool] | np.ndarray) -> Measurement:

@@ -119,6 +119,32 @@ def test_holms_correction_steps_down():
     assert holm([0.5, 0.9, 0.4]) == [1.0, 1.0, 1.0] and holm([None]) == [None] and holm([]) == []
 
 
+def test_values_of_a_cluster_count_as_one_observation_for_the_error():
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=40)
+    numbers = np.repeat(np.arange(40), 5)
+    repeated = clustered_mean(np.repeat(means, 5), numbers)
+    assert repeated.n == 200 and repeated.value == pytest.approx(means.mean())
+    assert repeated.stderr == pytest.approx(mean_and_error(means).stderr)
+    alone = clustered_mean(means, np.arange(40))
+    assert alone.stderr == pytest.approx(mean_and_error(means).stderr)
+    assert clustered_mean(means, np.zeros(40, dtype=int)).stderr is None
+    assert clustered_mean([], []).value is None
+
+
+def test_the_error_of_clusters_of_different_sizes_is_that_of_repeated_draws():
+    """Half of a value's variance is its cluster's, and larger clusters have no other mean."""
+    rng = np.random.default_rng(1)
+    means, errors = [], []
+    for _ in range(400):
+        sizes = rng.integers(1, 12, size=60)
+        numbers = np.repeat(np.arange(60), sizes)
+        drawn = clustered_mean(rng.normal(size=60)[numbers] + rng.normal(size=len(numbers)), numbers)
+        means.append(drawn.value)
+        errors.append(drawn.stderr)
+    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
+
+
 # ---- blocks ----
 
 
@@ -280,29 +306,3 @@ def test_what_is_asked_says_how_many_seeds_it_takes():
     assert Between(-1, 1).seeds([0.5, 0.5]) == Always().seeds([1, 1, 1]) == 6
     assert FewerShared(((2, 2, 4),) * 3).seeds([0.0, 1.0, 2.0]) is None
     assert FewerShared(((2, 2, 8),) * 3).seeds([0.0, 1.0, 2.0]) == seeds_for_difference(1.0, 0.5)
-
-
-def test_values_of_a_cluster_count_as_one_observation_for_the_error():
-    rng = np.random.default_rng(0)
-    means = rng.normal(size=40)
-    numbers = np.repeat(np.arange(40), 5)
-    repeated = clustered_mean(np.repeat(means, 5), numbers)
-    assert repeated.n == 200 and repeated.value == pytest.approx(means.mean())
-    assert repeated.stderr == pytest.approx(mean_and_error(means).stderr)
-    alone = clustered_mean(means, np.arange(40))
-    assert alone.stderr == pytest.approx(mean_and_error(means).stderr)
-    assert clustered_mean(means, np.zeros(40, dtype=int)).stderr is None
-    assert clustered_mean([], []).value is None
-
-
-def test_the_error_of_clusters_of_different_sizes_is_that_of_repeated_draws():
-    """Half of a value's variance is its cluster's, and larger clusters have no other mean."""
-    rng = np.random.default_rng(1)
-    means, errors = [], []
-    for _ in range(400):
-        sizes = rng.integers(1, 12, size=60)
-        numbers = np.repeat(np.arange(60), sizes)
-        drawn = clustered_mean(rng.normal(size=60)[numbers] + rng.normal(size=len(numbers)), numbers)
-        means.append(drawn.value)
-        errors.append(drawn.stderr)
-    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
