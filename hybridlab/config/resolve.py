@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.edits import PlanEdit, TopEntropy
 from hybridlab.config.loading import (
     Layer,
@@ -242,8 +243,9 @@ def identity(config: RunConfig) -> dict[str, Any]:
     """What a run's hash is computed from: its configuration without `runtime`, `arch` and `size`, and the numerics
     version.
 
-    It contains the hashes of parents, in `init.run` and in the `run` of a map from another run. Settings that are None
-    are omitted, so that adding a setting whose default is None does not change the hashes of older runs.
+    It contains the hashes of parents, in `init.run`, in the `run` of a map from another run, and where layers or heads
+    are chosen by the entropies of a run. Settings that are None are omitted, so that adding a setting whose default is
+    None does not change the hashes of older runs.
     """
     content = config.model_dump(mode="json", exclude={"runtime", "arch", "size"}, exclude_none=True)
     return {"numerics_version": NUMERICS_VERSION, **content}
@@ -261,6 +263,8 @@ def parents(config: RunConfig) -> list[str]:
     if isinstance(config.map, FromRun):
         needed.append(config.map.run)
     needed += [choice.top_entropy_of for choice in symbolic_layers(config.plan)]
+    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
+        needed.append(config.controller.entropies_of.run)
     return list(dict.fromkeys(needed))
 
 

@@ -43,8 +43,18 @@ class Budget(Strict):
 class Observe(Strict):
     """Quantities that are logged during training in addition to the loss."""
 
-    entropy_every: PositiveInt
+    entropy_every: PositiveInt | None = None
     """Interval, in steps, at which the attention entropy of every head is logged (SGT, Eq. 4)."""
+    each_step: list[str] | None = None
+    """Logged numbers that the record has for every step, such as [loss], for curves that are compared; otherwise it has
+    at most 200 steps of the log."""
+
+    @field_validator("each_step")
+    @classmethod
+    def _none_if_empty(cls, value: list[str] | None) -> list[str] | None:
+        if value and len(set(value)) < len(value):
+            raise ValueError("each_step names a number twice")
+        return value or None
 
 
 def _stored(source: str) -> str:
@@ -264,11 +274,11 @@ class RunConfig(Strict):
     runtime: Runtime = Runtime()
     """Settings that do not change the run's hash."""
 
-    @field_validator("hooks", "plugins")
+    @field_validator("hooks", "plugins", "observe")
     @classmethod
     def _none_if_empty(cls, value: Any) -> Any:
         """So that an empty list gives the hash of a run without."""
-        return value or None
+        return None if value == Observe() else value or None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:

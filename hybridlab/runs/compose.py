@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.loading import (
     Layer,
     check,
@@ -254,6 +255,10 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
         changed["plan"].append(edit)
     if isinstance(config.map, FromRun):
         changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
+    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
+        source = config.controller.entropies_of
+        source = source.model_copy(update={"run": _hash_of(source.run, runs)})
+        changed["controller"] = config.controller.model_copy(update={"entropies_of": source})
     if config.init is not None and config.init.run not in runs.places:
         named = InitFrom.model_validate(find_ancestor(config.init.run, runs).init)
         changed["init"] = named.model_copy(update={"load": config.init.load or named.load, "step": config.init.step})

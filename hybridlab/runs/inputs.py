@@ -1,5 +1,5 @@
 """Parts of a configuration that come from other finished runs: learned masks, heads whose knock-out costs most, layers
-of high entropy.
+of high entropy, entropies of heads.
 
 The configuration that is stored and hashed names the other run by its hash, so that its own hash is known before
 anything is trained. The masks and layers themselves are in the record's structure.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.edits import TopEntropy
 from hybridlab.config.maps import ExplicitMap, FromRun, KnockoutMap
 from hybridlab.config.resolve import symbolic_layers
@@ -23,9 +24,9 @@ from hybridlab.training.folders import RunFolder, Runs
 
 
 def with_inputs(config: RunConfig, runs: Runs, say: Callable[[str], None]) -> RunConfig:
-    """The configuration with the names of other runs replaced by their masks and layers. say: gets the warnings that
-    are written in the masks."""
-    return _with_masks(_with_layers(config, runs), runs, say)
+    """The configuration with the names of other runs replaced by their masks, layers and entropies. say: gets the
+    warnings that are written in the masks."""
+    return _with_masks(_with_layers(_with_entropies(config, runs), runs), runs, say)
 
 
 def _with_masks(config: RunConfig, runs: Runs, say: Callable[[str], None]) -> RunConfig:
@@ -92,18 +93,57 @@ def _with_layers(config: RunConfig, runs: Runs) -> RunConfig:
     return config.model_copy(update={"plan": edits})
 
 
-def top_entropy(folder: RunFolder, asked: TopEntropy, shape: Shape) -> list[int]:
-    """The layers with the highest mean head entropy in a run at a step, ascending (SGT, section 5.1, "Baseline").
+def _with_entropies(config: RunConfig, runs: Runs) -> RunConfig:
+    controller = config.controller
+    if not isinstance(controller, EntropyGrowthConfig) or controller.entropies_of is None:
+        return config
+    asked = controller.entropies_of
+    heads = head_entropies(runs.finished(asked.run), asked.step, config.shape)
+    given = controller.model_copy(update={"entropies": heads, "entropies_of": None})
+    return config.model_copy(update={"controller": given})
 
-    UserError if that run has other numbers of layers and heads than `shape`, or no entropies of the step.
+
+def head_entropies(folder: RunFolder, step: int | None, shape: Shape) -> list[list[float]]:
+    """[layer][head]: what the probe `entropy` measured on a run after a step, or at its end.
+
+    UserError if that run has other numbers of layers and heads than `shape`, or no such measurement.
     """
-    setting = f"layers: top_entropy_of {asked.top_entropy_of}"
+    setting = f"controller.entropies_of: {folder.path}"
+    _require_heads(setting, folder, shape)
+    record = read_record(folder.path / "record.json")
+    results = None if record is None else record.results
+    when = "its end" if step is None else f"step {step}"
+    found = results if step is None or results is None else results.at.get(str(step))
+    measured = found.probes.get("entropy") if found is not None else None
+    if measured is None:
+        asked = "" if step is None else f" and evaluation.at_steps=[{step}]"
+        raise UserError(
+            f"{setting}: this run has no entropies of {when}; train it with --set evaluation.probes=[entropy]{asked}"
+        )
+    heads = measured.get("heads", [])
+    if not heads or any(value is None for row in heads for value in row):
+        reason = measured.get("skipped", "some of its heads did not run")
+        raise UserError(f"{setting}: no entropies of all heads at {when} ({reason}); name another run")
+    return heads
+
+
+def _require_heads(setting: str, folder: RunFolder, shape: Shape) -> None:
+    """UserError if a run has other numbers of layers and heads than `shape`."""
     theirs = folder.config().shape
     if (theirs.layers, theirs.heads) != (shape.layers, shape.heads):
         raise UserError(
             f"{setting}: that run ({folder.path}) has {theirs.layers} layers of {theirs.heads} heads, "
             f"this one {shape.layers} of {shape.heads}; name a run of the same shape"
         )
+
+
+def top_entropy(folder: RunFolder, asked: TopEntropy, shape: Shape) -> list[int]:
+    """The layers with the highest mean head entropy in a run at a step, ascending (SGT, section 5.1, "Baseline").
+
+    UserError if that run has other numbers of layers and heads than `shape`, or no entropies of the step.
+    """
+    setting = f"layers: top_entropy_of {asked.top_entropy_of}"
+    _require_heads(setting, folder, shape)
     record = read_record(folder.path / "record.json")
     logged = (record.hooks if record else {}).get("entropy-log", {"steps": [], "entropies": []})
     if asked.step not in logged["steps"]:

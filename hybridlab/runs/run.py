@@ -232,7 +232,8 @@ def _start(
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     whole = config.init is not None and config.init.whole
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
-    structure = structure_of(with_inputs(config, runs, say))
+    known = with_inputs(config, runs, say)
+    structure = structure_of(known)
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, parent)
@@ -251,7 +252,8 @@ def _start(
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
         **start_facts(),
     }
-    hooks, objective = make_hooks(config, given), make_objective(config)
+    hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
+    objective = make_objective(config)
     if begins is not None:
         begins = with_own_parts(begins, config, hooks, model)
     run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective, begins)

@@ -18,6 +18,7 @@ from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
 from hybridlab.structure.l1_gates import L1Gates
 from hybridlab.structure.mask_learning import MaskLearning
+from hybridlab.training.each_step import EachStep
 from hybridlab.training.hooks import Hook
 
 
@@ -33,9 +34,9 @@ CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.sh
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
-    """The logs of entropies (`observe`) and of the validation loss (`evaluation.every`), the measurements at single
-    steps (`evaluation.at_steps`), the controller and the further hooks, as far as the configuration has them. What
-    measures comes first: it measures a step with the structure it used.
+    """The logs of entropies and of every step (`observe`) and of the validation loss (`evaluation.every`), the
+    measurements at single steps (`evaluation.at_steps`), the controller and the further hooks, as far as the
+    configuration has them. What measures comes first: it measures a step with the structure it used.
 
     given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, or if
     two hooks have one name.
@@ -59,8 +60,10 @@ def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any,
     """(name, basis, maker) of each hook. basis: the settings that must be the same where a branch goes on with its
     state."""
     observe, every, controller = config.observe, config.evaluation.every, config.controller
-    if observe is not None:
-        yield "observe", None, lambda: EntropyLog(observe.entropy_every)
+    if observe is not None and observe.entropy_every is not None:
+        yield "observe.entropy_every", None, partial(EntropyLog, observe.entropy_every)
+    if observe is not None and observe.each_step is not None:
+        yield "observe.each_step", observe.each_step, partial(EachStep, observe.each_step)
     if every is not None:
         yield "evaluation.every", config.data, lambda: ValidationLog(config.evaluation, config.training.steps)
     if config.evaluation.at_steps is not None:

@@ -25,7 +25,8 @@ from hybridlab.training.optimizer import Group
 class TrainingRun(Protocol):
     """What hooks see and change of a run; `Run` in training/engine.py is one.
 
-    initial: the structure before the first step. step: optimizer steps done. precision: fp32 or bf16.
+    initial: the structure before the first step. step: optimizer steps done. precision: fp32 or bf16. last: the numbers
+    of the last step by name; those of hooks are added one hook after another.
     """
 
     config: RunConfig
@@ -37,6 +38,7 @@ class TrainingRun(Protocol):
     device: torch.device
     precision: str
     step: int
+    last: dict[str, Any]
     groups: list[Group]
     optimizer: torch.optim.AdamW
 

@@ -83,6 +83,16 @@ def test_a_branch_that_is_killed_resumes_exactly(small, runs, monkeypatch):
     assert_same_run(runs / "whole", runs / "cut")
 
 
+def test_a_branch_has_the_numbers_of_every_step_of_its_trunk(small, runs):
+    config = small(training={"steps": 8}, observe={"each_step": ["loss"]})
+    parent = train(keeping(config, 5), runs / "parent", runs)
+    record = train(branched(config, parent, 5, plan=[{"op": "skip", "layers": [1]}]), runs / "same", runs)
+    both = [one.hooks["each-step"]["loss"] for one in (parent, record)]
+    assert both[0][:5] == both[1][:5] and both[0][5] != both[1][5] and len(both[1]) == 8
+    later = branched(config, parent, 5, observe={"each_step": ["loss", "lr"]})
+    assert train(later, runs / "more", runs).hooks["each-step"]["first"] == 6
+
+
 def test_a_branch_has_the_plan_of_its_own_settings_from_its_first_step_on(small, runs):
     config = small(training={"steps": 12})
     parent = train(keeping(config, 6), runs / "parent", runs)
