@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.not_here import KIND as NOT_HERE
@@ -24,7 +25,8 @@ ABOUT = ("print", "runs", "not here")
 @dataclass(frozen=True)
 class Listed:
     """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
-    runs it was judged on; None for a claim about the print, and where nothing has been run."""
+    runs it was judged on; None for a claim about the print, and where nothing has been run. note, n, n_needed and
+    minutes_needed: see `Verdict`."""
 
     id: str
     paper: str
@@ -34,6 +36,10 @@ class Listed:
     verdict: str
     scale: str | None
     evidence: str
+    note: str
+    n: int | None
+    n_needed: int | None
+    minutes_needed: float | None
 
 
 @dataclass(frozen=True)
@@ -69,15 +75,7 @@ def counts(listed: Iterable[Listed]) -> dict[str, dict[str, int]]:
     return {about: {word: row[word] for word in VERDICTS if row[word]} for about, row in table.items() if row}
 
 
-def word_of(verdict: Verdict) -> str:
-    """The verdict in words."""
-    if verdict.holds is not None:
-        return "holds" if verdict.holds else "fails"
-    missing = verdict.evidence.startswith(("not ", "needs ")) or ": not run" in verdict.evidence
-    return "not run" if missing else "open"
-
-
-def as_json(listed: Iterable[Listed]) -> list[dict[str, str | None]]:
+def as_json(listed: Iterable[Listed]) -> list[dict[str, Any]]:
     """The claims as plain objects."""
     return [asdict(claim) for claim in listed]
 
@@ -97,9 +95,9 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
             about = "runs"
             measured = _by_scale(experiment, results_dir) if measured is None else measured
             found, scale = _at_best(claim, experiment, measured, found)
-        yield Listed(
-            experiment.id, experiment.paper, claim.text, claim.source, about, word_of(found), scale, found.evidence
-        )
+        places = (experiment.id, experiment.paper, claim.text, claim.source)
+        needed = (found.n, found.n_needed, found.minutes_needed)
+        yield Listed(*places, about, found.word, scale, found.evidence, found.note, *needed)
 
 
 def _by_scale(experiment: Experiment, results_dir: Path) -> list[_Measured]:
@@ -121,7 +119,7 @@ def _at_best(
     without: the verdict without any record.
     """
     for at in measured:
-        verdict = judge(claim, experiment, at.records, at.benchmark)
-        if word_of(verdict) != "not run":
+        verdict = judge(claim, experiment, at.records, at.benchmark, at.scale)
+        if verdict.word != "not run":
             return verdict, at.scale
     return without, None

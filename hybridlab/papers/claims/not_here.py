@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybridlab.papers.claims.kinds import Given, claim_kind
-from hybridlab.papers.claims.verdict import Open, Verdict
+from hybridlab.papers.claims.verdict import NotRun, Verdict
 
 KIND = "not_here"
 
@@ -14,4 +14,4 @@ def not_here(on: Given, needs: str) -> Verdict:
 
     needs: what a test would take, such as "MMLU at 1.7B".
     """
-    raise Open(f"needs {needs}")
+    raise NotRun(f"needs {needs}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
 
-from hybridlab.papers.claims.kinds import Given, claim_kind, listed
+from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.verdict import Verdict
 
 Offset = Literal["zero", "half"]
@@ -55,19 +54,7 @@ def _triggers(chunk: int, offset: str, i: int) -> bool:
     return (i + _offset(chunk, offset)) % chunk == chunk - 1
 
 
-# ---- SGT: entropy, trace and convergence (appendix E) ----
-
-
-@claim_kind
-def entropy_bounds_diagonal(on: Given, rows: list[list[float]]) -> Verdict:
-    """SGT, lemma 1, A_ii ≤ exp(−E_i / i), on these rows of causal attention; the last weight is the diagonal one."""
-    above = []
-    for row in rows:
-        entropy = -sum(share * math.log(share) for share in row if share > 0)
-        bound = math.exp(-entropy / len(row))
-        if row[-1] > bound + 1e-12:
-            above.append(f"{', '.join(f'{share:g}' for share in row)}: A_ii = {row[-1]:g} above {bound:.3f}")
-    return Verdict(not above, f"{len(rows) - len(above)} of {len(rows)} rows keep to the bound{listed(above)}")
+# ---- SGT: matrices of attention and convergence (appendix E) ----
 
 
 Property = Literal["strictly lower triangular", "eigenvalues on the diagonal", "rows sum to one"]

@@ -53,15 +53,6 @@ case("triggers_per_token", True, half | {"least": 1, "most": 2}, evidence="i = 0
 case("triggers_per_token", False, half | {"least": 2, "most": 2})
 case("triggers_per_token", False, half | {"least": 1, "most": 4})
 
-case("entropy_bounds_diagonal", True, {"rows": [[0.5, 0.5], [0.9, 0.1]]}, evidence="^2 of 2 rows keep to the bound")
-case("entropy_bounds_diagonal", True, {"rows": [[1.0], [0.0, 1.0]]})
-case(
-    "entropy_bounds_diagonal",
-    False,
-    {"rows": [[0.5, 0.5], [0.1, 0.9]]},
-    evidence="^1 of 2 rows keep to the bound (not: 0.1, 0.9: A_ii = 0.9 above 0.850)",
-)
-case("entropy_bounds_diagonal", False, {"rows": [[0.01, 0.01, 0.98]]}, evidence="A_ii = 0.98 above")
 
 causal = {"matrix": [[1.0, 0.0], [0.5, 0.5]]}
 case("matrix_is", False, causal | {"what": "strictly lower triangular"}, evidence="above the diagonal: 1")
