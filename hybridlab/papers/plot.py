@@ -27,21 +27,25 @@ class Series(Strict):
 
 
 class PaperMark(Strict):
-    """Values that the paper prints, drawn in grey: points at x and y; with x or y alone a line, with two of them a
-    band between them. source: where the paper prints them."""
+    """Values that the paper prints, drawn in grey: points at x and y; with x or y alone a line at each, or a band
+    between two. source: where the paper prints them. of: the paper's whole x axis, such as its number of layers or
+    steps, where these differ from the run's; x is then drawn at the same share of the run's axis."""
 
     label: str
     source: str
     x: list[float] = []
     y: list[float] = []
+    band: bool = False
+    of: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> PaperMark:
-        alone = self.x or self.y
-        if self.x and self.y and len(self.x) != len(self.y):
-            raise ValueError(f"x has {len(self.x)} values and y has {len(self.y)}; points need as many of both")
-        if not alone or (not (self.x and self.y) and len(alone) > 2):
-            raise ValueError("give x and y for points, or one or two values of x or y for a line or a band")
+        if not self.x and not self.y:
+            raise ValueError("give the values that the paper prints: x and y for points, x or y alone for lines")
+        if self.x and self.y and (len(self.x) != len(self.y) or self.band):
+            raise ValueError(f"points need as many x ({len(self.x)}) as y ({len(self.y)}), and are no band")
+        if self.band and len(self.x or self.y) != 2:
+            raise ValueError(f"a band lies between two values, not {len(self.x or self.y)}")
         return self
 
 
@@ -82,7 +86,7 @@ class Plot(Strict):
     skip: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of a history that is left out at its beginning, so that the axis shows what follows."""
     value_range: tuple[float, float] | None = None
-    """Limits of the axis of values, so that figures which are compared have the same."""
+    """What the axis of values shows at least, so that figures which are compared have the same."""
     depth: Annotated[float, Field(ge=0, le=1)] | None = None
     """Only the layer at this share of the depth, 0 the first and 1 the last."""
     count: Annotated[int, Field(ge=1)] | None = None

@@ -113,10 +113,14 @@ def from_neutral(cell: Measured, neutral: float) -> Difference | None:
 
 def block_error(windows: Sequence[float] | np.ndarray) -> float | None:
     """The standard error of the mean over windows, from the means of blocks of neighbours; None for one block."""
-    blocks = len(windows) // BLOCK
-    if blocks < 2:
-        return None
-    return mean_and_error([float(block.mean()) for block in np.array_split(np.asarray(windows), blocks)]).stderr
+    return mean_and_error(block_means(windows)).stderr
+
+
+def block_means(windows: Sequence[float] | np.ndarray | None) -> list[float]:
+    """The means of blocks of ten neighbours; the last ones are a little longer if the windows do not come out."""
+    if windows is None or len(windows) < BLOCK:
+        return []
+    return [float(block.mean()) for block in np.array_split(np.asarray(windows), len(windows) // BLOCK)]
 
 
 def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0) -> np.ndarray | None:
