@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 KINDS = ("table", "figure")
-SCALES = ("smoke", "small", "paper")
+SCALES = ("smoke", "desk", "small", "paper")
 
 
 def experiments_folder() -> Path:
