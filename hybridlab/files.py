@@ -84,7 +84,47 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Write JSON and keep the key order. ValueError for NaN and infinity."""
-    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(data) + "\n")
+
+
+def json_text(data: Any) -> str:
+    """JSON that a person can read and that does not grow with its numbers: every entry of an object has its line, and
+    every list of numbers or texts, and every row of a list of lists or of objects, has one line."""
+    return "".join(_json_parts(data, "\n"))
+
+
+def _json_parts(data: Any, line: str) -> Iterator[str]:
+    """line: what begins a line at this depth."""
+    nested = isinstance(data, dict | list | tuple) and any(
+        isinstance(value, dict | list | tuple) for value in (data.values() if isinstance(data, dict) else data)
+    )
+    if not data or not (nested or isinstance(data, dict)):
+        yield json.dumps(data, allow_nan=False)
+        return
+    inner, comma = line + " ", ""
+    yield "{" if isinstance(data, dict) else "["
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield f"{comma}{inner}{json.dumps(key)}: "
+            yield from _json_parts(value, inner)
+            comma = ","
+    else:
+        for value in data:
+            yield comma + inner
+            yield from _in_a_row(value, inner)
+            comma = ","
+    yield line + ("}" if isinstance(data, dict) else "]")
+
+
+def _in_a_row(value: Any, line: str) -> Iterator[str]:
+    """An entry of a list: on one line, unless it holds lists of lists or objects."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    deep = any(
+        isinstance(inner, dict | list | tuple)
+        for part in parts
+        for inner in (part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ())
+    )
+    return _json_parts(value, line) if deep else iter((json.dumps(value, allow_nan=False),))
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from hybridlab.cli import completion
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hybridlab.papers.experiment import Experiment
+
 ModelReference = Annotated[
     str,
     typer.Argument(
@@ -105,6 +107,9 @@ Track = Annotated[
         "--track", metavar="TRACKER", help="Also log to tensorboard, trackio or wandb (extra `track`); repeatable."
     ),
 ]
+AllColumns = Annotated[
+    bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[
     str,
@@ -115,9 +120,11 @@ Run = Annotated[
     ),
 ]
 Scale = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--scale", help="smoke (minutes on a CPU), small (one GPU) or paper.", autocompletion=completion.scales
+        "--scale",
+        help="smoke (minutes on a CPU), desk (an evening on one), small (one GPU) or paper.",
+        autocompletion=completion.scales,
     ),
 ]
 
@@ -145,10 +152,11 @@ def console() -> Console:
     return Console(width=80, markup=False)
 
 
-def pick_scale(scale: str, available: list[str]) -> str:
+def pick_scale(scale: str, experiment: Experiment) -> str:
     """The scale, if the experiment has it; otherwise UserError."""
     from hybridlab.errors import UserError
 
+    available = experiment.available_scales()
     if scale not in available:
-        raise UserError(f"--scale {scale}: this experiment has the scales {', '.join(available)}")
+        raise UserError(f"--scale {scale}: {experiment.id} has the scales {', '.join(available)}")
     return scale

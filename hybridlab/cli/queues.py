@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from hybridlab.errors import RunFailed
 
 if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
+    from hybridlab.papers.reproduce import Wanted
     from hybridlab.runs.queue import Outcome
 
 
@@ -18,6 +20,37 @@ def raise_failures(outcome: Outcome, of: str) -> None:
     if outcome.failed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in outcome.failed.items())
         raise RunFailed(f"{len(outcome.failed)} of the runs of {of} failed: {reasons}")
+
+
+def announce(
+    all_wanted: Sequence[Wanted],
+    queue: dict[str, tuple[str, RunConfig]],
+    runs_dir: Path,
+    results_dir: Path,
+    jobs: int | None,
+) -> None:
+    """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
+    from hybridlab.papers.scales import TUNING
+    from hybridlab.runs.preview import preview
+
+    for wanted in all_wanted:
+        machine = wanted.experiment.machine(wanted.scale)
+        if machine is not None:
+            say(f"{wanted.experiment.id} at scale {wanted.scale}: {machine}")
+    if not queue:
+        return
+    seeds = sorted({config.training.seed for _, config in queue.values()})
+    if any(wanted.seeds for wanted in all_wanted):
+        say(f"seeds: {', '.join(map(str, seeds))}")
+        if seeds[-1] >= TUNING:
+            say(f"seeds from {TUNING} on are for tuning: tables leave them out")
+    total = preview(queue, runs_dir, results_dir, jobs, say)["total"]
+    if total["runs"]:
+        minutes = total["minutes"]
+        known = (
+            "how long is known after the first run" if minutes is None else f"about {max(1, round(minutes))} minutes"
+        )
+        say(f"{total['runs']} of {len(queue)} runs to do, {known}")
 
 
 def print_preview(

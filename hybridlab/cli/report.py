@@ -21,15 +21,20 @@ def report(
     ] = None,
     tables: Annotated[bool, typer.Option("--tables", help="All tables.")] = False,
     figures: Annotated[bool, typer.Option("--figures", help="All figures.")] = False,
-    scale: o.Scale = "smoke",
+    scale: o.Scale = None,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
+    all_columns: o.AllColumns = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –."""
+    """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –.
+
+    Without --scale it is the dearest scale of which a seed is complete: paper, small, desk, smoke.
+    """
     from hybridlab.cli.ablate import print_grid
     from hybridlab.errors import UserError
     from hybridlab.papers.loading import experiment_ids, load_experiment
+    from hybridlab.papers.records import best_scale
     from hybridlab.reporting.ablation import is_grid, read_grid, write_grid
     from hybridlab.reporting.entry import print_entry, write_entry
 
@@ -40,14 +45,14 @@ def report(
         raise UserError("report: give ids, or --tables or --figures for all of that kind")
     if kinds:
         everything = [load_experiment(name) for name in experiment_ids()]
-        experiments = [one for one in everything if one.kind in kinds and scale in one.available_scales()]
+        experiments = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
     made = []
     for experiment in experiments:
-        scale = o.pick_scale(scale, experiment.available_scales())
-        data, folder = write_entry(experiment, scale, results_dir, runs_dir)
+        chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
+        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns)
         made.append(data)
         if not as_json:
-            print_entry(data, experiment, o.console())
+            print_entry(data, experiment, o.console(), all_columns)
         o.say(f"written to {folder}")
     for definition in grids:
         data, folder = write_grid(definition, results_dir, runs_dir)

@@ -1,49 +1,103 @@
-"""`hybridlab reproduce`: make a table or figure of a paper, from training to the written file."""
+"""`hybridlab reproduce`: make tables and figures of the papers, from training to the written file."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
+if TYPE_CHECKING:
+    from hybridlab.papers.reproduce import Wanted
+
 
 def reproduce(
-    identifier: Annotated[
-        str,
+    identifiers: Annotated[
+        list[str],
         typer.Argument(
-            metavar="ID",
-            help="An id that `hybridlab list` shows, or a file of your own (./mine.yaml).",
+            metavar="ID...",
+            help="Ids that `hybridlab list` shows, or files of your own (./mine.yaml); several are one queue of runs.",
             autocompletion=completion.experiments,
         ),
     ],
-    scale: o.Scale = "smoke",
+    scale: o.Scale = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds",
+            help="Other seeds than the file's: how many (3: 0, 1, 2), 5-7, or 5,8,9. Tables count every seed below 100 "
+            "that is complete.",
+        ),
+    ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep", help="Train the grid of the experiment's `sweep` on its tuning seed, and nothing else."
+        ),
+    ] = False,
     jobs: o.Jobs = None,
     dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
+    all_columns: o.AllColumns = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Make a table or figure, with all runs that it needs. Finished runs are skipped, unfinished ones are resumed."""
-    from hybridlab.cli.queues import print_preview, raise_failures
+    """Make tables and figures, with all runs that they need. Finished runs are skipped, unfinished ones are resumed.
+
+    Without --scale it is the cheapest that an experiment has.
+    """
+    from hybridlab.cli.sweep import reproduce_sweep
+    from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
-    from hybridlab.papers.reproduce import needed_runs, run_cells
+    from hybridlab.papers.reproduce import Wanted
+    from hybridlab.runs.ablate import parse_seeds
+
+    asked = None if seeds is None else parse_seeds(seeds)
+    experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
+    wanted = [Wanted(one, o.pick_scale(scale or one.available_scales()[0], one), asked) for one in experiments]
+    if not sweep:
+        _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json)
+        return
+    if asked is not None or len(wanted) > 1:
+        raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
+    reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json)
+
+
+def _reproduce(
+    all_wanted: list[Wanted],
+    jobs: int | None,
+    dry_run: bool,
+    runs_dir: Path,
+    results_dir: Path,
+    all_columns: bool,
+    as_json: bool,
+) -> None:
+    """Train what is missing in one queue, and write each entry as soon as its runs are there."""
+    from hybridlab.cli.queues import announce, print_preview, raise_failures
+    from hybridlab.papers.reproduce import one_queue, run_cells
     from hybridlab.reporting.entry import print_entry, write_entry
 
-    experiment = load_experiment(identifier)
-    scale = o.pick_scale(scale, experiment.available_scales())
+    queue = one_queue(all_wanted)
     if dry_run:
-        print_preview(needed_runs(experiment, scale), runs_dir, results_dir, jobs, as_json)
-        if experiment.benchmark is not None:
-            o.say(f"{identifier}: a benchmark, which trains nothing; how long it takes is not known")
+        print_preview(queue, runs_dir, results_dir, jobs, as_json)
+        for wanted in all_wanted:
+            if wanted.experiment.benchmark is not None:
+                o.say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
         return
-    outcome = run_cells(experiment, scale, runs_dir, results_dir, o.say, jobs=jobs)
-    data, folder = write_entry(experiment, scale, results_dir)
+    announce(all_wanted, queue, runs_dir, results_dir, jobs)
+    made: list[dict[str, Any]] = []
+
+    def write(wanted: Wanted) -> None:
+        data, folder = write_entry(wanted.experiment, wanted.scale, results_dir, all_columns=all_columns)
+        made.append(data)
+        if not as_json:
+            print_entry(data, wanted.experiment, o.console(), all_columns)
+        o.say(f"written to {folder}")
+
+    outcome = run_cells(all_wanted, runs_dir, results_dir, o.say, jobs=jobs, done=write)
     if as_json:
-        o.print_json(data)
-    else:
-        print_entry(data, experiment, o.console())
-    o.say(f"written to {folder}")
-    raise_failures(outcome, identifier)
+        o.print_json(made[0] if len(all_wanted) == 1 else made)
+    raise_failures(outcome, ", ".join(wanted.experiment.id for wanted in all_wanted))

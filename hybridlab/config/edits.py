@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag
 
 from hybridlab.config.types import AsWritten, NonNegativeInt, PositiveInt
 from hybridlab.errors import UserError
-from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, Topology, Upscale
+from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, RouterInit, Topology, Upscale
 from hybridlab.plan.plan import Plan
 
 
@@ -88,6 +88,9 @@ class LoopSettings(AsWritten):
     """Rotary positions of chunks: 0, 1, 2 … (chunk), or those of tokens."""
     literal: bool = Loop.literal
     """Count and divide chunks exactly as the paper's formulas do; then decoding with a cache is not possible."""
+    router_init: RouterInit | None = None
+    """How the routers of topology mesh begin: uniform (as if left out) weighs all slots alike; newest reads the last
+    update; anchor reads the last update and the state before the loop in equal parts."""
 
     def loop_settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in LoopSettings.model_fields if name != "chunks"}

@@ -7,9 +7,9 @@ queried once: with two queries, the second could be answered from the nearer fir
 retrieval: facts and queries in random order, so that facts are both inside and outside a window (chance 1/8).
 assignment: five facts with different values, 0 to 64 filler tokens, then five queries in random order; a five-way
 choice. Only the first query of an episode is measured (chance 1/5): each answer rules out a value for the later ones.
-chain: two hops. Eight facts with different values and three aliases A(name, key) in random order, 0 to 32 filler
-tokens, then the three queries QA(name) in random order; the answer is the value of the key that the alias names. The
-values are different, so that the facts without the alias say nothing (chance 1/8); only the first query is measured.
+chain: two hops. Five facts with different values and three aliases A(name, key) in random order, 0 to 32 filler tokens,
+then the three queries QA(name) in random order; the answer is the value of the key that the alias names. It is a choice
+among the five values, so that the facts without the alias say nothing (chance 1/5); only the first query is measured.
 
 Each task is a `Task` in the registry TASKS. A plug-in adds one in the same way, and a configuration mixes it in with
 `data: {mix: {text: 0.5, my-task: 0.5}}`:
@@ -41,7 +41,7 @@ _ASK_EARLY = 0.2
 
 _ALIASES = 3
 _MAX_CHAIN_FILLERS = 32
-_SHORTEST_CHAIN = NUM_KEYS + 3 * _ALIASES
+_SHORTEST_CHAIN = _ASSIGNED + 3 * _ALIASES
 """Tokens of an episode of the task chain without fillers: a query and its answer are two."""
 
 _QUERY = NUM_KEYS * NUM_VALUES
@@ -135,12 +135,12 @@ def _chain(length: int, rng: np.random.Generator) -> TaskRow:
     while row.room >= _SHORTEST_CHAIN:
         _add_chain(row, rng)
     row.fill(rng)
-    return row.done(NUM_VALUES)
+    return row.done(_ASSIGNED)
 
 
 TASKS.add("retrieval", Task(_retrieval, 1 / NUM_VALUES, block="facts", number=0))
 TASKS.add("assignment", Task(_assignment, 1 / 5, block="facts", number=1))
-TASKS.add("chain", Task(_chain, 1 / NUM_VALUES, block="facts", number=2))
+TASKS.add("chain", Task(_chain, 1 / _ASSIGNED, block="facts", number=2))
 
 
 class _Row:
@@ -236,14 +236,14 @@ def _add_episode(row: _Row, rng: np.random.Generator) -> None:
 
 def _add_chain(row: _Row, rng: np.random.Generator) -> None:
     """One episode of the task chain."""
-    keys, values = rng.permutation(NUM_KEYS), rng.permutation(NUM_VALUES)
+    keys, values = rng.permutation(NUM_KEYS)[:_ASSIGNED], rng.permutation(NUM_VALUES)[:_ASSIGNED]
     # Name n stands for the n-th of the keys in their random order. Facts of the episode before are forgotten.
     row.waiting.clear()
-    for number in rng.permutation(NUM_KEYS + _ALIASES):
-        if number < NUM_KEYS:
+    for number in rng.permutation(_ASSIGNED + _ALIASES):
+        if number < _ASSIGNED:
             row.fact(int(keys[number]), int(values[number]))
         else:
-            row.alias(int(number) - NUM_KEYS, int(keys[number - NUM_KEYS]))
+            row.alias(int(number) - _ASSIGNED, int(keys[number - _ASSIGNED]))
     row.fill(rng, int(rng.integers(min(_MAX_CHAIN_FILLERS, row.room - 2 * _ALIASES) + 1)))
     for number, name in enumerate(rng.permutation(_ALIASES)):
-        row.query_alias(int(name), np.arange(NUM_VALUES), is_open=number == 0)
+        row.query_alias(int(name), values, is_open=number == 0)

@@ -50,7 +50,7 @@ class AtSteps(Hook):
                 validation=validation(run.model, config, text),
                 tasks=task_results(run.model, config, run.corpus, text),
                 probes={
-                    probe: probe_results(probe, seen, run.corpus, config.training.seq_len)
+                    probe: probe_results(probe, seen, run.corpus, config.training.seq_len, config)
                     for probe in config.evaluation.probes or []
                 },
             )

@@ -52,7 +52,7 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, corpus, text),
         probes={
-            probe: probe_results(probe, model, corpus, config.training.seq_len)
+            probe: probe_results(probe, model, corpus, config.training.seq_len, config)
             for probe in config.evaluation.probes or []
         },
     )

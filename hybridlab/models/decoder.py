@@ -279,7 +279,8 @@ def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:
 
 
 def draw_weights(model: Decoder, seed: int) -> None:
-    """Draw all parameters as the shape's `init` says; the same seed gives the same weights on every machine."""
+    """Draw all parameters as the shape's `init` and the loops' `router_init` say; the same seed gives the same weights
+    on every machine."""
     init, shape = model.shape.init, model.shape
     generator = torch.Generator().manual_seed(seed)
     linear_std = init.std / (math.sqrt(shape.width) if init.scheme == "inverse-sqrt-width" else 1.0)
@@ -297,3 +298,5 @@ def draw_weights(model: Decoder, seed: int) -> None:
             else:
                 cut = init.truncate * std
                 nn.init.trunc_normal_(parameter, std=std, a=-cut, b=cut, generator=generator)
+    for loop, recurrence in zip(model.plan.loops.values(), model.recurrences, strict=True):
+        cast(Recurrence, recurrence).start_routers(loop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +30,19 @@ def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, Run
     return {run.cell: run.config for run in cell_runs(experiment, scale, seed)}
 
 
-def cell_runs(experiment: Experiment, scale: str, seed: int) -> Iterator[CellRun]:
-    """The run of every needed cell, parents before children. Each is made only when it is asked for."""
+def cell_runs(
+    experiment: Experiment,
+    scale: str,
+    seed: int,
+    cells: Iterable[str] | None = None,
+    swept: Mapping[str, Any] | None = None,
+) -> Iterator[CellRun]:
+    """The run of every needed cell, parents before children. Each is made only when it is asked for.
+
+    cells: only these, with their parents. swept: cell → value of the setting that is swept, in place of the chosen one.
+    """
     made: dict[str, CellRun] = {}
+    specs, values = experiment.cells_at(scale), {**experiment.chosen(scale), **(swept or {})}
 
     def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
         """The runs that are not made yet, of a cell's parents and of the cell itself."""
@@ -40,25 +50,29 @@ def cell_runs(experiment: Experiment, scale: str, seed: int) -> Iterator[CellRun
             raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
         if name in made:
             return
-        for parent in experiment.cells[name].parents:
+        for parent in specs[name].parents:
             yield from make(parent, (*children, name))
-        config = _cell_config(experiment, scale, seed, name, made)
+        config = _cell_config(experiment, scale, seed, name, made, values)
         made[name] = CellRun(name, config, run_hash(config))
         yield made[name]
 
-    for name in experiment.needed_cells(scale):
+    for name in experiment.needed_cells(scale) if cells is None else cells:
         yield from make(name, ())
 
 
-def _cell_config(experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun]) -> RunConfig:
-    """The configuration of one cell. made: the runs of its parents, by cell."""
-    spec, cell = experiment.at(scale), experiment.cells[name]
+def _cell_config(
+    experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun], swept: Mapping[str, Any]
+) -> RunConfig:
+    """The configuration of one cell. made: the runs of its parents, by cell. swept: cell → value of the setting that is
+    swept."""
+    spec, cell = experiment.at(scale), experiment.cells_at(scale)[name]
+    place: KeyPath = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
     size = spec.size_of(cell)
     if size is None:
-        line = experiment.at_line(("cells", name, "group"))
+        line = experiment.at_line((*place, "group"))
         raise UserError(f"{line}{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}")
     if cell.phase not in spec.phases:
-        line = experiment.at_line(("cells", name, "phase"))
+        line = experiment.at_line((*place, "phase"))
         hint = nearest(cell.phase, list(spec.phases))
         raise UserError(f"{line}{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}; {hint}")
     inherited: dict[str, Any] = {}
@@ -76,8 +90,9 @@ def _cell_config(experiment: Experiment, scale: str, seed: int, name: str, made:
         experiment.part((*here, "config"), spec.config),
         experiment.part((*here, "phases", cell.phase), spec.phases[cell.phase]),
         Layer(inherited, origins),
-        replace(experiment.part(("cells", name, "config"), own), asked=True),
+        replace(experiment.part((*place, "config"), own), asked=True),
         replace(experiment.part((*here, "overrides", name), spec.overrides.get(name, {})), asked=True),
+        _swept_layer(experiment, name, swept),
         Layer({"training": {"seed": seed}}, origins),
     ]
     config = within_budget(resolve(cell.arch, size, layers=layers))
@@ -90,9 +105,9 @@ def _cell_config(experiment: Experiment, scale: str, seed: int, name: str, made:
 def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
     """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
     steps: dict[str, set[int]] = {}
-    spec = experiment.at(scale)
+    spec, cells = experiment.at(scale), experiment.cells_at(scale)
     for name in experiment.needed_cells(scale):
-        cell = experiment.cells[name]
+        cell = cells[name]
         parts = [spec.config, spec.phases.get(cell.phase, {}), cell.config, spec.overrides.get(name, {})]
         settings: dict[str, Any] = {}
         for init in (part.get("init") for part in parts):
@@ -100,6 +115,22 @@ def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
         if cell.start is not None and isinstance(settings.get("step"), int):
             steps.setdefault(cell.start, set()).add(settings["step"])
     return steps
+
+
+def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) -> Layer:
+    """The value of the swept setting for a cell; an empty layer if it has none."""
+    if experiment.sweep is None or name not in swept:
+        return Layer()
+    here: KeyPath = ("sweep", "chosen", name)
+    setting = nested(experiment.sweep.setting, swept[name])
+    return Layer(setting, {(): experiment.at_line(here).removesuffix(": ")}, asked=True)
+
+
+def nested(setting: str, value: Any) -> dict[str, Any]:
+    """The settings of a dotted name: ("a.b", 1) → {"a": {"b": 1}}."""
+    for name in reversed(setting.split(".")):
+        value = {name: value}
+    return dict(value)
 
 
 def _with_texts(values: Any, replaced: dict[str, str]) -> Any:

@@ -16,7 +16,8 @@ from hybridlab.config.loading import KeyPath, Layer
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
-from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.papers.cells import nested
+from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
 from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
 
@@ -34,16 +35,20 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
         *_rows(experiment),
         *_columns(experiment, layer),
         *_panels(experiment),
-        *_cells(experiment),
+        *_swept(experiment),
     ]:
         names.check(path, what, name, layer)
+    _check_starts(experiment, layer)
+    _check_sweep(experiment, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
-        call = Layer(claim.test, _below(parts.get(("claims", i), {}), "test"))
-        kind, arguments = called(CLAIM_KINDS, "kind", call)
-        for path, refers, name in kind.references(arguments):
-            elsewhere = arguments[refers.of] if refers.of else None
-            names.check(path, refers.to, name, call, elsewhere)
+        keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
+        for key, test in zip(keys, claim.tests, strict=True):
+            call = Layer(test, _below(parts.get(("claims", i), {}), *key))
+            kind, arguments = called(CLAIM_KINDS, "kind", call)
+            for path, refers, name in kind.references(arguments):
+                elsewhere = arguments[refers.of] if refers.of else None
+                names.check(path, refers.to, name, call, elsewhere)
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
             origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
@@ -56,9 +61,10 @@ def check_settings(experiment: Experiment, layer: Layer) -> None:
     for path, values in _settings(experiment):
         resolve.check_names(layer.part(path, values))
     for name, spec in experiment.scales.items():
-        groups = {cell.group for cell in experiment.cells.values() if cell.group}
+        cells = experiment.cells_at(name)
+        groups = {cell.group for cell in cells.values() if cell.group}
         sizes = spec.size if isinstance(spec.size, dict) else {}
-        names = [("overrides", cell, "cell", list(experiment.cells)) for cell in spec.overrides]
+        names = [("overrides", cell, "cell", list(cells)) for cell in spec.overrides]
         names += [("size", group, "group of cells", sorted(groups)) for group in sizes]
         for key, written, what, known in names:
             if written not in known:
@@ -72,6 +78,8 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
         yield ("cells", name, "config"), cell.config
     for name, spec in experiment.scales.items():
         yield ("scales", name, "config"), spec.config
+        for cell_name, cell in spec.cells.items():
+            yield ("scales", name, "cells", cell_name, "config"), cell.config
         for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
             for key, values in settings.items():
                 yield ("scales", name, part, key), values
@@ -79,6 +87,8 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
         yield ("rows", i, "given", "config"), row.given.get("config", {})
     for i, column in enumerate(experiment.columns):
         yield ("columns", i, "compute", "config"), (column.compute or {}).get("config", {})
+    if experiment.sweep is not None:
+        yield ("sweep", "setting"), nested(experiment.sweep.setting, experiment.sweep.grid[0])
     for name, model in (experiment.benchmark.models if experiment.benchmark else {}).items():
         yield ("benchmark", "models", name, "config"), model.config
 
@@ -123,7 +133,7 @@ class Names:
             return list(experiment.panels)
         if what == "model":
             return list(experiment.benchmark.models) if experiment.benchmark else []
-        return list(experiment.cells)
+        return experiment.known_cells()
 
     def _other(self, identifier: str) -> Names:
         if identifier == self.experiment.id:
@@ -140,13 +150,16 @@ def _rows(experiment: Experiment) -> Iterator[Named]:
             yield ("rows", i, "cell"), "cell", row.cell
         for name in row.paper:
             yield ("rows", i, "paper", name), "column", name
-    if experiment.reference is not None:
-        yield ("reference",), "row", experiment.reference
+    references = experiment.reference or []
+    for i, name in enumerate([references] if isinstance(references, str) else references):
+        yield ("reference",) if isinstance(references, str) else ("reference", i), "row", name
 
 
 def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
     for i, column in enumerate(experiment.columns):
         yield ("columns", i, "panel"), "panel", column.panel
+        for j, name in enumerate(column.fitted_rows):
+            yield ("columns", i, "fitted_rows", j), "row", name
         path = ("columns", i, "metric")
         for row in experiment.rows if column.metric else []:
             try:
@@ -157,17 +170,72 @@ def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
 
 def _panels(experiment: Experiment) -> Iterator[Named]:
     for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
+        if panel.relative_to is not None:
+            yield ("plot", "panels", i, "relative_to"), "cell", panel.relative_to
         for j, series in enumerate(panel.series):
             for k, name in enumerate(series.named):
                 key: KeyPath = ("cells", k) if series.cells else ("cell",)
                 yield ("plot", "panels", i, "series", j, *key), "cell", name
+            if series.divide_by is not None:
+                yield ("plot", "panels", i, "series", j, "divide_by"), "metric", series.divide_by
 
 
-def _cells(experiment: Experiment) -> Iterator[Named]:
-    for name, cell in experiment.cells.items():
-        for other in cell.parents:
-            key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
-            yield ("cells", name, key), "cell", other
+def _check_starts(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a cell that starts from, or uses, one that does not exist: for the file's cells one of the file,
+    for those of a scale one that this scale has."""
+    places: list[tuple[KeyPath, dict[str, CellSpec], dict[str, CellSpec], str]] = [
+        (("cells",), experiment.cells, experiment.cells, experiment.id)
+    ]
+    for scale, spec in experiment.scales.items():
+        owner = f"{experiment.id} at scale {scale}"
+        places.append((("scales", scale, "cells"), spec.cells, experiment.cells_at(scale), owner))
+    for place, cells, known, owner in places:
+        for name, cell in cells.items():
+            for other in cell.parents:
+                if other not in known:
+                    key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
+                    origin = layer.origin((*place, name, key))
+                    raise UserError(f"{origin}: {owner} has no cell {other!r}; {nearest(other, list(known))}")
+
+
+def _swept(experiment: Experiment) -> Iterator[Named]:
+    sweep = experiment.sweep
+    if sweep is not None:
+        yield ("sweep", "metric"), "metric", sweep.metric
+        yield from ((("sweep", "cells", i), "cell", name) for i, name in enumerate(sweep.cells))
+
+
+def _check_sweep(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a sweep whose parts do not fit each other or the scale."""
+    sweep = experiment.sweep
+    if sweep is None:
+        return
+
+    def wrong(key: KeyPath, problem: str) -> UserError:
+        return UserError(f"{layer.origin(('sweep', *key))}: {experiment.id}: {problem}")
+
+    if sweep.scale not in experiment.scales:
+        known = ", ".join(experiment.scales)
+        raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
+    spec = experiment.scales[sweep.scale]
+    experiment.refuse_tuning_seed(sweep.scale, spec.seeds)
+    for key, values in (("grid", sweep.grid), ("cells", sweep.cells)):
+        if len(set(values)) < len(values):
+            raise wrong((key,), f"sweep.{key} names a value twice; give each once")
+    for i, name in enumerate(sweep.cells):
+        cell = experiment.cells_at(sweep.scale).get(name)
+        if cell is None or spec.size_of(cell) is None:
+            raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
+    for name, value in sweep.chosen.items():
+        if name not in sweep.cells:
+            raise wrong(
+                ("chosen", name), f"sweep.chosen has no cell {name!r} to choose for; {nearest(name, sweep.cells)}"
+            )
+        if value not in sweep.grid:
+            grid = ", ".join(map(str, sweep.grid))
+            raise wrong(
+                ("chosen", name), f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid"
+            )
 
 
 def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:
@@ -178,9 +246,9 @@ def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:
     return parts
 
 
-def _below(origins: dict[KeyPath, str], key: str) -> dict[KeyPath, str]:
+def _below(origins: dict[KeyPath, str], *key: str | int) -> dict[KeyPath, str]:
     """The origins of the values under a key, by their path below it."""
-    return {path[1:]: origin for path, origin in origins.items() if path[:1] == (key,)}
+    return {path[len(key) :]: origin for path, origin in origins.items() if path[: len(key)] == key}
 
 
 # ---- dotted paths into a record ----

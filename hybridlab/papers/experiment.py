@@ -1,18 +1,19 @@
 """Experiment files: the tables and figures of the papers, as data under experiments/.
 
 A file has the rows and columns of a table, the values that the paper prints, the class of every column, the claims of
-the text, the cells (runs) behind the rows, and how these are trained at each scale (smoke, small, paper).
+the text, the cells (runs) behind the rows, and how these are trained at each scale (smoke, desk, small,
+paper).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, PrivateAttr
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
@@ -20,12 +21,16 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import CLAIM_KINDS, one_of
 from hybridlab.papers.ids import SCALES
-from hybridlab.registry import FIGURE_KINDS, nearest
+from hybridlab.papers.plot import Plot
+from hybridlab.registry import nearest
 
 BENCHMARK = "benchmark"
 """The `cell` of rows whose numbers come from the benchmark."""
 Scale = Annotated[str, one_of("scale", lambda: SCALES)]
-CellClass = Literal["exact", "last digit", "named discrepancy", "transcribed", "trained", "timed"]
+Scalar = bool | int | float | str
+CellClass = Literal["exact", "fitted", "last digit", "named discrepancy", "transcribed", "trained", "timed"]
+"""exact: follows from what the paper prints. fitted: needs a constant that it does not print. last digit: may be off by
+one there. named discrepancy: the notes name where it is off. trained, timed: measured here."""
 
 
 class Column(Strict):
@@ -42,6 +47,19 @@ class Column(Strict):
     """An analytic function with its arguments; see papers/analytic.py."""
     factor: float = 1.0
     panel: str = "measured"
+    fitted_rows: list[str] = []
+    """Rows whose value needs a constant that the paper does not print; the class of their cells is `fitted`."""
+    neutral: float | None = None
+    """For a column that is a comparison itself: its value without a difference, such as 1 for a ratio."""
+
+    def class_of(self, row: Row) -> CellClass:
+        """The class of this column's cell in a row."""
+        return "fitted" if row.short in self.fitted_rows else self.kind
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the cells are measured or computed here, or are the paper's words; the others it only prints."""
+        return self.metric is not None or self.compute is not None or self.kind == "transcribed"
 
     def metric_of(self, row: Row) -> str:
         """The metric's path for a row, with the row's value for each `{name}` in it."""
@@ -95,7 +113,8 @@ def _texts(values: Any) -> Iterator[str]:
 
 class ScaleSpec(Strict):
     """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out.
-    overrides: further settings of single cells at this scale."""
+    overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
+    file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others."""
 
     machine: str
     size: str | dict[str, str]
@@ -104,75 +123,54 @@ class ScaleSpec(Strict):
     phases: dict[str, dict[str, Any]]
     config: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
+    cells: dict[str, CellSpec] = {}
 
     def size_of(self, cell: CellSpec) -> str | None:
         """None where the cell is not trained at this scale."""
         return self.size if isinstance(self.size, str) else self.size.get(cell.group or "")
 
 
+class Sweep(Strict):
+    """A setting that was searched for each arm on a seed that is not reported, before the reported runs.
+
+    Every cell gets the same grid. `hybridlab reproduce ID --scale SCALE --sweep` trains the grid; the experiment then
+    uses `chosen` at this scale.
+    """
+
+    setting: str
+    """Dotted name of the setting, such as training.optimizer.lr."""
+    grid: Annotated[list[Scalar], Field(min_length=2)]
+    """Its values, the same for every cell."""
+    seed: int
+    """The tuning seed; it must not be among the scale's seeds."""
+    scale: Scale
+    cells: Annotated[list[str], Field(min_length=1)]
+    metric: str = "results.validation.loss"
+    """Dotted path into the record, to the number that decides."""
+    better: Literal["lower", "higher"] = "lower"
+    chosen: dict[str, Scalar] = {}
+    """Cell → the value that its reported runs have."""
+
+
 class Claim(Strict):
-    """A sentence of the paper, its section or page, and its test: a claim kind with arguments; see papers/claims/."""
+    """A sentence of the paper, its section or page, and its test: a claim kind with arguments; see papers/claims/.
+
+    controls: tests that must hold for the claim to be read here, such as a task that a model without the mechanism
+    cannot solve. If one fails, the verdict is `cannot tell here`; while one is open, so is the claim.
+    """
 
     text: str
     source: str
     test: dict[str, Any]
-
-
-class Series(Strict):
-    """One line, row or heat map of a figure, from the run of one cell, or with a point for the run of each of several
-    cells. x: the points' x values, if no metric gives them."""
-
-    cell: str = ""
-    cells: list[str] = []
-    label: str
-    x: list[float] = []
+    controls: list[dict[str, Any]] = []
+    effect: float | None = None
+    """The size of the paper's effect in the unit of the test, for the number of seeds that an open claim states: for a
+    loss in nats the relative difference of the paper's perplexities. Default: the effect observed here."""
 
     @property
-    def named(self) -> list[str]:
-        return self.cells or [self.cell]
-
-
-class Panel(Strict):
-    title: str = ""
-    series: list[Series]
-    targets: list[float] = []
-    """Target values, drawn as dotted lines."""
-    metric: str | None = None
-    x: str | None = None
-    x_label: str | None = None
-    """These three replace the figure's own in this panel."""
-
-
-class Plot(Strict):
-    """A figure. kind: a module of reporting/kinds/, or one that a plug-in registers. metric: a column of a record's
-    history (history), a dotted path into a record (points), or a statistic of a probe."""
-
-    kind: str
-    panels: list[Panel]
-    metric: str | None = None
-    x: str = "step"
-    """The quantity on the x axis: a column of the history, or a dotted path."""
-    exponential: bool = False
-    """Show e to the power of the metric: perplexity for a loss."""
-    x_label: str = ""
-    y_label: str = ""
-    smooth: Annotated[int, Field(ge=1)] = 1
-    """Width of the moving average in points."""
-    depth: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Only the layer at this share of the depth, 0 the first and 1 the last."""
-    count: Annotated[int, Field(ge=1)] | None = None
-    """The largest number of lines: evenly spaced layers, or the heads whose values change most."""
-    heads: Literal["dynamic", "all"] = "dynamic"
-    """Which heads a distribution shows."""
-    example: Annotated[int, Field(ge=0)] = 0
-    """Index of the example, among those in the run's record."""
-
-    @field_validator("kind")
-    @classmethod
-    def _kind_exists(cls, kind: str) -> str:
-        if kind not in FIGURE_KINDS:
-            raise ValueError(f"{kind!r} is not a kind of figure; {nearest(kind, FIGURE_KINDS.names())}")
-        return kind
+    def tests(self) -> list[dict[str, Any]]:
+        """Its test, then its controls."""
+        return [self.test, *self.controls]
 
 
 class BenchmarkModel(Strict):
@@ -212,11 +210,13 @@ class Experiment(Strict):
     rows: list[Row] = []
     plot: Plot | None = None
     benchmark: Benchmark | None = None
-    reference: str | None = None
-    """Short name of the row relative to which the verdict `same direction` is made."""
+    reference: str | list[str] | None = None
+    """Short name of the row that the others are compared with. Of several, each row is compared with the last one that
+    stands above it."""
     cells: dict[str, CellSpec] = {}
     scales: dict[Scale, ScaleSpec] = {}
     claims: list[Claim] = []
+    sweep: Sweep | None = None
     _written: Layer = PrivateAttr(default_factory=Layer)
     """The file that it was loaded from, with the line of every value."""
     _others: Callable[[str], Experiment] | None = PrivateAttr(default=None)
@@ -238,6 +238,15 @@ class Experiment(Strict):
                 return row
         raise UserError(f"{self.id} has no row {short!r}; {nearest(short, [row.short for row in self.rows])}")
 
+    def reference_of(self, row: Row) -> Row | None:
+        """The row that a row is compared with; None for a reference itself, and where there is none."""
+        names = [self.reference] if isinstance(self.reference, str) else self.reference or []
+        above = [other.short for other in self.rows[: self.rows.index(row)]]
+        if row.short in names or not names:
+            return None
+        chosen = [name for name in above if name in names]
+        return self.row(chosen[-1] if chosen else names[0])
+
     def column(self, name: str) -> Column:
         """The column with a name."""
         for column in self.columns:
@@ -251,6 +260,18 @@ class Experiment(Strict):
             raise UserError(f"{self.id}: it has no scale {scale!r}; known: {', '.join(self.available_scales())}")
         return self.scales[scale]
 
+    def chosen(self, scale: str) -> dict[str, Scalar]:
+        """Cell → the value of the swept setting at a scale; empty where nothing was swept or chosen."""
+        return self.sweep.chosen if self.sweep is not None and self.sweep.scale == scale else {}
+
+    def refuse_tuning_seed(self, scale: str, seeds: Iterable[int]) -> None:
+        """UserError if the seed of the sweep is among seeds to report at its scale."""
+        if self.sweep is not None and self.sweep.scale == scale and self.sweep.seed in seeds:
+            raise UserError(
+                f"{self.at_line(('sweep', 'seed'))}{self.id}: the sweep chose its values on seed {self.sweep.seed}, so "
+                "that this seed cannot be reported; use seeds of 100 and more to tune, and 0, 1, 2 … to report"
+            )
+
     def other(self, identifier: str) -> Experiment:
         """Another experiment, such as one whose printed cells are compared with this one's."""
         if identifier == self.id:
@@ -261,6 +282,14 @@ class Experiment(Strict):
             )
         return self._others(identifier)
 
+    def cells_at(self, scale: str) -> dict[str, CellSpec]:
+        """The cells of a scale: the file's, with those that the scale replaces or adds."""
+        return {**self.cells, **(self.scales[scale].cells if scale in self.scales else {})}
+
+    def known_cells(self) -> list[str]:
+        """The names of all cells, also of those that only some scales have."""
+        return list(dict.fromkeys([*self.cells, *(name for spec in self.scales.values() for name in spec.cells)]))
+
     @property
     def kind(self) -> str:
         return "table" if self.plot is None else "figure"
@@ -270,22 +299,30 @@ class Experiment(Strict):
         named = [row.cell for row in self.rows if row.cell and row.cell != BENCHMARK]
         series = [series for panel in (self.plot.panels if self.plot else []) for series in panel.series]
         named += [name for entry in series for name in entry.named]
-        for claim in self.claims:
-            kind = CLAIM_KINDS.get(claim.test.get("kind", ""))
-            named += [name for _, refers, name in kind.references(claim.test) if refers.to == "cell"]
+        named += [panel.relative_to for panel in (self.plot.panels if self.plot else []) if panel.relative_to]
+        for test in (test for claim in self.claims for test in claim.tests):
+            kind = CLAIM_KINDS.get(test.get("kind", ""))
+            named += [name for _, refers, name in kind.references(test) if refers.to == "cell"]
         return list(dict.fromkeys(named))
 
     def needed_cells(self, scale: str | None = None) -> list[str]:
-        """The cells that rows, panels and claims name, and all that these depend on; of one scale if one is given."""
-        spec = self.scales.get(scale) if scale else None
+        """The cells that rows, panels and claims name, and all that these depend on: at one scale, or at any. A cell
+        that a scale does not have, or has no size for, is not needed there."""
+        if scale is None:
+            needed = {name for each in (list(self.scales) or [""]) for name in self._needed(each)}
+            return [name for name in self.known_cells() if name in needed]
+        return self._needed(scale)
+
+    def _needed(self, scale: str) -> list[str]:
+        cells, spec = self.cells_at(scale), self.scales.get(scale)
         needed: dict[str, None] = {}
-        waiting = [name for name in self._named_cells() if spec is None or spec.size_of(self.cells[name])]
+        waiting = [name for name in self._named_cells() if name in cells and (not spec or spec.size_of(cells[name]))]
         while waiting:
             name = waiting.pop()
             if name not in needed:
                 needed[name] = None
-                waiting += self.cells[name].parents
-        return [name for name in self.cells if name in needed]
+                waiting += cells[name].parents
+        return [name for name in cells if name in needed]
 
     def machine(self, scale: str) -> str | None:
         """The machine for the runs of a scale; None if nothing is run."""
@@ -297,7 +334,8 @@ class Experiment(Strict):
         """The scales that the file has settings for; all of them for a table without runs."""
         if self.benchmark is not None:
             return list(self.benchmark.sizes)
-        return [s for s in SCALES if s in self.scales] if self.needed_cells() else list(SCALES)
+        scales = [scale for scale in SCALES if scale in self.scales and self.needed_cells(scale)]
+        return scales if self._named_cells() else list(SCALES)
 
 
 def benchmark_hash(experiment: Experiment, scale: str) -> str:

@@ -1,47 +1,93 @@
-"""`hybridlab reproduce ID`: run what is missing behind a table or figure."""
+"""`hybridlab reproduce ID …`: run what is missing behind tables and figures, in one queue."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment
 from hybridlab.runs.queue import Outcome, run_all
 
+Pending = dict[str, tuple[str, RunConfig]]
+"""hash → (name, configuration), parents before children."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An experiment at a scale. seeds: in the place of those that its file names."""
+
+    experiment: Experiment
+    scale: str
+    seeds: tuple[int, ...] | None = None
+
+    def runs(self) -> Pending:
+        """Its runs, seed by seed, so that an interrupted queue has whole seeds; parents before children, equal cells
+        once. Empty for one that needs no training. UserError for seeds of such a one."""
+        experiment, scale = self.experiment, self.scale
+        if experiment.benchmark is not None or not experiment.needed_cells(scale):
+            if self.seeds is not None:
+                raise UserError(f"--seeds has no effect on {experiment.id}, which trains nothing; leave it out")
+            return {}
+        ordered: Pending = {}
+        seeds = experiment.at(scale).seeds if self.seeds is None else self.seeds
+        experiment.refuse_tuning_seed(scale, seeds)
+        for seed in seeds:
+            for run in cell_runs(experiment, scale, seed):
+                name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
+                ordered.setdefault(run.hash, (name, run.config))
+        return ordered
+
+
+def one_queue(all_wanted: Sequence[Wanted]) -> Pending:
+    """The runs of several experiments, one experiment after the other; a run that two share belongs to the first."""
+    queue: Pending = {}
+    for wanted in all_wanted:
+        before = f"{wanted.experiment.id}: " if len(all_wanted) > 1 else ""
+        for digest, (name, config) in wanted.runs().items():
+            queue.setdefault(digest, (before + name, config))
+    return queue
+
 
 def run_cells(
-    experiment: Experiment,
-    scale: str,
+    all_wanted: Sequence[Wanted],
     runs_dir: Path,
     results_dir: Path,
     say: Callable[[str], None],
     quiet: bool = False,
     jobs: int | None = 1,
+    done: Callable[[Wanted], None] = lambda _: None,
 ) -> Outcome:
-    """Train every cell that an experiment needs at a scale, or run its benchmark. jobs: see `run_all`."""
-    if experiment.benchmark is not None:
-        run_benchmark(experiment, scale, results_dir, say)
-        return Outcome()
-    pending = needed_runs(experiment, scale)
-    return run_all(pending, runs_dir, results_dir, say, quiet, jobs) if pending else Outcome()
+    """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`.
 
+    done: is called with each experiment as soon as its last run has finished, and after the queue for those of which
+    runs failed. If it raises an error while others train, that is said, and it is called again after the queue.
+    """
+    queue = one_queue(all_wanted)
+    left = {wanted.experiment.id: set(wanted.runs()) for wanted in all_wanted}
+    waiting = [wanted for wanted in all_wanted if wanted.experiment.benchmark is None]
 
-def needed_runs(experiment: Experiment, scale: str) -> dict[str, tuple[str, RunConfig]]:
-    """hash → (name, configuration) of the runs behind an experiment; empty for one that needs no training."""
-    if experiment.benchmark is not None or not experiment.needed_cells():
-        return {}
-    return in_order(experiment, scale)
+    def finished(digest: str) -> None:
+        """Call `done` for the experiments that waited for this run alone."""
+        for wanted in list(waiting):
+            runs = left[wanted.experiment.id]
+            if digest in runs and not (runs := runs - {digest}):
+                try:
+                    done(wanted)
+                    waiting.remove(wanted)
+                except Exception as error:
+                    say(f"{wanted.experiment.id}: {error}; trying again after the last run")
+            left[wanted.experiment.id] = runs
 
-
-def in_order(experiment: Experiment, scale: str) -> dict[str, tuple[str, RunConfig]]:
-    """hash → (name, configuration) over all seeds; parents come before children, equal cells once."""
-    ordered: dict[str, tuple[str, RunConfig]] = {}
-    seeds = experiment.at(scale).seeds
-    for seed in seeds:
-        for run in cell_runs(experiment, scale, seed):
-            name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
-            ordered.setdefault(run.hash, (name, run.config))
-    return ordered
+    outcome = run_all(queue, runs_dir, results_dir, say, quiet, jobs, finished) if queue else Outcome()
+    for wanted in waiting:
+        done(wanted)
+    for wanted in all_wanted:
+        if wanted.experiment.benchmark is not None:
+            run_benchmark(wanted.experiment, wanted.scale, results_dir, say)
+            done(wanted)
+    return outcome

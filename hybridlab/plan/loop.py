@@ -19,6 +19,7 @@ Topology = Literal["direct", "anchor", "mesh"]
 Downscale = Literal["aggregate", "mean"]
 Upscale = Literal["allocate", "uniform"]
 Positions = Literal["chunk", "token"]
+RouterInit = Literal["uniform", "newest", "anchor"]
 PerIteration = int | str | tuple[int | str, ...]
 """One value for all iterations, or a tuple with one per iteration."""
 
@@ -38,6 +39,9 @@ class Loop:
     downscale: `aggregate` learned weights in each chunk (Eq. 17, 18), or `mean` (Eq. 16).
     upscale: `allocate` learned shares for the tokens of a chunk (Eq. 21), or `uniform` (Eq. 20); both with gain √g.
     positions: rotary positions of latents, `chunk` 0, 1, 2 … or `token` 0, g, 2g …
+    router_init: how the routers of `mesh` begin, a choice that the paper does not state: `uniform` (None means the
+        same) all slots alike, `newest` each read takes the last update, `anchor` the last update and the state before
+        the loop in equal parts. See `Recurrence.start_routers` in models/recurrence.py.
     literal: the paper's ⌊L / g⌋ chunks (Eq. 13) and division by g (Eq. 16), instead of only complete chunks and
         division by the number of tokens in each. Outputs can then depend on the total length, so that decoding
         with a cache is not possible.
@@ -57,6 +61,7 @@ class Loop:
     upscale: Upscale = "allocate"
     positions: Positions = "chunk"
     literal: bool = False
+    router_init: RouterInit | None = None
 
     def __post_init__(self) -> None:
         bodies = tuple(tuple(body) for body in self.bodies)
@@ -77,11 +82,24 @@ class Loop:
             known = get_args(choice)
             if getattr(self, name) not in known:
                 raise UserError(f"loop: {name} {getattr(self, name)!r} is unknown; use one of {', '.join(known)}")
+        self._check_router_init()
         if not isinstance(self.literal, bool):
             raise UserError(f"loop: literal {self.literal!r} must be true or false")
         for t, g in enumerate(self.chunks):
             self._check_offset(t, g)
             self._check_shift(t, g)
+
+    def _check_router_init(self) -> None:
+        if self.router_init is None:
+            return
+        known = get_args(RouterInit)
+        if self.router_init not in known:
+            raise UserError(f"loop: router_init {self.router_init!r} is unknown; use one of {', '.join(known)}")
+        if self.topology != "mesh":
+            raise UserError(
+                f"loop: router_init {self.router_init} has no effect with topology {self.topology}, which has no "
+                "routers; remove it, or set topology: mesh"
+            )
 
     def _check_offset(self, t: int, g: int) -> None:
         offset = self._at("offset", t, ("half", "zero"))
@@ -144,7 +162,9 @@ class Loop:
         return (self.topology == "mesh", self.downscale, self.upscale, *learned)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """All settings; router_init only where it was set, so that plans without it are written as before."""
+        data = asdict(self)
+        return data if self.router_init else {name: data[name] for name in data if name != "router_init"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Loop:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import BENCHMARK, Experiment
-from hybridlab.papers.records import Records
+from hybridlab.papers.records import Records, complete_seeds
 from hybridlab.runs.record import BenchmarkRecord
 
-OUTCOMES = {True: "holds", False: "fails", None: "open"}
+SHOWS = {
+    "smoke": "It shows that every part works; with one seed it decides no claim about a trained model.",
+    "desk": "It decides claims about models of this size, by seeds; it says nothing about the paper's sizes.",
+    "small": "It decides claims about models of this size on real text; the paper's models are ten times as large.",
+    "paper": "These are the paper's own settings.",
+}
+"""What a scale can show, in one sentence."""
 
 
 @contextmanager
@@ -25,17 +31,21 @@ def named_in_errors(experiment: Experiment) -> Iterator[None]:
 
 
 def entry_data(
-    experiment: Experiment, scale: str, records: Records, benchmark: BenchmarkRecord | None, content: dict[str, Any]
+    experiment: Experiment,
+    scale: str,
+    records: Records,
+    benchmark: BenchmarkRecord | None,
+    content: dict[str, Any],
+    notes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """A table or figure as data. content: its rows, or its panels. machine: the one for the runs, None if nothing is
-    run. runs: cell → seed → hash of the run."""
-    claims = []
-    for claim in experiment.claims:
-        verdict = judge(claim, experiment, records, benchmark)
-        claims.append(
-            {"text": claim.text, "source": claim.source, "holds": verdict.holds, "evidence": verdict.evidence}
-        )
+    """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. machine: the
+    one for the runs, None if nothing is run. runs: cell → seed → hash of the run."""
+    claims = [
+        {"text": claim.text, "source": claim.source, **judge(claim, experiment, records, benchmark, scale).as_json()}
+        for claim in experiment.claims
+    ]
     machine = experiment.machine(scale)
+    asked = experiment.scales[scale].seeds if scale in experiment.scales else []
     runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
     if benchmark is not None:
         machine = f"{machine}; measured on {benchmark.machine['name']} ({benchmark.machine['device']})"
@@ -46,10 +56,11 @@ def entry_data(
         "source": experiment.source,
         "scale": scale,
         "machine": machine,
-        "seeds": experiment.scales[scale].seeds if scale in experiment.scales else [],
+        "seeds": sorted({*asked, *(seed for by_seed in records.values() for seed in by_seed)}),
+        "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
         "claims": claims,
-        "notes": experiment.notes,
+        "notes": [*experiment.notes, *notes],
         "runs": runs,
     }
 
@@ -59,18 +70,27 @@ def claims_table(claims: list[dict[str, Any]]) -> list[str]:
     if not claims:
         return []
     rows = [
-        f"| {claim['text']} | {claim['source']} | {OUTCOMES[claim['holds']]} | {claim['evidence'].replace('|', '/')} |"
+        f"| {claim['text']} | {claim['source']} | {shown(claim)} | {claim['evidence'].replace('|', '/')} |"
         for claim in claims
     ]
     return ["## Claims", "", "| claim | place | here | evidence |", "| --- | --- | --- | --- |", *rows]
 
 
+def shown(claim: dict[str, Any]) -> str:
+    """The verdict on a claim with its note: open (direction only)."""
+    return f"{claim['verdict']} ({claim['note']})" if claim["note"] else str(claim["verdict"])
+
+
 def caption(data: dict[str, Any]) -> str:
-    """The source of the numbers in one or two sentences."""
+    """The source of the numbers, and what their scale can show."""
     if data["machine"] is None:
         classes = {cell["class"] for row in data.get("rows", []) for cell in row["cells"].values()}
         origin = "The paper's own words" if classes == {"transcribed"} else "Computed from shapes alone"
         return f"{data['source']}. {origin}; the same at every scale."
-    num_seeds = len(data["seeds"])
+    num_seeds, complete = len(data["seeds"]), len(data.get("complete_seeds", data["seeds"]))
     seeds = f"; {num_seeds} seed{'s' * (num_seeds != 1)}" if num_seeds else ""
-    return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}."
+    if complete < num_seeds:
+        seeds += f", of which {complete or 'none'} {'is' if complete == 1 else 'are'} complete"
+    # A benchmark is no training run, so that what a scale decides is not its matter.
+    shows = SHOWS.get(data["scale"], "") if num_seeds else ""
+    return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()

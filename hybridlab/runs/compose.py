@@ -18,7 +18,7 @@ from hybridlab.config.loading import (
     named_preset,
     parse_setting,
 )
-from hybridlab.config.maps import LearnedMap
+from hybridlab.config.maps import FromRun
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
 from hybridlab.config.schema import Data, InitFrom, RunConfig
@@ -253,7 +253,7 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
             digest = _hash_of(choice.top_entropy_of, runs)
             edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
         changed["plan"].append(edit)
-    if isinstance(config.map, LearnedMap):
+    if isinstance(config.map, FromRun):
         changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
     if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
         source = config.controller.entropies_of

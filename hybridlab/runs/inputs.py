@@ -1,4 +1,5 @@
-"""Parts of a configuration that come from other finished runs: learned masks, layers of high entropy, entropies.
+"""Parts of a configuration that come from other finished runs: learned masks, heads whose knock-out costs most, layers
+of high entropy, entropies of heads.
 
 The configuration that is stored and hashed names the other run by its hash, so that its own hash is known before
 anything is trained. The masks and layers themselves are in the record's structure.
@@ -7,15 +8,17 @@ anything is trained. The masks and layers themselves are in the record's structu
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.edits import TopEntropy
-from hybridlab.config.maps import ExplicitMap, LearnedMap
+from hybridlab.config.maps import ExplicitMap, FromRun, KnockoutMap
 from hybridlab.config.resolve import symbolic_layers
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import read_masks
+from hybridlab.registry import nearest
 from hybridlab.runs.record import read_record
 from hybridlab.training.folders import RunFolder, Runs
 
@@ -27,14 +30,57 @@ def with_inputs(config: RunConfig, runs: Runs, say: Callable[[str], None]) -> Ru
 
 
 def _with_masks(config: RunConfig, runs: Runs, say: Callable[[str], None]) -> RunConfig:
-    if not isinstance(config.map, LearnedMap):
+    if not isinstance(config.map, FromRun):
         return config
-    path = runs.finished(config.map.run).path / "masks.json"
+    folder = runs.finished(config.map.run)
+    if isinstance(config.map, KnockoutMap):
+        chosen = config.map.chosen(knockout_costs(folder, config.map, config.shape), config.shape.kv_heads)
+        return config.model_copy(update={"map": chosen})
+    path = folder.path / "masks.json"
     learned = read_masks(path)
     for warning in learned["warnings"]:
         say(f"{path}: warning: {warning}")
     explicit = ExplicitMap(kind="explicit", masks=learned["masks"], window=learned["window"])
     return config.model_copy(update={"map": explicit})
+
+
+def knockout_costs(folder: RunFolder, asked: KnockoutMap, shape: Shape) -> list[list[float]]:
+    """The rise of the loss for every unit, by layer: (L, 1) for layers, (L, K) for KV heads.
+
+    UserError if the run's record does not have it for this window and this loss, or is of another shape.
+    """
+    setting = f"map of kind knockout, run {folder.digest} ({folder.path})"
+    theirs = folder.config().shape
+    if (theirs.layers, theirs.kv_heads) != (shape.layers, shape.kv_heads):
+        raise UserError(
+            f"{setting}: that run has {theirs.layers} layers of {theirs.kv_heads} KV heads, this one {shape.layers} of "
+            f"{shape.kv_heads}; name a run of the same shape"
+        )
+    record = read_record(folder.path / "record.json")
+    probes = record.results.probes if record and record.results else {}
+    probe = probes.get("knockout", {"skipped": "it is not among its probes"})
+    if "skipped" in probe:
+        raise UserError(
+            f"{setting}: its record has no knock-out: {probe['skipped']}; train it with "
+            f"--set evaluation.probes=[knockout] --set evaluation.task_window={asked.window}"
+        )
+    if probe["window"] != asked.window:
+        raise UserError(
+            f"{setting}: it was measured with windows of {probe['window']}, and this map has windows of "
+            f"{asked.window}; use the same, or train that run with --set evaluation.task_window={asked.window}"
+        )
+    if asked.of not in probe["heads"]:
+        raise UserError(f"{setting}: it was not measured on {asked.of}; {nearest(asked.of, list(probe['heads']))}")
+    rises = probe["layers" if asked.granularity == "layer" else "heads"][asked.of][asked.measure]["rise"]
+    return _numbers(rises, f"{setting}: it has no answer of {asked.of} to measure ({asked.measure})")
+
+
+def _numbers(rises: list[Any], problem: str) -> list[list[float]]:
+    """The rises as rows; UserError with this problem where one was not measured."""
+    rows = [row if isinstance(row, list) else [row] for row in rises]
+    if any(value is None for row in rows for value in row):
+        raise UserError(f"{problem}; train that run with longer sequences, or choose another measure")
+    return rows
 
 
 def _with_layers(config: RunConfig, runs: Runs) -> RunConfig:

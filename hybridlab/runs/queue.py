@@ -7,7 +7,7 @@ that another process trains is put back, and its result is used once it has fini
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,12 +71,14 @@ def run_all(
     say: Say,
     quiet: bool = False,
     jobs: int | None = 1,
+    finished: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Train runs given as hash → (name, configuration), with parents before children. Finished runs are skipped; a run
     that fails does not stop the others, except for its children.
 
     jobs: the number of runs at once; None: see `default_jobs`. UserError for a run that cannot start, before the first
-    one trains. Interrupted after a signal, when every run has written a checkpoint.
+    one trains. Interrupted after a signal, when every run has written a checkpoint. finished: is called with the hash
+    of each run whose record has been written.
     """
     runs = queued(pending, runs_dir)
     left = [run for run in runs.values() if not run.finished()]
@@ -84,7 +86,7 @@ def run_all(
     if jobs is None:
         jobs = default_jobs(left)
     jobs = max(1, min(jobs, len(left)))
-    queue = _Queue(runs, runs_dir, results_dir, say)
+    queue = _Queue(runs, runs_dir, results_dir, say, finished)
     if jobs == 1:
         queue.work_through(Here(runs_dir, say, quiet))
         return queue.outcome
@@ -94,6 +96,7 @@ def run_all(
         Board(queue.steps_all, quiet) as board,
         Workers(jobs, lambda run: threads_of(run.config, jobs), runs_dir, say, board) as workers,
     ):
+        queue.in_progress = board.progress
         queue.work_through(workers, stop)
     return queue.outcome
 
@@ -101,15 +104,27 @@ def run_all(
 class _Queue:
     """The runs that wait, and what became of the others."""
 
-    def __init__(self, runs: dict[str, QueuedRun], runs_dir: Path, results_dir: Path, say: Say) -> None:
+    def __init__(
+        self,
+        runs: dict[str, QueuedRun],
+        runs_dir: Path,
+        results_dir: Path,
+        say: Say,
+        finished: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.runs, self.runs_dir, self.results_dir, self.say = runs, runs_dir, results_dir, say
+        self.finished = finished
         self.waiting, self.running = dict(runs), 0
         self.failed: dict[str, str] = {}
         self.told: set[str] = set()
         self.outcome = Outcome()
-        self.started, self.steps_done = time.monotonic(), 0
-        self.steps_left = {run.digest: run.steps_left() for run in runs.values()}
-        self.steps_all = sum(self.steps_left.values())
+        self.started, self.work_done = time.monotonic(), 0.0
+        steps_left = {run.digest: run.steps_left() for run in runs.values()}
+        self.steps_all = sum(steps_left.values())
+        self.work = _work(runs, steps_left)
+        self.work_all = sum(self.work.values())
+        self.in_progress: Callable[[], dict[str, float]] = dict
+        """Hash → share done, of the runs that train in other processes."""
 
     def work_through(self, crew: Here | Workers, stop: StopRequest | None = None) -> None:
         """Train everything; with `stop`, look for a signal on the way."""
@@ -137,9 +152,8 @@ class _Queue:
                 if result.status != "finished":
                     self._note(run, result)
                     continue
-                save_record(finished_record(run.folder), self.results_dir)
-                self.outcome.finished.append(run.name)
-                self.steps_all -= self.steps_left[run.digest]
+                self._keep(run)
+                self.work_all -= self.work[run.digest]
 
     def _start_ready(self, crew: Here | Workers) -> bool:
         """Start runs whose parents have finished, as many as the crew takes; whether there was one."""
@@ -164,12 +178,22 @@ class _Queue:
         elif result.status == "stopped":
             self.say(f"{run.title}: {result.reason or 'stopped'}")
         else:
-            save_record(finished_record(run.folder), self.results_dir)
-            self.outcome.finished.append(run.name)
-            self.steps_done += self.steps_left[run.digest]
-            seconds = (time.monotonic() - self.started) / max(1, self.steps_done) * (self.steps_all - self.steps_done)
-            number = len(self.outcome.finished) + len(self.failed)
-            self.say(f"{run.title}: done, {number} of {run.total} runs, about {clock(seconds)} left")
+            self.work_done += self.work[run.digest]
+            number = len(self.outcome.finished) + len(self.failed) + 1
+            self.say(f"{run.title}: done, {number} of {run.total} runs, about {clock(self._seconds_left())} left")
+            self._keep(run)
+
+    def _keep(self, run: QueuedRun) -> None:
+        """Write the record of a finished run."""
+        save_record(finished_record(run.folder), self.results_dir)
+        self.outcome.finished.append(run.name)
+        self.finished(run.digest)
+
+    def _seconds_left(self) -> float:
+        """From the speed of this queue so far; runs of other shapes count by their FLOPs."""
+        begun = sum(share * self.work[digest] for digest, share in self.in_progress().items())
+        seconds = time.monotonic() - self.started
+        return seconds / max(self.work_done + begun, 1e-9) * (self.work_all - self.work_done - begun)
 
     def _wait_for_others(self) -> None:
         """Nothing can start: the runs that could are being trained by other processes."""
@@ -192,6 +216,15 @@ class _Queue:
                 self._note(run, result)
         text = f"{stopped} runs stopped, {len(self.outcome.finished)} of {len(self.runs)} have finished"
         raise Interrupted(text, number)
+
+
+def _work(runs: dict[str, QueuedRun], steps_left: dict[str, int]) -> dict[str, float]:
+    """hash → training FLOPs still to do; steps, where the FLOPs of a run are not known."""
+    flops = {digest: run_flops(run.config) for digest, run in runs.items() if steps_left[digest]}
+    shares = {digest: steps_left[digest] / run.config.training.steps for digest, run in runs.items()}
+    if None in flops.values():
+        return {digest: float(steps) for digest, steps in steps_left.items()}
+    return {digest: shares[digest] * (flops.get(digest) or 0.0) for digest in runs}
 
 
 # ---- how many at once ----

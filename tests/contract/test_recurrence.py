@@ -241,6 +241,72 @@ def test_shares_of_a_chunk_add_up_and_a_constant_sequence_stays_constant():
     torch.testing.assert_close(spread.sum(2), 2 * latents, atol=1e-5, rtol=1e-4)  # Σ β = 1, gain √4
 
 
+# ---- how routers begin ----
+
+
+def _effective_routing(model, loop, wanted_slots):
+    """For each read the weight of every state (embeddings, state before the loop, updates 1 … T), with the routers'
+    weights at zero, so that the biases alone decide. (T + 1, T + 2), rows of later states 0."""
+    own = model.recurrences[0]
+    with torch.no_grad():
+        writes = [writer.bias.softmax(-1) for writer in own.writers]
+        reads = [reader.bias.softmax(-1) for reader in own.readers]
+    assert {len(share) for share in (*writes, *reads)} == {wanted_slots}
+    rows = []
+    for pair, read in enumerate(reads):
+        weights = [read[0], *(read @ write for write in writes[: pair + 1])]
+        rows.append([*map(float, weights), *[0.0] * (loop.iterations - pair)])
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("init", ["uniform", "newest", "anchor"])
+def test_routers_begin_as_described(init):
+    plan = looped((4, 2, 1), topology="mesh", router_init=init)
+    (loop,) = plan.loops.values()
+    model = Decoder(Structure(shape(), plan, AttentionMap.from_masks([[1, 1]] * LAYERS, 4)), kernel="eager")
+    draw_weights(model, 0)
+    slots = loop.iterations + 3
+    routing = _effective_routing(model, loop, slots)
+    for pair, row in enumerate(routing):
+        before, last, rest = float(row[1]), float(row[pair + 1]), row[2 : pair + 1]
+        if init == "uniform":
+            torch.testing.assert_close(row[: pair + 2], torch.full((pair + 2,), 1 / slots))
+        elif init == "newest" or pair == 0:
+            assert last > 0.8 and row.sum() - last < 0.15
+        else:
+            assert abs(before - last) < 1e-6 and last > 0.4 and (rest < 0.04).all() and row[0] < 0.01
+
+
+def test_an_initialisation_of_routers_changes_their_biases_only():
+    """Models of one seed are paired: every other parameter is the same."""
+
+    def drawn(init):
+        plan = looped((4, 1), topology="mesh", router_init=init)
+        model = Decoder(Structure(shape(), plan, AttentionMap.from_masks([[1, 1]] * LAYERS, 4)), kernel="eager")
+        draw_weights(model, 3)
+        return dict(model.named_parameters())
+
+    default = drawn(None)
+    assert all(torch.equal(tensor, default[name]) for name, tensor in drawn("uniform").items())
+    for init in ("newest", "anchor"):
+        changed = {name for name, tensor in drawn(init).items() if not torch.equal(tensor, default[name])}
+        assert changed == {f"recurrences.0.{kind}.{s}.bias" for kind in ("writers", "readers") for s in range(3)}
+
+
+@pytest.mark.parametrize("init", ["uniform", "newest", "anchor"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_router_has_a_gradient_at_the_start(init, shared):
+    plan = Plan.plain(LAYERS).recur(1, 2 if shared else 1, (1, 1), shared, topology="mesh", router_init=init)
+    model = Decoder(Structure(shape(), plan, AttentionMap.from_masks([[1, 1]] * LAYERS, 4)), kernel="eager")
+    draw_weights(model, 0)
+    tokens = ids(12, rows=2)
+    logits = model(tokens).logits[:, :-1]
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    routers = model.recurrences[0]
+    gradients = [layer.weight.grad.norm() for layer in (*routers.writers, *routers.readers)]
+    assert min(gradients) > 1e-4 * max(gradients) > 0
+
+
 # ---- what is refused ----
 
 
@@ -255,6 +321,9 @@ def test_invalid_loops_are_refused():
         ({"chunks": (3, 2), "offset": (1,)}, "1 values of offset for 2 iterations"),
         ({"chunks": (2,), "topology": "ring"}, "topology 'ring' is unknown"),
         ({"chunks": (2,), "positions": "none"}, "positions"),
+        ({"chunks": (2,), "topology": "mesh", "router_init": "zero"}, "router_init 'zero' is unknown"),
+        ({"chunks": (2,), "router_init": "uniform"}, "no effect with topology direct, which has no routers"),
+        ({"chunks": (2,), "topology": "anchor", "router_init": "newest"}, "no effect with topology anchor"),
         ({"chunks": (2,), "first": 4, "size": 3}, "does not run the whole blocks 4 to 6"),
     ]:
         with pytest.raises(UserError, match=message):

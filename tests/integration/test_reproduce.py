@@ -13,10 +13,11 @@ from hybridlab.errors import UserError
 from hybridlab.papers import cells as cells_module
 from hybridlab.papers import loading as experiment_module
 from hybridlab.papers import records as records_module
-from hybridlab.papers import reproduce as reproduce_module
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.reproduce import run_cells
+from hybridlab.papers.records import best_scale
+from hybridlab.papers.reproduce import Wanted, one_queue, run_cells
+from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.table import build_table
 from hybridlab.reporting.table_files import write_table
 from hybridlab.reporting.terminal import print_table
@@ -94,10 +95,11 @@ def toy(tmp_path, text_file, monkeypatch):
     return load
 
 
-def reproduce(experiment, tmp_path):
+def reproduce(experiment, tmp_path, seeds=None):
     """Train the cells; returns what became of them, and the messages on the way."""
     messages = []
-    outcome = run_cells(experiment, "smoke", tmp_path / "runs", tmp_path / "results", messages.append, quiet=True)
+    wanted = [Wanted(experiment, "smoke", seeds)]
+    outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results", messages.append, quiet=True)
     return outcome, messages
 
 
@@ -113,14 +115,18 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
         "measured": None,
         "paper": 3.0,
         "stderr": None,
+        "over": None,
         "n": 0,
+        "difference": None,
+        "same_as": None,
         "class": "trained",
         "verdict": "not run",
     }
-    assert dense["loss"]["n"] == 8 and dense["loss"]["stderr"] > 0 and dense["ppl"]["verdict"] is None
+    assert dense["loss"]["n"] == 1 and dense["loss"]["stderr"] is None, "eight windows are less than two blocks"
+    assert dense["ppl"]["verdict"] is None and learned["loss"]["difference"]["n"] == 1
     assert dense["ppl"]["measured"] == pytest.approx(math.exp(dense["loss"]["measured"]))
     assert table["claims"][1]["holds"] is True and "8 windows, 1 seed" in table["claims"][0]["evidence"]
-    assert "Dense,absent,,3.0,,0,trained,not run" in (folder / "table.csv").read_text().splitlines()
+    assert "Dense,absent,,3.0,,,0,,,,,,,,trained,not run" in (folder / "table.csv").read_text().splitlines()
     rows = [
         line for line in (folder / "table.md").read_text().splitlines() if line.startswith(("| Dense", "| Learned"))
     ]
@@ -229,8 +235,72 @@ def test_cells_that_start_from_each_other_are_refused(toy):
 
 def test_reproduction_order_puts_parents_first(toy):
     experiment = toy()
-    names = [name for name, _ in reproduce_module.in_order(experiment, "smoke").values()]
+    names = [name for name, _ in Wanted(experiment, "smoke").runs().values()]
     assert names.index("base") < names.index("learned/1") < names.index("learned/2") and len(names) == 4
+
+
+def test_the_queue_goes_seed_by_seed_and_experiment_by_experiment(toy):
+    experiment = toy(seeds=(0, 1))
+    seeds = [config.training.seed for _, config in Wanted(experiment, "smoke").runs().values()]
+    assert seeds == [0] * 4 + [1] * 4
+    other = experiment.model_copy(update={"id": "toy-table2"})
+    names = [name for name, _ in one_queue([Wanted(experiment, "smoke"), Wanted(other, "smoke", (1, 2))]).values()]
+    assert len(names) == 12 and names[0] == "toy-table1: base (seed 0)" and names[8] == "toy-table2: base (seed 2)"
+
+
+def test_further_seeds_that_are_complete_count(toy, tmp_path):
+    experiment = toy()
+    reproduce(experiment, tmp_path)
+    one = build_table(experiment, "smoke", tmp_path / "results")
+    outcome, _ = reproduce(experiment, tmp_path, seeds=(1, 2, 100))
+    assert not outcome.failed
+    table = build_table(experiment, "smoke", tmp_path / "results")
+    assert table["complete_seeds"] == table["seeds"] == [0, 1, 2] and one["seeds"] == [0], "100 is for tuning"
+    assert table["rows"][0]["cells"]["loss"]["n"] == 3 and "3 seeds" in table["claims"][0]["evidence"]
+    assert list(table["runs"]["dense"]) == ["0", "1", "2"] and "3 seeds" in caption(table)
+    (tmp_path / "results" / "records" / f"{table['runs']['base']['2']}.json").unlink()
+    assert build_table(experiment, "smoke", tmp_path / "results")["seeds"] == [0, 1], "all of a further seed or nothing"
+    assert build_table(experiment, "smoke", tmp_path / "results", tmp_path / "runs") == table
+    (tmp_path / "results" / "records" / f"{table['runs']['base']['0']}.json").unlink()
+    part = build_table(experiment, "smoke", tmp_path / "results")
+    assert part["complete_seeds"] == [1, 2] and "3 seeds, of which 2 are complete" in caption(part)
+
+
+def test_a_table_is_written_as_soon_as_its_runs_are_there(toy, tmp_path):
+    first, fails = toy(), []
+
+    def change(content):
+        content["rows"] = content["rows"][:1]
+        content["claims"] = []
+
+    dense = toy(change).model_copy(update={"id": "toy-table2"})
+    messages, order = [], []
+
+    def done(wanted):
+        order.append((wanted.experiment.id, sum("left" in line for line in messages)))
+        if len(order) == 1:
+            fails.append(wanted)
+            raise ValueError("a bug in a page")
+
+    wanted = [Wanted(dense, "smoke"), Wanted(first, "smoke")]
+    outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results", messages.append, quiet=True, done=done)
+    assert not outcome.failed and order == [("toy-table2", 2), ("toy-table1", 4), ("toy-table2", 4)]
+    assert any("toy-table2: a bug in a page; trying again" in line for line in messages)
+
+
+def test_the_best_scale_is_the_dearest_that_has_a_complete_seed(toy, tmp_path):
+    def with_desk(content):
+        smoke = content["scales"]["smoke"]
+        phases = {name: {"training": {**SMALL_TRAINING, "steps": 3}} for name in ("one", "two")}
+        content["scales"]["desk"] = {**smoke, "phases": phases, "seeds": [0, 1]}
+
+    experiment, results = toy(with_desk), tmp_path / "results"
+    assert best_scale(experiment, results) == "smoke"
+    run_cells([Wanted(experiment, "smoke")], tmp_path / "runs", results, lambda _: None, quiet=True)
+    run_cells([Wanted(experiment, "desk", (1,))], tmp_path / "runs", tmp_path / "elsewhere", lambda _: None, quiet=True)
+    assert best_scale(experiment, results) == "smoke" and best_scale(experiment, results, tmp_path / "runs") == "desk"
+    assert best_scale(experiment, tmp_path / "elsewhere") == "desk"
+    assert "2 seeds, of which 1 is complete" in caption(build_table(experiment, "desk", tmp_path / "elsewhere"))
 
 
 # ---- the experiment files that are shipped ----

@@ -266,18 +266,18 @@ def alias_of(token):
     return divmod(token - 96, 8) if 96 <= token < 120 else None
 
 
-@pytest.mark.parametrize("length", [17, 128, 257])
+@pytest.mark.parametrize("length", [14, 128, 257])
 def test_two_hops_answer_every_query_of_a_chain_and_the_distance_is_to_the_farther_fact(length):
     for episode, query, answer, distance, options, _ in episodes_of_chains(length, 20):
         aliases = {alias_of(token)[0]: (alias_of(token)[1], i) for i, token in enumerate(episode) if alias_of(token)}
         key, named_at = aliases[query - 120]
         ((fact_at, value),) = [(i, t % 8) for i, t in enumerate(episode) if t < 64 and t // 8 == key]
-        assert answer == 72 + value and options.tolist() == list(range(72, 80))
+        assert answer == 72 + value and sorted(options) == sorted(72 + t % 8 for t in episode if t < 64)
         assert distance == len(episode) - min(named_at, fact_at)
 
 
 def test_one_hop_of_a_chain_says_nothing_about_the_answer():
-    """Guesses from the facts alone and from the alias alone; a solver that knows the answers before knows no more."""
+    """Guesses from the facts alone, from the alias alone, and from their order."""
     solvers = {
         "newest fact": lambda facts, episode, query: facts[-1] % 8,
         "oldest fact": lambda facts, episode, query: facts[0] % 8,
@@ -298,17 +298,18 @@ def test_one_hop_of_a_chain_says_nothing_about_the_answer():
     for episode, query, answer, _, _, is_open in episodes_of_chains(128, 400):
         facts = [token for token in episode if token < 64]
         if is_open:
-            assert len(facts) == 8 == len({token // 8 for token in facts}) == len({token % 8 for token in facts})
+            assert len(facts) == 5 == len({token // 8 for token in facts}) == len({token % 8 for token in facts})
             for name, solve in solvers.items():
                 right[name].append(solve(facts, episode, query) == answer - 72)
     for name, hits in right.items():
-        assert len(hits) > 1000 and abs(np.mean(hits) - 1 / 8) < 4 * (7 / 64 / len(hits)) ** 0.5, name
+        assert len(hits) > 1000 and np.mean(hits) < 1 / 5 + 4 * (4 / 25 / len(hits)) ** 0.5, name
+        assert np.mean(hits) > 0.15 or "as a value" in name
 
 
 def test_distances_of_chains_fall_inside_and_outside_of_windows_and_the_first_query_is_open():
     answers = list(episodes_of_chains(128, 200))
     distances = np.array([distance for _, _, _, distance, _, is_open in answers if is_open])
-    assert (distances < 8).sum() > 5 and (distances > 24).mean() > 0.3 and distances.max() <= 43
+    assert (distances < 8).sum() > 5 and (distances > 24).mean() > 0.3 and distances.max() <= 40
     assert [is_open for *_, is_open in answers[:6]] == [True, False, False, True, False, False]
     one, again, other = (make_row("chain", 128, task_generator(2, i)).tokens for i in (0, 0, 1))
     assert (one == again).all() and (one != other).any()

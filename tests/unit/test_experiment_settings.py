@@ -2,11 +2,14 @@
 
 import pytest
 
+from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.papers import loading
 from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.loading import load_experiment
+from tests.unit.verdicts.building import record
 
 FILE = """\
 id: toy-table1
@@ -98,3 +101,77 @@ def test_a_benchmark_is_identified_by_what_its_models_write(load):
     short = benchmark_hash(load(), "smoke")
     assert benchmark_hash(load("A: {arch: vanilla}", "A: {arch: vanilla, config: {}}"), "smoke") != short
     assert benchmark_hash(load("machine: here", "machine: there"), "smoke") == short
+
+
+DESK = """\
+  desk:
+    machine: an evening
+    size: {small: tiny, wide: tiny}
+    data: embedded
+    seeds: [0, 1, 2]
+    phases:
+      train: {training: {steps: 400}}
+    cells:
+      one: {arch: vanilla, group: wide, phase: train, start: trunk}
+      trunk: {arch: sgt, group: wide, phase: train, config: {controller: {max_passes: 2}}}
+      idle: {arch: vanilla, group: wide, phase: train}
+"""
+CLAIM = """\
+claims:
+- text: only where trunk exists
+  source: here
+  test: {kind: measured_bounds, cell: trunk, metric: results.validation.loss, above: 1}
+"""
+
+
+@pytest.fixture
+def load_desk(load):
+    """The same function, for the file with a scale that has cells of its own."""
+    return lambda old="", new="": load("benchmark:\n", (DESK + CLAIM).replace(old, new, 1) + "benchmark:\n")
+
+
+def test_a_scale_can_replace_cells_and_add_others(load_desk):
+    experiment = load_desk()
+    assert experiment.needed_cells("smoke") == ["one"] and set(experiment.needed_cells("desk")) == {"one", "trunk"}
+    assert set(experiment.needed_cells()) == {"one", "trunk"} and "idle" in experiment.known_cells()
+    smoke, desk = cell_configs(experiment, "smoke", 0), cell_configs(experiment, "desk", 0)
+    assert smoke["one"].init is None and smoke["one"].training.steps == 30
+    assert desk["one"].init.run == run_hash(desk["trunk"]) and desk["trunk"].controller.max_passes == 2
+    without = load_desk("idle: {arch: vanilla, group: wide", "idle: {arch: sgt, group: wide")
+    assert cell_configs(without, "desk", 0) == desk
+
+
+def test_a_claim_about_a_cell_that_a_scale_lacks_is_not_run_there(load_desk):
+    experiment = load_desk()
+    verdict = judge(experiment.claims[0], experiment, {"one": {0: record()}})
+    assert verdict.holds is None and "not run" in verdict.evidence
+
+
+@pytest.mark.parametrize("size", ["tiny", "{wide: tiny}"])
+def test_the_cells_of_a_scale_need_a_size_there(load_desk, size):
+    """One size is for all cells, with a group or without."""
+    old = "size: {small: tiny, wide: tiny}"
+    assert set(load_desk(old, f"size: {size}").needed_cells("desk")) == {"one", "trunk"}
+    assert not load_desk(old, "size: {small: tiny}").needed_cells("desk")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("max_passes", "max_pases", "36: controller.max_pases is not a known setting; did you mean 'max_passes'?"),
+        ("start: trunk", "start: trnk", "35: toy-table1 at scale desk has no cell 'trnk'; did you mean 'trunk'?"),
+        ("wide: tiny", "wid: tiny", "29: toy-table1 has no group of cells 'wid'; did you mean 'wide'?"),
+        ("arch: sgt", "arhc: sgt", "36: scales.desk.cells.trunk.arhc is not a known setting"),
+        ("cell: trunk", "cell: trnk", "41: toy-table1 has no cell 'trnk'; did you mean 'trunk'?"),
+    ],
+)
+def test_the_names_in_a_scales_cells_are_checked(load_desk, old, new, message):
+    with pytest.raises(UserError) as error:
+        load_desk(old, new)
+    assert str(error.value).startswith(f"table1.yaml:{message}")
+
+
+def test_a_cell_of_the_file_cannot_start_from_one_that_only_a_scale_has(load):
+    text = "watch, config: {controller: {max"
+    with pytest.raises(UserError, match="table1.yaml:13: toy-table1 has no cell 'trunk'"):
+        load(text, "watch, start: trunk, config: {controller: {max")

@@ -154,3 +154,18 @@ def test_an_edit_that_does_not_fit_is_refused_with_its_number(edit, message):
     with pytest.raises(UserError, match=message) as caught:
         made({"op": "swap", "first": 0, "second": 1}, edit)
     assert str(caught.value).startswith(f"plan edit 2 ({edit['op']}): ")
+
+
+def test_how_routers_begin_is_stored_only_where_it_was_set():
+    """Plans and hashes of runs without the setting stay as they were."""
+    plain, chosen = (
+        Plan.plain(4).recur(1, 2, (2, 1), topology="mesh", **extra) for extra in ({}, {"router_init": "anchor"})
+    )
+    assert "router_init" not in plain.to_json()["visits"][1]
+    assert Plan.from_json(chosen.to_json()) == chosen != plain == Plan.from_json(plain.to_json())
+    default, anchored = (resolve("looped", "tiny", settings=s) for s in ([], ["recurrence.router_init=anchor"]))
+    assert (
+        "router_init" not in identity(default)["plan"][0] and identity(anchored)["plan"][0]["router_init"] == "anchor"
+    )
+    with pytest.raises(UserError, match="no effect with topology anchor, which has no routers"):
+        resolve("looped", "tiny", settings=["recurrence.router_init=anchor", "recurrence.topology=anchor"])

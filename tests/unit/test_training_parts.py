@@ -8,7 +8,7 @@ import torch
 from hybridlab.config.controllers import Schedule
 from hybridlab.config.training import Optimizer
 from hybridlab.errors import UserError
-from hybridlab.files import write_json
+from hybridlab.files import json_text, write_json
 from hybridlab.models.build import build_model
 from hybridlab.training import checkpoints
 from hybridlab.training.checkpoints import Checkpoint
@@ -141,6 +141,27 @@ def test_writes_are_atomic(tmp_path, monkeypatch):
     with pytest.raises(OSError):
         write_json(path, {"x": 2})
     assert json.loads(path.read_text()) == {"x": 1} and [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_json_has_a_line_for_each_list_and_for_each_row():
+    rows = [[1, 0], [0, 1]]
+    data = {
+        "numbers": [0.1, 2.5e-05, 3],
+        "rows": rows,
+        "steps": [rows, rows],
+        "events": [{"step": 1, "heads": [1, 2]}, {"step": 2, "found": {"a": {"b": 1}}}],
+        "nothing": {"list": [], "object": {}, "value": None},
+        "pair": (1, "ä"),
+    }
+    lines = json_text(data).splitlines()
+    assert json.loads(json_text(data)) == json.loads(json.dumps(data))
+    assert ' "numbers": [0.1, 2.5e-05, 3],' in lines and "  [1, 0]," in lines and "  [[1, 0], [0, 1]]," in lines
+    assert (
+        '  {"step": 1, "heads": [1, 2]},' in lines and '   "found": {' in lines and ' "pair": [1, "\\u00e4"]' in lines
+    )
+    assert [json_text(value) for value in (3, "a", [], [1, 2], {})] == ["3", '"a"', "[]", "[1, 2]", "{}"]
+    with pytest.raises(ValueError):
+        json_text({"x": [float("nan")]})
 
 
 def test_durations_are_shown_as_hours_minutes_seconds():

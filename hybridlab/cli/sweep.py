@@ -1,0 +1,65 @@
+"""`hybridlab reproduce ID --sweep`: the grid of an experiment on its tuning seed, as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hybridlab.cli.options import console, print_json, say
+
+if TYPE_CHECKING:
+    from hybridlab.papers.experiment import Experiment, Sweep
+    from hybridlab.papers.sweep import Swept
+
+
+def reproduce_sweep(
+    experiment: Experiment,
+    scale: str,
+    jobs: int | None,
+    dry_run: bool,
+    runs_dir: Path,
+    results_dir: Path,
+    as_json: bool,
+) -> None:
+    """Train what is missing of the sweep, and print what it found; with dry_run, only what it would train."""
+    from hybridlab.cli.queues import print_preview, raise_failures
+    from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
+
+    sweep = sweep_of(experiment, scale)
+    if dry_run:
+        print_preview(sweep_runs(experiment, sweep), runs_dir, results_dir, jobs, as_json)
+        return
+    outcome = run_sweep(experiment, scale, runs_dir, results_dir, say, jobs=jobs)
+    cells = swept_cells(experiment, sweep, results_dir)
+    if as_json:
+        print_json(sweep_data(experiment, sweep, results_dir))
+    else:
+        _print_sweep(experiment, sweep, cells)
+    if (sentence := advice(cells)) is not None:
+        say(f"{experiment.id}: {sentence}")
+    raise_failures(outcome, experiment.id)
+
+
+def _print_sweep(experiment: Experiment, sweep: Sweep, cells: list[Swept]) -> None:
+    """A line for each cell, with a column for each value; the chosen value has brackets around its figure."""
+    from rich import box
+    from rich.table import Table
+
+    title = f"{experiment.id}, scale {sweep.scale}: {sweep.metric} by {sweep.setting} (seed {sweep.seed}, not reported)"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table.add_column("cell", overflow="fold")
+    for value in sweep.grid:
+        table.add_column(str(value), justify="right", no_wrap=True)
+    table.add_column("best", overflow="fold")
+    for swept in cells:
+        figures = [f"[{one.in_words}]" if one.value == swept.chosen else one.in_words for one in swept.tries]
+        table.add_row(swept.cell, *figures, _best_in_words(swept))
+    out = console()
+    out.print(table)
+    out.print("[figure]: the chosen value, which the reported runs have; –: not run.", highlight=False)
+
+
+def _best_in_words(swept: Swept) -> str:
+    if swept.best is None:
+        return "–"
+    return f"{swept.best}{' (at the edge of the grid)' if swept.at_edge else ''}"

@@ -1,0 +1,202 @@
+"""A setting for each arm from a sweep on a seed that is not reported (`sweep:` in an experiment file).
+
+    hybridlab reproduce spiral-loops --scale desk --sweep
+
+trains every cell of the sweep with every value of the grid through the queue of all runs. The records stay in
+RESULTS-DIR, so that what was chosen can be checked from them. A run that diverged counts as the worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import UserError
+from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.experiment import Experiment, Scalar, Sweep
+from hybridlab.runs.record import Record, number_at, read_record, record_path, save_record
+
+if TYPE_CHECKING:
+    from hybridlab.runs.queue import Outcome
+
+Pending = dict[str, tuple[str, RunConfig]]
+"""hash → (name, configuration)."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """One value for one cell. measured: None if it was not run, or diverged."""
+
+    value: Scalar
+    run: str
+    measured: float | None
+    diverged: bool = False
+
+    @property
+    def in_words(self) -> str:
+        if self.measured is not None:
+            return f"{self.measured:.4f}"
+        return "diverged" if self.diverged else "–"
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The sweep of one cell. best: the value that its records favour, once all of them are there and one did not
+    diverge. at_edge: no value beyond the best was tried. chosen: what the experiment uses; None if nothing."""
+
+    cell: str
+    tries: list[Try]
+    best: Scalar | None
+    at_edge: bool
+    chosen: Scalar | None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the experiment should use another value, or one at all."""
+        return self.best is not None and self.best != self.chosen
+
+
+def sweep_of(experiment: Experiment, scale: str) -> Sweep:
+    """The sweep of an experiment at a scale; UserError if it has none there."""
+    sweep = experiment.sweep
+    if sweep is None:
+        raise UserError(f"--sweep: {experiment.id} sweeps nothing; leave --sweep out, or add `sweep:` to its file")
+    if sweep.scale != scale:
+        raise UserError(f"--sweep: {experiment.id} sweeps at scale {sweep.scale}; give --scale {sweep.scale}")
+    return sweep
+
+
+def sweep_runs(experiment: Experiment, sweep: Sweep) -> Pending:
+    """Every run of the sweep, and those that they start from; equal runs once."""
+    pending: Pending = {}
+    for cell in sweep.cells:
+        for value in sweep.grid:
+            for run in cell_runs(experiment, sweep.scale, sweep.seed, [cell], {cell: value}):
+                name = f"{cell}, {sweep.setting} {value}" if run.cell == cell else run.cell
+                pending.setdefault(run.hash, (f"{name} (seed {sweep.seed})", run.config))
+    return pending
+
+
+def run_sweep(
+    experiment: Experiment,
+    scale: str,
+    runs_dir: Path,
+    results_dir: Path,
+    say: Callable[[str], None],
+    quiet: bool = False,
+    jobs: int | None = 1,
+) -> Outcome:
+    """Train what is missing of the sweep. A run that diverged is a result: its record is kept, and it is not tried
+    again. jobs: see `run_all`."""
+    from hybridlab.runs.queue import Outcome, run_all  # loads torch, which the notes of a table do not need
+
+    left = {
+        digest: run
+        for digest, run in sweep_runs(experiment, sweep_of(experiment, scale)).items()
+        if not _diverged(read_record(record_path(digest, results_dir)))
+    }
+    if not left:
+        return Outcome()
+    outcome = run_all(left, runs_dir, results_dir, say, quiet, jobs)
+    for digest, (name, _) in left.items():
+        record = read_record(runs_dir / digest / "record.json") if name in outcome.failed else None
+        if record is not None and _diverged(record):
+            save_record(record, results_dir)
+            del outcome.failed[name]
+    return outcome
+
+
+def swept_cells(experiment: Experiment, sweep: Sweep, results_dir: Path) -> list[Swept]:
+    """What the records say about every cell of the sweep."""
+    return [_swept(experiment, sweep, cell, results_dir) for cell in sweep.cells]
+
+
+def _swept(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path) -> Swept:
+    tries = [_try(experiment, sweep, cell, value, results_dir) for value in sweep.grid]
+    complete = all(one.measured is not None or one.diverged for one in tries)
+    measured = [(one.measured, one.value) for one in tries if one.measured is not None]
+    best = None
+    if complete and measured:
+        order = min if sweep.better == "lower" else max
+        best = order(measured, key=lambda pair: pair[0])[1]
+    return Swept(cell, tries, best, best is not None and best in _edges(sweep.grid), sweep.chosen.get(cell))
+
+
+def _try(experiment: Experiment, sweep: Sweep, cell: str, value: Scalar, results_dir: Path) -> Try:
+    *_, run = cell_runs(experiment, sweep.scale, sweep.seed, [cell], {cell: value})
+    record = read_record(record_path(run.hash, results_dir))
+    measured = None if record is None or record.status != "finished" else number_at(record, sweep.metric).value
+    return Try(value, run.hash, measured, _diverged(record))
+
+
+def _diverged(record: Record | None) -> bool:
+    """A record says so of a run that failed while it trained, such as one whose loss was not finite."""
+    return record is not None and record.status == "failed"
+
+
+def _edges(grid: list[Scalar]) -> list[Scalar]:
+    """The smallest and the largest value of a grid of numbers; words have no order."""
+    numbers = [value for value in grid if isinstance(value, int | float) and not isinstance(value, bool)]
+    return [min(numbers), max(numbers)] if len(numbers) == len(grid) else []
+
+
+# ---- in words and as data ----
+
+
+def sweep_data(experiment: Experiment, sweep: Sweep, results_dir: Path) -> dict[str, Any]:
+    """The sweep as data: for each cell the figure of every value, the best and the chosen one."""
+    cells = [
+        {
+            "cell": swept.cell,
+            "values": [
+                {"value": one.value, "run": one.run, "measured": one.measured, "diverged": one.diverged}
+                for one in swept.tries
+            ],
+            "best": swept.best,
+            "at_edge": swept.at_edge,
+            "chosen": swept.chosen,
+        }
+        for swept in swept_cells(experiment, sweep, results_dir)
+    ]
+    head = {"id": experiment.id, "scale": sweep.scale, "setting": sweep.setting, "grid": sweep.grid}
+    return {**head, "seed": sweep.seed, "metric": sweep.metric, "better": sweep.better, "cells": cells}
+
+
+def advice(cells: list[Swept]) -> str | None:
+    """What to write under `chosen`, in one sentence; None if it stands there already."""
+    better = {swept.cell: swept.best for swept in cells if swept.outdated}
+    if not better:
+        return None
+    written = ", ".join(f"{cell}: {best}" for cell, best in better.items())
+    return f"write under `sweep.chosen`: {{{written}}}"
+
+
+def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterator[str]:
+    """How a table's values were chosen, with the figures of the sweep; nothing where nothing was swept."""
+    sweep = experiment.sweep
+    if sweep is None or sweep.scale != scale:
+        return
+    grid = ", ".join(str(value) for value in sweep.grid)
+    yield (
+        f"{sweep.setting} was chosen for each arm on seed {sweep.seed}, which is not reported, by the "
+        f"{'lowest' if sweep.better == 'lower' else 'highest'} {sweep.metric}; every arm had the same grid: {grid}."
+    )
+    for swept in swept_cells(experiment, sweep, results_dir):
+        yield _in_words(swept)
+
+
+def _in_words(swept: Swept) -> str:
+    """The figures of one cell, and a warning where its choice is not the one that they favour."""
+    figures = ", ".join(f"{one.value}: {one.in_words}" for one in swept.tries)
+    text = f"Sweep of {swept.cell}: {figures}; chosen {'nothing' if swept.chosen is None else swept.chosen}"
+    if swept.at_edge and not swept.outdated:
+        text += " (at the edge of the grid)"
+    if swept.best is None:
+        return f"{text}. Warning: the sweep is not complete, or every run diverged."
+    if swept.outdated:
+        edge = ", at the edge of the grid" if swept.at_edge else ""
+        return f"{text}. Warning: the best of the records is {swept.best}{edge}."
+    return f"{text}."

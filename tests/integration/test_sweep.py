@@ -1,0 +1,220 @@
+"""`sweep:` in an experiment file: what is trained, what the records say, and what the reported runs then use."""
+
+import json
+
+import pytest
+import yaml
+
+from hybridlab.errors import UserError
+from hybridlab.papers import loading
+from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.reproduce import Wanted
+from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_notes, sweep_runs, swept_cells
+from hybridlab.reporting.table import build_table
+from hybridlab.runs.record import save_record
+from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
+from tests.integration.test_cli import hybridlab, json_of
+from tests.unit.verdicts.building import record
+
+SETTING = "training.optimizer.lr"
+SWEEP = {
+    "setting": SETTING,
+    "grid": [0.001, 0.01, 0.1],
+    "seed": 100,
+    "scale": "smoke",
+    "cells": ["full", "window"],
+    "chosen": {"full": 0.01},
+}
+
+
+def experiment_file(text_file):
+    return {
+        "id": "toy-table1",
+        "title": "Toy",
+        "paper": "toy",
+        "source": "nowhere",
+        "columns": [{"name": "loss", "title": "loss", "kind": "trained", "metric": "results.validation.loss"}],
+        "rows": [
+            {"name": "Full", "short": "full", "cell": "full"},
+            {"name": "Window", "short": "window", "cell": "window"},
+        ],
+        "cells": {
+            "full": {"arch": "vanilla", "phase": "one"},
+            "window": {"arch": "all-window", "phase": "one", "start": "base"},
+            "base": {"arch": "vanilla", "phase": "one"},
+        },
+        "scales": {
+            "smoke": {
+                "machine": "a test",
+                "size": "tiny",
+                "data": f"text:{text_file}",
+                "seeds": [0, 1],
+                "config": {
+                    "shape": SMALL_SHAPE,
+                    "window": 4,
+                    "data": {"tokenizer": "byte"},
+                    "evaluation": {"validation_windows": 4},
+                    "runtime": {"threads": 1},
+                },
+                "phases": {"one": {"training": {**SMALL_TRAINING, "steps": 3}}},
+            }
+        },
+        "notes": ["a note"],
+        "sweep": dict(SWEEP),
+    }
+
+
+@pytest.fixture
+def toy(tmp_path, text_file, monkeypatch):
+    """A function: changes of the sweep → the experiment."""
+    folder = tmp_path / "experiments" / "toy"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(loading, "experiments_folder", lambda: tmp_path / "experiments")
+
+    def load(**changes):
+        content = experiment_file(text_file)
+        content["sweep"] |= changes
+        (folder / "table1.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        return load_experiment("toy-table1")
+
+    return load
+
+
+def rates(configs):
+    return {cell: config.training.optimizer.lr for cell, config in configs.items()}
+
+
+def test_the_chosen_value_is_used_by_its_cell_alone(toy):
+    experiment = toy()
+    default = toy(chosen={})
+    assert rates(cell_configs(experiment, "smoke", 0))["full"] == 0.01
+    own, before = (rates(cell_configs(one, "smoke", 0)) for one in (experiment, default))
+    assert {cell for cell in own if own[cell] != before[cell]} == {"full"}
+    # `full` and `base` are the same run unless a rate was chosen for one of them.
+    assert (len(Wanted(default, "smoke").runs()), len(Wanted(experiment, "smoke").runs())) == (4, 6)
+
+
+def test_every_cell_gets_the_whole_grid_on_the_tuning_seed(toy):
+    experiment = toy()
+    configs = [config for _, config in sweep_runs(experiment, experiment.sweep).values()]
+    assert {config.training.seed for config in configs} == {100}
+    # Three rates of each cell, and the base that `window` starts from, with its own rate.
+    assert len(configs) == 7
+    started = [config for config in configs if config.init]
+    assert sorted(config.training.optimizer.lr for config in started) == SWEEP["grid"]
+
+
+def with_losses(experiment, results_dir, losses):
+    """Records of the sweep with these losses by cell and place in the grid; None: diverged."""
+    runs = {
+        digest: config for digest, (name, config) in sweep_runs(experiment, experiment.sweep).items() if "," in name
+    }
+    for (digest, config), loss in zip(runs.items(), losses, strict=True):
+        made = record(windows=[loss or 1.0], hash=digest, config=config.model_dump(mode="json"))
+        if loss is None:
+            made = made.model_copy(update={"status": "failed", "reason": "the loss is nan", "results": None})
+        save_record(made, results_dir)
+
+
+def test_the_best_of_the_records_is_named_and_a_diverged_run_is_the_worst(toy, tmp_path):
+    experiment = toy()
+    with_losses(experiment, tmp_path, [3.0, 2.5, None, 3.0, 2.9, 2.8])
+    full, window = swept_cells(experiment, experiment.sweep, tmp_path)
+    assert (full.best, full.at_edge, full.chosen, full.outdated) == (0.01, False, 0.01, False)
+    assert [one.in_words for one in full.tries] == ["3.0000", "2.5000", "diverged"]
+    assert (window.best, window.at_edge, window.chosen, window.outdated) == (0.1, True, None, True)
+    assert advice([full, window]) == "write under `sweep.chosen`: {window: 0.1}" and advice([full]) is None
+    notes = list(sweep_notes(experiment, "smoke", tmp_path))
+    assert "on seed 100, which is not reported, by the lowest results.validation.loss" in notes[0]
+    assert notes[1] == "Sweep of full: 0.001: 3.0000, 0.01: 2.5000, 0.1: diverged; chosen 0.01."
+    assert "chosen nothing. Warning: the best of the records is 0.1, at the edge of the grid" in notes[2]
+    table = build_table(experiment, "smoke", tmp_path)
+    assert table["notes"] == ["a note", *notes]
+    assert list(sweep_notes(experiment, "paper", tmp_path)) == []
+    data = sweep_data(experiment, experiment.sweep, tmp_path)
+    assert [cell["best"] for cell in data["cells"]] == [0.01, 0.1] and json.dumps(data, allow_nan=False)
+
+
+def test_a_choice_that_the_records_do_not_favour_is_warned_of(toy, tmp_path):
+    experiment = toy(chosen={"full": 0.001, "window": 0.1})
+    with_losses(experiment, tmp_path, [3.0, 2.5, 2.7, 3.0, 2.9, 2.8])
+    notes = list(sweep_notes(experiment, "smoke", tmp_path))
+    assert "chosen 0.001. Warning: the best of the records is 0.01." in notes[1]
+    assert notes[2].endswith("chosen 0.1 (at the edge of the grid).")
+
+
+def test_a_higher_figure_can_be_the_better_one_and_words_have_no_edge(toy, tmp_path):
+    experiment = toy(better="higher", chosen={})
+    with_losses(experiment, tmp_path, [3.0, 2.5, None, 3.0, 2.9, 2.8])
+    assert [swept.best for swept in swept_cells(experiment, experiment.sweep, tmp_path)] == [0.001, 0.001]
+    worded = toy(setting="training.schedule.name", grid=["cosine", "wsd"], chosen={})
+    with_losses(worded, tmp_path, [2.0, 2.5, 3.0, 2.5])
+    swept = swept_cells(worded, worded.sweep, tmp_path)
+    assert [(one.best, one.at_edge) for one in swept] == [("cosine", False), ("wsd", False)]
+
+
+def test_without_all_of_its_records_a_sweep_has_no_best(toy, tmp_path):
+    experiment = toy()
+    assert all(swept.best is None for swept in swept_cells(experiment, experiment.sweep, tmp_path))
+    assert "Warning: the sweep is not complete" in list(sweep_notes(experiment, "smoke", tmp_path))[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, "the sweep chose its values on seed 1, so that this seed cannot be reported"),
+        ({"setting": "training.optimizer.rate"}, "training.optimizer.rate is not a known setting"),
+        ({"cells": ["ful"]}, r"table1.yaml:\d+: toy-table1 has no cell 'ful'; did you mean 'full'"),
+        ({"metric": "results.validaton.loss"}, "a record has no 'validaton' there; did you mean 'validation'"),
+        ({"chosen": {"base": 0.1}}, "sweep.chosen has no cell 'base' to choose for"),
+        ({"chosen": {"full": 0.5}}, "0.5 was not tried for full; choose one of 0.001, 0.01, 0.1"),
+        ({"grid": [0.1, 0.1]}, "sweep.grid names a value twice"),
+        ({"grid": [0.1]}, "sweep.grid"),
+        ({"scale": "paper"}, "it has no scale 'paper' to sweep at; known: smoke"),
+        ({"best": 1}, "best"),
+    ],
+)
+def test_mistakes_in_a_sweep_are_one_sentence(toy, changes, message):
+    with pytest.raises(UserError, match=message) as told:
+        toy(**changes)
+    assert "\n" not in str(told.value)
+
+
+def test_the_tuning_seed_is_never_reported(toy):
+    experiment = toy()
+    spec = experiment.scales["smoke"].model_copy(update={"seeds": [0, 100]})
+    reseeded = experiment.model_copy(update={"scales": {"smoke": spec}})
+    with pytest.raises(UserError, match="this seed cannot be reported"):
+        Wanted(reseeded, "smoke").runs()
+
+
+def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp_path):
+    experiment = toy(grid=[0.01, 1e30], cells=["full"], chosen={"full": 0.01})
+    said = []
+    places = (tmp_path / "runs", tmp_path / "results", said.append)
+    outcome = run_sweep(experiment, "smoke", *places, quiet=True)
+    assert not outcome.failed and len(outcome.finished) == 1
+    (full,) = swept_cells(experiment, experiment.sweep, tmp_path / "results")
+    assert [one.diverged for one in full.tries] == [False, True] and full.best == 0.01
+    said.clear()
+    run_sweep(experiment, "smoke", *places, quiet=True)
+    assert len(said) == 1 and "finished before" in said[0]
+
+
+def test_the_command_trains_the_grid_and_prints_what_to_choose(tmp_path, text_file):
+    content = experiment_file(text_file) | {"id": "mine-rates", "paper": "mine"}
+    content["sweep"] |= {"cells": ["full"], "grid": [0.0001, 0.01], "chosen": {}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    command = ("reproduce", "./mine.yaml", "--sweep")
+    shown = hybridlab(*command, "--dry-run", cwd=tmp_path)
+    assert "full, training.optimizer.lr" in shown.stdout and not list((tmp_path).glob("runs/*/metrics.jsonl"))
+    done = hybridlab(*command, cwd=tmp_path)
+    assert done.returncode == 0 and "mine-rates: write under `sweep.chosen`: {full: 0.01}" in done.stderr
+    assert "0.01 (at the edge of the grid)" in done.stdout and len(list((tmp_path / "results/records").iterdir())) == 2
+    data = json_of(hybridlab(*command, "--json", cwd=tmp_path))
+    assert data["cells"][0]["best"] == 0.01 and data["cells"][0]["chosen"] is None and data["seed"] == 100
+    content.pop("sweep")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    refused = hybridlab(*command, cwd=tmp_path)
+    assert refused.returncode == 2 and "mine-rates sweeps nothing; leave --sweep out" in refused.stderr
