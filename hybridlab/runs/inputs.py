@@ -140,20 +140,34 @@ def _require_heads(setting: str, folder: RunFolder, shape: Shape) -> None:
 def top_entropy(folder: RunFolder, asked: TopEntropy, shape: Shape) -> list[int]:
     """The layers with the highest mean head entropy in a run at a step, ascending (SGT, section 5.1, "Baseline").
 
-    UserError if that run has other numbers of layers and heads than `shape`, or no entropies of the step.
+    From the probe `entropy`, if the run has measured it at this step, else from the entropy log, over the batch of the
+    step. UserError if that run has other numbers of layers and heads than `shape`, or no entropies of the step.
     """
     setting = f"layers: top_entropy_of {asked.top_entropy_of}"
     _require_heads(setting, folder, shape)
-    record = read_record(folder.path / "record.json")
-    logged = (record.hooks if record else {}).get("entropy-log", {"steps": [], "entropies": []})
-    if asked.step not in logged["steps"]:
-        known = ", ".join(map(str, logged["steps"][:8])) or "none"
-        raise UserError(
-            f"{setting}: that run has no entropies of step {asked.step} (it has {known}); "
-            f"train it with --set observe.entropy_every={asked.step}"
-        )
-    rows = logged["entropies"][logged["steps"].index(asked.step)]
+    rows = _measured_at(folder, asked.step) or _logged_at(folder, asked.step, setting)
     means = {i: sum(row) / len(row) for i, row in enumerate(rows) if i not in asked.exclude and None not in row}
     if asked.n > len(means):
         raise UserError(f"{setting}: n = {asked.n}, but there are {len(means)} layers to choose from; give a smaller n")
     return sorted(sorted(means, key=lambda layer: (-means[layer], layer))[: asked.n])
+
+
+def _measured_at(folder: RunFolder, step: int) -> list[list[float]] | None:
+    """[layer][head] of the probe at a step of a run; None if it was not measured there, or not for all heads."""
+    record = read_record(folder.path / "record.json")
+    found = record.results.at.get(str(step)) if record is not None and record.results is not None else None
+    heads = found.probes.get("entropy", {}).get("heads", []) if found is not None else []
+    return heads if heads and all(value is not None for row in heads for value in row) else None
+
+
+def _logged_at(folder: RunFolder, step: int, setting: str) -> list[list[float]]:
+    """[layer][head] of the entropy log at a step of a run; UserError if it has no such step."""
+    record = read_record(folder.path / "record.json")
+    logged = (record.hooks if record else {}).get("entropy-log", {"steps": [], "entropies": []})
+    if step not in logged["steps"]:
+        known = ", ".join(map(str, logged["steps"][:8])) or "none"
+        raise UserError(
+            f"{setting}: that run has no entropies of step {step} (it has {known}); "
+            f"train it with --set observe.entropy_every={step}"
+        )
+    return logged["entropies"][logged["steps"].index(step)]

@@ -297,6 +297,19 @@ def test_layers_are_chosen_by_the_entropies_of_another_run(small, runs):
     assert [event["layer"] for event in record.events if event["kind"] == "loop-added"] == best
 
 
+def test_layers_of_block_loops_are_chosen_by_the_probe_where_a_run_has_it(small, runs):
+    parent, config = measured_parent(small, runs)
+    choice = {"top_entropy_of": parent.hash, "step": 6, "n": 2}
+    edits = small("block-loop", plan=[{"op": "loop_blocks", "layers": choice}], shape={"layers": 5}).plan
+    settings = {"plan": edits, "init": InitFrom(run=parent.hash, load="all", step=6)}
+    settings["runtime"] = config.runtime.model_copy(update={"keep_steps": []})
+    record = train(config.model_copy(update=settings), runs / "child", runs)
+    means = parent.results.at["6"].probes["entropy"]["layer_means"]
+    best = sorted(range(1, 5), key=lambda layer: -means[layer])[:2]
+    visits = [visit["layer"] for visit in record.structure["plan"]["visits"]]
+    assert sorted(layer for layer in range(5) if visits.count(layer) == 2) == sorted(best)
+
+
 def test_a_branch_grows_by_the_entropies_of_its_trunk_and_resumes(small, runs, monkeypatch):
     parent, config = measured_parent(small, runs)
     controller = chosen_by(small, parent, 6, start_step=7, interval=2).controller
