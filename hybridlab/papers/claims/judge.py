@@ -44,7 +44,10 @@ def _under(verdict: Verdict) -> Verdict:
     waiting = [control for control in verdict.controls if control.verdict.word != "holds"]
     if waiting:
         named = "; ".join(f"control {control.test} is {control.verdict.shown}" for control in waiting)
-        return replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
+        takes = [control.verdict for control in waiting if verdict.n_needed is None]
+        needed = max((one.n_needed for one in takes if one.n_needed is not None), default=verdict.n_needed)
+        evidence = f"{verdict.evidence}; {named}"
+        return replace(verdict, holds=None, word="open", evidence=evidence, n_needed=needed)
     return verdict
 
 

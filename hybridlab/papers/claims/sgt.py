@@ -106,6 +106,8 @@ def _broken(on: Given, cell: str) -> str:
 def lemma_on_row(on: Given, row: list[float]) -> Verdict:
     """Lemma 1, A_ii ≤ exp(−E_i / i), on one row of attention whose last weight is A_ii: one that breaks it refutes it,
     without any model."""
+    if min(row) < 0 or not sum(row):
+        raise Open("these are no weights of attention")
     weights = np.array(row) / sum(row)
     entropy = float(-(weights[weights > 0] * np.log(weights[weights > 0])).sum())
     bound = math.exp(-entropy / len(row))
