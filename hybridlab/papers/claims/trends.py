@@ -144,7 +144,7 @@ def variance_surges(
 
     def change(run: Record, after: Span, before: Span) -> float:
         variance = _entropies(run).var(axis=2)
-        third = max(2, variance.shape[1] // 3)
+        third = 1 + (variance.shape[1] - 1) // 3
         chosen = variance[:, -third:] if layers == "deep" else variance[:, 1 : 1 + third]
         return float((_part(chosen, after) - _part(chosen, before)).mean())
 
@@ -207,12 +207,12 @@ def spikes_in_many_heads(on: Given, cell: CellName, heads: int = 2, jump: float 
 LoopMetric = Literal["entropy", "local_mass"]
 
 
-def _by_loop(record: Record, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Values (T, N) of every head of the loop's body, from coarse to fine, and which heads are dynamic (N,)."""
+def _shift(record: Record, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """How far every head of the loop's body moves from the first loop to the last (N,), and which heads are dynamic
+    (N,)."""
     loops = probe_of(record, "loops")
-    chunks = np.array(loops["chunks"])
-    values = np.array(loops[metric]["values"], dtype=float).reshape(len(chunks), -1)
-    return values[np.argsort(-chunks, kind="stable")], np.array(loops[metric]["dynamic"]).flatten()
+    values = np.array(loops[metric]["values"], dtype=float).reshape(len(loops["chunks"]), -1)
+    return values[-1] - values[0], np.array(loops[metric]["dynamic"], dtype=bool).flatten()
 
 
 @claim_kind
@@ -221,8 +221,7 @@ def less_systematic(on: Given, cell: CellName, over_cell: CellName, metric: Loop
     change, divided by the mean size of a change, is nearer to 0."""
 
     def agreement(run: Record) -> float:
-        values, _ = _by_loop(run, metric)
-        change = values[-1] - values[0]
+        change, _ = _shift(run, metric)
         if not change.any():
             raise Open("no head changes from loop to loop")
         return float(abs(change.mean()) / np.abs(change).mean())
@@ -239,9 +238,8 @@ def diluted_over_all(on: Given, cell: CellName, metric: LoopMetric) -> list[Comp
     """The mean shift from the first to the last loop is smaller over all heads than over the dynamic ones."""
 
     def less(run: Record) -> float:
-        values, dynamic = _by_loop(run, metric)
-        change = values[-1] - values[0]
-        return float(abs(change.mean()) - abs(change[dynamic.astype(bool)].mean()))
+        change, dynamic = _shift(run, metric)
+        return float(abs(change.mean()) - abs(change[dynamic].mean()))
 
     label = f"{cell}: shift of {metric.replace('_', ' ')} over all heads − over dynamic ones"
     return [on.compared(label, [cell], less, Below())]

@@ -109,4 +109,4 @@ case("printed_alike", None, {"rows": ["B"], "like": "D", "column": "h"}, heads, 
 case("printed_count", True, {"count": 4}, ON, "^printed: 4 rows, stated 4")
 case("printed_count", False, {"count": 5}, ON)
 
-case("not_here", None, {"needs": "a model of 1.7B"}, ON, "needs a model of 1.7B")
+case("not_here", "not run", {"needs": "a model of 1.7B"}, ON, "needs a model of 1.7B")

@@ -45,6 +45,8 @@ REVERSED = {
 REVERSED_NAMES = {"all": "any", "any": "all", "min": "max", "max": "min"}
 
 EQUIVALENT = {
+    # Shifts from loop to loop are read by their size.
+    ("_shift", "values[-1] - values[0]"),
     # The line through the points near a budget is read where x is 0, whichever way x runs.
     ("loss_at", "flops[near] / budget - 1"),
     # Only squares and sizes of these differences are used.
