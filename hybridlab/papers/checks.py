@@ -39,11 +39,13 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
         names.check(path, what, name, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
-        call = Layer(claim.test, _below(parts.get(("claims", i), {}), "test"))
-        kind, arguments = called(CLAIM_KINDS, "kind", call)
-        for path, refers, name in kind.references(arguments):
-            elsewhere = arguments[refers.of] if refers.of else None
-            names.check(path, refers.to, name, call, elsewhere)
+        keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
+        for key, test in zip(keys, claim.tests, strict=True):
+            call = Layer(test, _below(parts.get(("claims", i), {}), *key))
+            kind, arguments = called(CLAIM_KINDS, "kind", call)
+            for path, refers, name in kind.references(arguments):
+                elsewhere = arguments[refers.of] if refers.of else None
+                names.check(path, refers.to, name, call, elsewhere)
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
             origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
@@ -185,9 +187,9 @@ def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:
     return parts
 
 
-def _below(origins: dict[KeyPath, str], key: str) -> dict[KeyPath, str]:
+def _below(origins: dict[KeyPath, str], *key: str | int) -> dict[KeyPath, str]:
     """The origins of the values under a key, by their path below it."""
-    return {path[1:]: origin for path, origin in origins.items() if path[:1] == (key,)}
+    return {path[len(key) :]: origin for path, origin in origins.items() if path[: len(key)] == key}
 
 
 # ---- dotted paths into a record ----

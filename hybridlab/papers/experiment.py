@@ -127,11 +127,24 @@ class ScaleSpec(Strict):
 
 
 class Claim(Strict):
-    """A sentence of the paper, its section or page, and its test: a claim kind with arguments; see papers/claims/."""
+    """A sentence of the paper, its section or page, and its test: a claim kind with arguments; see papers/claims/.
+
+    controls: tests that must hold for the claim to be read here, such as a task that a model without the mechanism
+    cannot solve. If one fails, the verdict is `cannot tell here`; while one is open, so is the claim.
+    """
 
     text: str
     source: str
     test: dict[str, Any]
+    controls: list[dict[str, Any]] = []
+    effect: float | None = None
+    """The size of the paper's effect in the unit of the test, for the number of seeds that an open claim states: for a
+    loss in nats the relative difference of the paper's perplexities. Default: the effect observed here."""
+
+    @property
+    def tests(self) -> list[dict[str, Any]]:
+        """Its test, then its controls."""
+        return [self.test, *self.controls]
 
 
 class BenchmarkModel(Strict):
@@ -240,9 +253,9 @@ class Experiment(Strict):
         series = [series for panel in (self.plot.panels if self.plot else []) for series in panel.series]
         named += [name for entry in series for name in entry.named]
         named += [panel.relative_to for panel in (self.plot.panels if self.plot else []) if panel.relative_to]
-        for claim in self.claims:
-            kind = CLAIM_KINDS.get(claim.test.get("kind", ""))
-            named += [name for _, refers, name in kind.references(claim.test) if refers.to == "cell"]
+        for test in (test for claim in self.claims for test in claim.tests):
+            kind = CLAIM_KINDS.get(test.get("kind", ""))
+            named += [name for _, refers, name in kind.references(test) if refers.to == "cell"]
         return list(dict.fromkeys(named))
 
     def needed_cells(self, scale: str | None = None) -> list[str]:

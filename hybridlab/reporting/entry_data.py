@@ -12,7 +12,6 @@ from hybridlab.papers.experiment import BENCHMARK, Experiment
 from hybridlab.papers.records import Records
 from hybridlab.runs.record import BenchmarkRecord
 
-OUTCOMES = {True: "holds", False: "fails", None: "open"}
 SHOWS = {
     "smoke": "It shows that every part works; with one seed it decides no claim about a trained model.",
     "desk": "It decides claims about models of this size, by seeds; it says nothing about the paper's sizes.",
@@ -36,12 +35,10 @@ def entry_data(
 ) -> dict[str, Any]:
     """A table or figure as data. content: its rows, or its panels. machine: the one for the runs, None if nothing is
     run. runs: cell → seed → hash of the run."""
-    claims = []
-    for claim in experiment.claims:
-        verdict = judge(claim, experiment, records, benchmark)
-        claims.append(
-            {"text": claim.text, "source": claim.source, "holds": verdict.holds, "evidence": verdict.evidence}
-        )
+    claims = [
+        {"text": claim.text, "source": claim.source, **judge(claim, experiment, records, benchmark, scale).as_json()}
+        for claim in experiment.claims
+    ]
     machine = experiment.machine(scale)
     runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
     if benchmark is not None:
@@ -59,17 +56,6 @@ def entry_data(
         "notes": experiment.notes,
         "runs": runs,
     }
-
-
-def claims_table(claims: list[dict[str, Any]]) -> list[str]:
-    """The claims as lines of Markdown, under a heading; an empty list if there are none."""
-    if not claims:
-        return []
-    rows = [
-        f"| {claim['text']} | {claim['source']} | {OUTCOMES[claim['holds']]} | {claim['evidence'].replace('|', '/')} |"
-        for claim in claims
-    ]
-    return ["## Claims", "", "| claim | place | here | evidence |", "| --- | --- | --- | --- |", *rows]
 
 
 def caption(data: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from types import CodeType
 
 import pytest
 
+from hybridlab import statistics
 from hybridlab.papers import claims
 from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit import test_statistics
@@ -21,8 +22,11 @@ from tests.unit.verdicts.test_verdicts import CASES
 
 STATISTICS = [test for name, test in vars(test_statistics).items() if name.startswith("test_")]
 
-MODULES = [f"{claims.__name__}.{module.name}" for module in pkgutil.iter_modules(claims.__path__)]
-MODULES.append("hybridlab.statistics")
+MODULES = [
+    f"{package.__name__}.{module.name}"
+    for package in (claims, statistics)
+    for module in pkgutil.iter_modules(package.__path__)
+]
 
 REVERSED = {
     ast.Lt: ast.Gt,
