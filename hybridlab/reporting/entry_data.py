@@ -65,22 +65,6 @@ def entry_data(
     }
 
 
-def claims_table(claims: list[dict[str, Any]]) -> list[str]:
-    """The claims as lines of Markdown, under a heading; an empty list if there are none."""
-    if not claims:
-        return []
-    rows = [
-        f"| {claim['text']} | {claim['source']} | {shown(claim)} | {claim['evidence'].replace('|', '/')} |"
-        for claim in claims
-    ]
-    return ["## Claims", "", "| claim | place | here | evidence |", "| --- | --- | --- | --- |", *rows]
-
-
-def shown(claim: dict[str, Any]) -> str:
-    """The verdict on a claim with its note: open (direction only)."""
-    return f"{claim['verdict']} ({claim['note']})" if claim["note"] else str(claim["verdict"])
-
-
 def caption(data: dict[str, Any]) -> str:
     """The source of the numbers, and what their scale can show."""
     if data["machine"] is None:

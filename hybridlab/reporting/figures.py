@@ -18,8 +18,9 @@ from hybridlab.papers.plot import Panel, Plot, Series
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.registry import FIGURE_KINDS
+from hybridlab.reporting.claims import claims_table
 from hybridlab.reporting.drawing import draw
-from hybridlab.reporting.entry_data import caption, claims_table, entry_data, named_in_errors
+from hybridlab.reporting.entry_data import caption, entry_data, named_in_errors
 from hybridlab.reporting.figure_kind import FigureKind, Numbers
 from hybridlab.reporting.models import model_of, models_text
 

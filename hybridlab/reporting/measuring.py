@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hybridlab.evaluation.results import LossResult
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, mean_and_error, paired_t
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, mean_and_error, paired_t
 
 BLOCK = 10
 """Validation windows in a block."""
@@ -113,14 +113,15 @@ def from_neutral(cell: Measured, neutral: float) -> Difference | None:
 
 def block_error(windows: Sequence[float] | np.ndarray) -> float | None:
     """The standard error of the mean over windows, from the means of blocks of neighbours; None for one block."""
-    return mean_and_error(block_means(windows)).stderr
+    return block_mean(windows, BLOCK).stderr
 
 
 def block_means(windows: Sequence[float] | np.ndarray | None) -> list[float]:
-    """The means of blocks of ten neighbours; the last ones are a little longer if the windows do not come out."""
-    if windows is None or len(windows) < BLOCK:
+    """The means of whole blocks of ten neighbours."""
+    if windows is None:
         return []
-    return [float(block.mean()) for block in np.array_split(np.asarray(windows), len(windows) // BLOCK)]
+    blocks = len(windows) // BLOCK
+    return [float(mean) for mean in np.asarray(windows)[: blocks * BLOCK].reshape(blocks, BLOCK).mean(axis=1)]
 
 
 def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0) -> np.ndarray | None:

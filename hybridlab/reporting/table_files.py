@@ -9,7 +9,8 @@ import pandas as pd
 
 from hybridlab.files import write_json, write_text
 from hybridlab.papers.experiment import Column, Experiment
-from hybridlab.reporting.entry_data import caption, claims_table
+from hybridlab.reporting.claims import claims_panel, claims_table, counted
+from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.latex import Panel, tex_table
 from hybridlab.reporting.table import build_table
 from hybridlab.reporting.table_cells import cell_text
@@ -99,7 +100,15 @@ def _latex(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> 
         numeric = [any(_is_number(row["cells"][column.name]) for row in part.rows) for column in part.columns]
         panels.append(Panel(part.title, ["", *(column.title for column in part.columns)], rows, [False, *numeric]))
     heading = ". ".join(filter(None, (table["title"], caption(table).removesuffix("."), tally_text(table))))
-    return tex_table(table["id"], f"{heading}.", panels, list(below(table, experiment, all_columns)))
+    text = tex_table(table["id"], f"{heading}.", panels, list(below(table, experiment, all_columns)))
+    if not table["claims"]:
+        return text
+    claims = tex_table(
+        f"{table['id']}-claims",
+        f"{table['title']}: claims of the text. {counted(table['claims'])}. p: after Holm's correction.",
+        [claims_panel(table["claims"])],
+    )
+    return f"{text}\n{claims}"
 
 
 def _short(cell: dict[str, Any], column: Column) -> str:

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridlab.papers.experiment import Column, Experiment
-from hybridlab.reporting.entry_data import caption, shown
+from hybridlab.reporting.claims import print_claims
+from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.table_cells import error_text, short_text
 from hybridlab.reporting.table_layout import Part, below, parts, tally_text
 
@@ -46,15 +47,6 @@ def print_figure(data: dict[str, Any], console: Console) -> None:
             name = ", ".join(part for part in (panel["title"], series["label"]) if part)
             console.print(f"  {name}: {'drawn' if series['data'] else '– (not run)'}", highlight=False)
     print_claims(data["claims"], console)
-
-
-def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
-    """Each claim, whether it holds here, and the evidence."""
-    for claim in claims:
-        style = {"holds": "green", "fails": "red"}.get(claim["verdict"], "yellow")
-        outcome = f"{shown(claim):>5}  "
-        console.print(Text.assemble((outcome, style), f"{claim['text']} [{claim['source']}]"))
-        console.print(f"       {claim['evidence']}", style="dim", highlight=False)
 
 
 def _fitting(part: Part, width: int) -> list[list[Column]]:

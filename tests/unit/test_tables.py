@@ -6,11 +6,12 @@ import pytest
 from rich.console import Console
 
 from hybridlab.errors import UserError
-from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
 from hybridlab.reporting import entry_data as entry_data_module
 from hybridlab.reporting import table as table_module
-from hybridlab.reporting.entry_data import caption, claims_table, entry_data
+from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
+from hybridlab.reporting.entry_data import caption, entry_data
 from hybridlab.reporting.measuring import Difference, Measured, block_error, difference, from_neutral
 from hybridlab.reporting.table import NOT_MEASURED, build_table, measure, verdict_on
 from hybridlab.reporting.table_cells import cell_text, short_text
@@ -259,14 +260,69 @@ def test_a_difference_stands_in_the_place_of_the_cells_own_error():
     assert cell_text({**cell, "difference": {**windows, "value": -1e-9}}, column()) == "3.00, Δ 0.000 ± 0.040 windows"
 
 
+def claim_of(verdict, text="A is better"):
+    return {"text": text, "source": "section 1", **verdict.as_json()}
+
+
+OPEN = Verdict(
+    None,
+    "|a| = 1",
+    note="direction only",
+    n=2,
+    p=0.0312,
+    n_needed=7,
+    minutes_needed=31.4,
+    scale="at desk scale (n = 2)",
+)
+CONTROLLED = Verdict(
+    None,
+    "a = 1",
+    word="cannot tell here",
+    n=5,
+    p=0.0004,
+    controls=(Control("lower oracle", Verdict(False, "no gap", n=5)), Control("bounds", Verdict(True, "1.00", n=5))),
+)
+
+
 def test_claims_as_a_table():
-    claim = {"text": "A is better", "source": "section 1", **Verdict(None, "|a| = 1").as_json()}
-    words = [{"verdict": "holds"}, {"verdict": "fails"}, {"note": "direction only"}, {"verdict": "cannot tell here"}]
-    lines = claims_table([claim, *({**claim, **word} for word in words)])
-    assert lines[:2] == ["## Claims", ""] and lines[4] == "| A is better | section 1 | open | /a/ = 1 |"
-    shown = [line.split("|")[3].strip() for line in lines[5:]]
-    assert shown == ["holds", "fails", "open (direction only)", "cannot tell here"]
+    lines = claims_table([claim_of(OPEN), claim_of(CONTROLLED), claim_of(Verdict(True, "printed"))])
+    assert lines[:3] == ["## Claims", "", "holds 1 · open 1 · cannot tell here 1."]
+    assert lines[4].split("|")[1:-1] == [
+        " claim ",
+        " place ",
+        " verdict ",
+        " n ",
+        " p ",
+        " to decide it ",
+        " evidence ",
+    ]
+    assert lines[6] == (
+        "| A is better | section 1 | open (direction only) | 2 | 0.031 | 7 seeds, 31 min more | "
+        "/a/ = 1; at desk scale (n = 2) |"
+    )
+    assert "| cannot tell here | 5 | <0.001 |  |" in lines[7]
+    assert "control lower oracle: fails (no gap); control bounds: holds (1.00)" in lines[7]
+    assert lines[8] == "| A is better | section 1 | holds |  |  |  | printed |"
     assert claims_table([]) == []
+
+
+def test_claims_in_latex_and_on_a_narrow_terminal(capsys):
+    claims = [claim_of(OPEN), claim_of(CONTROLLED), claim_of(Verdict(None, "not run: x", word="not run"))]
+    panel = claims_panel(claims)
+    assert panel.rows[0] == ["A is better", "section 1", "open (direction only)", "2", "0.031", "7 seeds, 31 min more"]
+    assert counted(claims) == "open 1 · cannot tell here 1 · not run 1"
+    print_claims(claims, Console(width=80))
+    printed = capsys.readouterr().out
+    assert (
+        "open (direction only)  A is better [section 1]" in printed
+        and "       p = 0.031, at desk scale (n = 2)" in printed
+        and "       n = 5, p < 0.001" in printed
+    )
+    assert "       control lower oracle: fails (no gap)" in printed
+    long = claim_of(Verdict(True, "many words " * 30))
+    print_claims([long], Console(width=80))
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) > 3 and all(line.startswith("       ") and len(line) <= 80 for line in lines)
 
 
 def test_the_caption_says_where_numbers_come_from():
@@ -357,7 +413,7 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     assert table["tally"] == {"timed": {"open": 1, "same direction": 1}}
     assert judged[0][0] == {} and judged[0][1].hash == digest
     assert sorted(path.name for path in folder.iterdir()) == ["table.csv", "table.json", "table.md", "table.tex"]
-    assert "| met | x | holds | as asked |" in (folder / "table.md").read_text()
+    assert "| met | x | holds | 5 | 0.01 |  | as asked; at smoke scale (n = 5) |" in (folder / "table.md").read_text()
     print_table(table, experiment(), Console(width=80))
     printed = capsys.readouterr().out
     assert "0.80 | 0.90" in printed and "± 0.01 rounds" in printed and "holds  met [x]" in printed
