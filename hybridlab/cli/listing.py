@@ -29,24 +29,26 @@ def list_entries(
     ] = None,
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
+    scales: Annotated[bool, typer.Option("--scales", help="List the scales, with what each can show.")] = False,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """List experiments, with their scales and what they need; or architectures or sizes.
+    """List experiments, with their scales and what they need; or architectures, sizes or scales.
 
     The column done names the scales at which every run of an experiment has been recorded.
     """
     from hybridlab.errors import UserError
     from hybridlab.papers.ids import matches
 
-    if archs and sizes:
-        raise UserError("--archs and --sizes are two lists; ask for one of them at a time")
-    if archs or sizes:
+    lists = {"archs": (archs, _archs), "sizes": (sizes, _sizes), "scales": (scales, _scales)}
+    chosen = [what for what, (asked, _) in lists.items() if asked]
+    if len(chosen) > 1:
+        raise UserError(f"--{chosen[0]} and --{chosen[1]} are two lists; ask for one of them at a time")
+    for what in chosen:
         given = [name for name in ("kind", "paper", "done", "results_dir") if _given(context, name)]
         if given:
-            option = f"--{given[0].replace('_', '-')}"
-            raise UserError(f"{option} has no effect on --{'archs' if archs else 'sizes'}; leave it out")
-        what, rows = ("archs", _archs()) if archs else ("sizes", _sizes())
+            raise UserError(f"--{given[0].replace('_', '-')} has no effect on --{what}; leave it out")
+        rows = lists[what][1]()
         _show(what, [row for row in rows if matches(words or (), (row["name"], row["summary"]))], as_json)
         return
     from hybridlab.papers.listing import Filter, entries
@@ -77,6 +79,12 @@ def _sizes() -> list[dict[str, Any]]:
         {"name": name, "parameters": count_parameters(resolve("vanilla", name).shape).total, "summary": summary}
         for name, summary in summaries("size").items()
     ]
+
+
+def _scales() -> list[dict[str, Any]]:
+    from hybridlab.papers.scales import SAYS
+
+    return [{"name": name, "summary": summary} for name, summary in SAYS.items()]
 
 
 def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[str, ...] | None = None) -> None:
