@@ -18,7 +18,6 @@ from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
 from hybridlab.papers.cells import nested
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
-from hybridlab.papers.sweep import refuse_tuning_seed
 from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
 
@@ -210,7 +209,7 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
         known = ", ".join(experiment.scales)
         raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
     spec = experiment.scales[sweep.scale]
-    refuse_tuning_seed(experiment, sweep.scale, spec.seeds)
+    experiment.refuse_tuning_seed(sweep.scale, spec.seeds)
     for key, values in (("grid", sweep.grid), ("cells", sweep.cells)):
         if len(set(values)) < len(values):
             raise wrong((key,), f"sweep.{key} names a value twice; give each once")

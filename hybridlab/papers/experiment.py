@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -281,6 +281,14 @@ class Experiment(Strict):
     def chosen(self, scale: str) -> dict[str, Scalar]:
         """Cell → the value of the swept setting at a scale; empty where nothing was swept or chosen."""
         return self.sweep.chosen if self.sweep is not None and self.sweep.scale == scale else {}
+
+    def refuse_tuning_seed(self, scale: str, seeds: Iterable[int]) -> None:
+        """UserError if the seed of the sweep is among seeds to report at its scale."""
+        if self.sweep is not None and self.sweep.scale == scale and self.sweep.seed in seeds:
+            raise UserError(
+                f"{self.at_line(('sweep', 'seed'))}{self.id}: the sweep chose its values on seed {self.sweep.seed}, so "
+                "that this seed cannot be reported; use seeds of 100 and more to tune, and 0, 1, 2 … to report"
+            )
 
     def other(self, identifier: str) -> Experiment:
         """Another experiment, such as one whose printed cells are compared with this one's."""

@@ -11,7 +11,6 @@ from hybridlab.errors import UserError
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.sweep import refuse_tuning_seed
 from hybridlab.runs.queue import Outcome, run_all
 
 Pending = dict[str, tuple[str, RunConfig]]
@@ -36,7 +35,7 @@ class Wanted:
             return {}
         ordered: Pending = {}
         seeds = experiment.at(scale).seeds if self.seeds is None else self.seeds
-        refuse_tuning_seed(experiment, scale, seeds)
+        experiment.refuse_tuning_seed(scale, seeds)
         for seed in seeds:
             for run in cell_runs(experiment, scale, seed):
                 name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell

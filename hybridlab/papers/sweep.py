@@ -8,17 +8,19 @@ RESULTS-DIR, so that what was chosen can be checked from them. A run that diverg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment, Scalar, Sweep
-from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Record, number_at, read_record, record_path, save_record
+
+if TYPE_CHECKING:
+    from hybridlab.runs.queue import Outcome
 
 Pending = dict[str, tuple[str, RunConfig]]
 """hash → (name, configuration)."""
@@ -67,16 +69,6 @@ def sweep_of(experiment: Experiment, scale: str) -> Sweep:
     return sweep
 
 
-def refuse_tuning_seed(experiment: Experiment, scale: str, seeds: Iterable[int]) -> None:
-    """UserError if the seed of the sweep is among seeds to report at its scale."""
-    sweep = experiment.sweep
-    if sweep is not None and sweep.scale == scale and sweep.seed in seeds:
-        raise UserError(
-            f"{experiment.at_line(('sweep', 'seed'))}{experiment.id}: the sweep chose its values on seed {sweep.seed}, "
-            "so that this seed cannot be reported; use seeds of 100 and more to tune, and 0, 1, 2 … to report"
-        )
-
-
 def sweep_runs(experiment: Experiment, sweep: Sweep) -> Pending:
     """Every run of the sweep, and those that they start from; equal runs once."""
     pending: Pending = {}
@@ -99,6 +91,8 @@ def run_sweep(
 ) -> Outcome:
     """Train what is missing of the sweep. A run that diverged is a result: its record is kept, and it is not tried
     again. jobs: see `run_all`."""
+    from hybridlab.runs.queue import Outcome, run_all  # loads torch, which the notes of a table do not need
+
     left = {
         digest: run
         for digest, run in sweep_runs(experiment, sweep_of(experiment, scale)).items()

@@ -47,7 +47,7 @@ def test_the_makefile_has_the_two_commands_and_ci_calls_one():
 
 
 def test_every_id_of_the_readme_is_there():
-    named = set(re.findall(r"`([a-z]+-(?:(?:table|fig)\d+|speed))`", README))
+    named = set(re.findall(r"`([a-z]+-(?:(?:table|fig)\d+|speed|loops))`", README))
     assert named == set(experiment_ids())
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hybridlab.analysis.probe import run_probe
-from hybridlab.analysis.probes.routers import report, router_statistics
+from hybridlab.analysis.probes.routers import lost_without_updates, report, router_statistics
 from hybridlab.models.build import build_model
 from hybridlab.models.recurrence import ROUTER_BIAS
 from hybridlab.registry import PROBES
@@ -66,6 +66,20 @@ def test_every_token_counts_once_whatever_the_batches():
     assert not any(router._forward_hooks for router in model.recurrences[0].readers)
 
 
+def test_a_loop_whose_reads_leave_its_updates_out_is_bypassed():
+    """Positive and negative control: reads of slot 1 alone, where only the state before the loop is, and of all."""
+    model = without_weights(built("looped", router_init="newest"))
+    assert abs(lost_without_updates(model, batches()).value) > 1e-3
+    routers = model.recurrences[0].writers, model.recurrences[0].readers
+    with torch.no_grad():
+        for pair, (writer, reader) in enumerate(zip(*routers, strict=True)):
+            for router, slot in ((writer, pair + 1), (reader, 1)):
+                router.bias.fill_(-1e4)
+                router.bias[slot] = 0.0
+    lost = lost_without_updates(model, batches())
+    assert lost.value == 0 and lost.n == 6 and model.recurrences[0].iterate.__name__ == "iterate"
+
+
 def test_models_without_routers_are_skipped():
     assert router_statistics(built(topology="anchor"), batches()) == []
     assert router_statistics(build_model("vanilla", shape=SHAPE), batches()) == []
@@ -78,6 +92,7 @@ def test_the_probe_is_in_the_record_and_its_report_has_every_read(small, tmp_pat
     probed = record.results.probes["routers"]
     (loop,) = probed["loops"]
     assert probed["last"] == {"entering": loop["reads"][-1][1], "newest": loop["reads"][-1][-1]}
+    assert probed["lost_without"].keys() == {"value", "stderr", "n"}
     assert probed["last"]["newest"] > 0.7 and 0 < probed["moved"] < 0.5 and probed["fresh"][0] != loop["reads"]
     table, sentence = report(probed)
     assert [row[0] for row in table.rows] == ["before loop 1", "after loop 1", "after loop 2"]

@@ -3,27 +3,30 @@
     hybridlab analyze RUN --probe routers
 
 Every read is a sum of the embeddings, the state before the loop and the updates so far; a state that was written with
-shares w and is read with shares r has the weight r · w (Eq. 26–30). A loop whose last read has little weight on its
-updates is bypassed.
+shares w and is read with shares r has the weight r · w (Eq. 26–30). Weights say
+little alone, since updates may be longer vectors than the state before the loop, so the probe also measures the loss
+of the same model when all updates of its loops are 0: a loop without which nothing is lost is bypassed.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Decoder, draw_weights
-from hybridlab.models.recurrence import Recurrence
+from hybridlab.models.recurrence import Body, Recurrence
 from hybridlab.plan.loop import Loop
 from hybridlab.registry import PROBES
+from hybridlab.statistics import Measurement, paired_difference
 
 
 def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
@@ -31,6 +34,7 @@ def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 64) -> di
 
     last: the weights of the last loop's last read on the state before the loop and on the newest update. fresh: the
     reads with fresh weights. moved: the mean, over all reads, of the summed absolute differences to those.
+    lost_without: by how many nats per token the loss on these sequences rises when the updates of these loops are 0.
     """
     tokens = spaced_windows(model, corpus, min(seq_len, 4 * LONGEST), rows)
     loops = router_statistics(model, tokens.split(4))
@@ -51,7 +55,34 @@ def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 64) -> di
         "last": {"entering": last[1], "newest": last[-1]},
         "fresh": at_start,
         "moved": sum(moved) / len(moved),
+        "lost_without": lost_without_updates(model, tokens.split(4)).model_dump(),
     }
+
+
+def lost_without_updates(model: Decoder, batches: Sequence[Tensor]) -> Measurement:
+    """The rise of the loss, in nats per token, when all updates of the loops with routers are 0; one observation for
+    each sequence of `batches`, each (B, S)."""
+    whole = _losses(model, batches)
+    bypassed = copy.deepcopy(model)
+    for recurrence in bypassed.recurrences:
+        if len(cast(Recurrence, recurrence).readers):
+            recurrence.__dict__["iterate"] = _no_update
+    return paired_difference(_losses(bypassed, batches), whole)
+
+
+def _no_update(loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
+    """In the place of `Recurrence.iterate`."""
+    return torch.zeros_like(h)
+
+
+def _losses(model: Decoder, batches: Sequence[Tensor]) -> list[float]:
+    """The mean loss of each sequence."""
+    losses: list[float] = []
+    with torch.no_grad():
+        for tokens in batches:
+            logits = model(tokens).logits[:, :-1].float().transpose(1, 2)
+            losses += F.cross_entropy(logits, tokens[:, 1:], reduction="none").mean(1).tolist()
+    return losses
 
 
 @dataclass
@@ -148,7 +179,8 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     last = measured["last"]
     yield (
         f"the last read: {last['entering']:.2f} on the state before the loop, {last['newest']:.2f} on the newest "
-        f"update; reads moved by {measured['moved']:.2f} from their start"
+        f"update; reads moved by {measured['moved']:.2f} from their start; without updates the loss rises by "
+        f"{measured['lost_without']['value']:.3f} nats"
     )
 
 
