@@ -44,23 +44,25 @@ def list_entries(
     ] = None,
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
+    scales: Annotated[bool, typer.Option("--scales", help="List the scales, with what each can show.")] = False,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """List experiments, with their scales and what they need; or the papers' claims, or architectures, or sizes.
+    """List experiments, with their scales and what they need; or claims, architectures, sizes or scales.
 
     The column done names the scales at which every run of an experiment has been recorded. A claim has the verdict of
     the largest scale at which its runs have been recorded.
     """
     from hybridlab.papers.ids import matches
 
-    asked = [name for name, chosen in (("claims", claims), ("archs", archs), ("sizes", sizes)) if chosen]
-    _check(context, asked)
+    plain = {"archs": (archs, _archs), "sizes": (sizes, _sizes), "scales": (scales, _scales)}
+    chosen = [what for what, (wanted, _) in plain.items() if wanted]
+    _check(context, [*(["claims"] if claims else []), *chosen])
     if claims:
         _list_claims(results_dir, tuple(words or ()), kind, paper, verdict, as_json)
         return
-    if archs or sizes:
-        what, rows = ("archs", _archs()) if archs else ("sizes", _sizes())
+    for what in chosen:
+        rows = plain[what][1]()
         _show(what, [row for row in rows if matches(words or (), (row["name"], row["summary"]))], as_json)
         return
     from hybridlab.papers.listing import Filter, entries
@@ -69,10 +71,12 @@ def list_entries(
     _show("entries", found, as_json, ("id", "title", "needs", "scales", "done"))
 
 
+_OF_EXPERIMENTS = ("kind", "paper", "done", "results_dir", "verdict")
 WITHOUT_EFFECT = {
     "claims": ("done",),
-    "archs": ("kind", "paper", "done", "results_dir", "verdict"),
-    "sizes": ("kind", "paper", "done", "results_dir", "verdict"),
+    "archs": _OF_EXPERIMENTS,
+    "sizes": _OF_EXPERIMENTS,
+    "scales": _OF_EXPERIMENTS,
 }
 """The options that change nothing about a list."""
 
@@ -161,6 +165,12 @@ def _sizes() -> list[dict[str, Any]]:
         {"name": name, "parameters": count_parameters(resolve("vanilla", name).shape).total, "summary": summary}
         for name, summary in summaries("size").items()
     ]
+
+
+def _scales() -> list[dict[str, Any]]:
+    from hybridlab.papers.scales import SAYS
+
+    return [{"name": name, "summary": summary} for name, summary in SAYS.items()]
 
 
 def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[str, ...] | None = None) -> None:

@@ -17,7 +17,7 @@ from hybridlab.plan.forecast import final_structure
 from hybridlab.runs.attempt import QueuedRun, Say, queued
 from hybridlab.runs.checks import check_runs
 from hybridlab.runs.cost import run_flops, with_examples
-from hybridlab.runs.queue import default_jobs, threads_of
+from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
 from hybridlab.runs.record import Record, read_record
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
 
@@ -39,9 +39,11 @@ def preview(
     left = [run for run in runs.values() if not run.finished()]
     check_runs(left, runs_dir, say, prepare=False)
     jobs = max(1, min(jobs or default_jobs(left), len(left)))
+    threads_of_all = threads_by_run(left, jobs) if jobs > 1 else {}
     speeds = _Speeds([*(results_dir / "records").glob("*.json"), *runs_dir.glob("*/record.json")])
-    rows = [_row(run, jobs, speeds) for run in runs.values()]
-    threads = sorted({_threads(run, jobs) for run in left}) or [torch.get_num_threads()]
+    by_run = {run.digest: _threads(run, threads_of_all.get(run.digest)) for run in runs.values()}
+    rows = [_row(run, by_run[run.digest], speeds) for run in runs.values()]
+    threads = sorted({by_run[run.digest] for run in left}) or [torch.get_num_threads()]
     estimate = (
         f"Minutes are estimates for training alone, from {speeds.used} runs of the same shape on such a machine."
         if speeds.used
@@ -57,7 +59,7 @@ def preview(
     }
 
 
-def _row(run: QueuedRun, jobs: int, speeds: _Speeds) -> dict[str, Any]:
+def _row(run: QueuedRun, threads: int, speeds: _Speeds) -> dict[str, Any]:
     training = run.config.training
     done, steps = run.finished(), run.steps_left()
     before = training.steps - steps
@@ -66,7 +68,7 @@ def _row(run: QueuedRun, jobs: int, speeds: _Speeds) -> dict[str, Any]:
         state = "in training"
     flops = run_flops(run.config)
     flops = None if flops is None else flops * steps / training.steps
-    rate = speeds.flops_per_second(run.config, _threads(run, jobs))
+    rate = speeds.flops_per_second(run.config, threads)
     return {
         "name": run.name,
         "hash": run.digest,
@@ -80,10 +82,10 @@ def _row(run: QueuedRun, jobs: int, speeds: _Speeds) -> dict[str, Any]:
     }
 
 
-def _threads(run: QueuedRun, jobs: int) -> int:
+def _threads(run: QueuedRun, beside_others: int | None) -> int:
+    """beside_others: the threads that the queue gives it; None if it trains in this process."""
     pinned = (run.folder.info() or {}).get("threads")
-    usual = torch.get_num_threads() if jobs == 1 else threads_of(run.config, jobs)
-    return run.config.runtime.threads or pinned or usual
+    return run.config.runtime.threads or pinned or beside_others or torch.get_num_threads()
 
 
 def _disk_bytes(config: RunConfig) -> tuple[int, int]:
@@ -96,8 +98,8 @@ def _disk_bytes(config: RunConfig) -> tuple[int, int]:
 
 
 def _total(rows: list[dict[str, Any]], runs: dict[str, QueuedRun], jobs: int) -> dict[str, Any]:
-    """Sums over the runs that are not done. The minutes are at least those of the longest chain of runs that start
-    from each other."""
+    """Sums over the runs that are not done. The minutes are those of a run that all others wait for, and of the others:
+    at least those of the longest chain of runs that start from each other."""
     left = [row for row in rows if row["state"] != "done"]
     total: dict[str, Any] = {"runs": len(left)}
     for name in ("steps", "tokens", "flops", "disk_bytes"):
@@ -108,10 +110,13 @@ def _total(rows: list[dict[str, Any]], runs: dict[str, QueuedRun], jobs: int) ->
     minutes = {row["hash"]: row["minutes"] for row in rows}
     if None in minutes.values():
         return total | {"minutes": None}
+    alone = run_before_all({digest: run for digest, run in runs.items() if not run.finished()})
+    before = minutes.pop(alone) if alone is not None else 0.0
     chain: dict[str, float] = {}
-    for digest, run in runs.items():  # parents come first
-        chain[digest] = minutes[digest] + max((chain[parent] for parent in run.parents if parent in chain), default=0.0)
-    return total | {"minutes": max(sum(minutes.values()) / jobs, *chain.values(), 0.0)}
+    for digest in minutes:  # parents come first
+        parents = (chain[parent] for parent in runs[digest].parents if parent in chain)
+        chain[digest] = minutes[digest] + max(parents, default=0.0)
+    return total | {"minutes": before + max(sum(minutes.values()) / jobs, *chain.values(), 0.0)}
 
 
 class _Speeds:

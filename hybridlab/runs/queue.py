@@ -94,7 +94,7 @@ def run_all(
     with (
         StopRequest() as stop,
         Board(queue.steps_all, quiet) as board,
-        Workers(jobs, lambda run: threads_of(run.config, jobs), runs_dir, say, board) as workers,
+        Workers(jobs, threads_by_run(left, jobs).__getitem__, runs_dir, say, board) as workers,
     ):
         queue.in_progress = board.progress
         queue.work_through(workers, stop)
@@ -252,6 +252,25 @@ def threads_of(config: RunConfig, jobs: int) -> int:
     if count_parameters(config.shape, Plan.plain(config.shape.layers)).total < _SMALL:
         return 1
     return max(1, cpu_cores() // jobs)
+
+
+def threads_by_run(left: Iterable[QueuedRun], jobs: int) -> dict[str, int]:
+    """hash → threads of each run. One that all others start from trains alone, with the threads of all jobs."""
+    runs = {run.digest: run for run in left}
+    threads = {digest: threads_of(run.config, jobs) for digest, run in runs.items()}
+    alone = run_before_all(runs)
+    if alone is not None and runs[alone].config.runtime.threads is None:
+        threads[alone] = max(threads[alone], min(cpu_cores(), jobs * threads[alone]))
+    return threads
+
+
+def run_before_all(runs: dict[str, QueuedRun]) -> str | None:
+    """The run that all others of a queue start from, directly or not; None if there is none, or no other."""
+    first: dict[str, str] = {}
+    for digest, run in runs.items():  # parents come first
+        first[digest] = next((first[parent] for parent in run.parents if parent in first), digest)
+    roots = set(first.values())
+    return roots.pop() if len(roots) == 1 and len(runs) > 1 else None
 
 
 def _most_side_by_side(runs: dict[str, QueuedRun]) -> int:

@@ -14,7 +14,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.runs import queue as queue_module
 from hybridlab.runs.attempt import queued
-from hybridlab.runs.queue import default_jobs, run_all
+from hybridlab.runs.queue import default_jobs, run_all, run_before_all, threads_by_run
 from hybridlab.runs.run import execute
 from hybridlab.training import checkpoints
 from hybridlab.training.folders import Busy, RunFolder, Runs
@@ -170,6 +170,32 @@ def test_a_resumed_run_keeps_the_threads_of_its_first_start(small, tmp_path, run
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_run_that_all_others_wait_for_gets_the_threads_of_all_jobs(small, runs, monkeypatch):
+    monkeypatch.setattr(queue_module, "cpu_cores", lambda: 4)
+    parent, other = seeded(small, 0, 1, runtime={"threads": None})
+    child = child_of(small, parent, runtime={"threads": None})
+    grandchild = child_of(small, child, runtime={"threads": None})
+    left = queued(named(parent, child, grandchild), runs)
+    assert list(threads_by_run(left.values(), 2).values()) == [2, 1, 1]
+    assert list(threads_by_run(left.values(), 8).values())[0] == 4, "not more than there are cores"
+    two_roots = queued(named(parent, child, other), runs)
+    assert set(threads_by_run(two_roots.values(), 2).values()) == {1}
+    assert run_before_all(queued(named(parent), runs)) is None
+    fixed = small(runtime={"threads": 1})
+    assert set(threads_by_run(queued(named(fixed, child_of(small, fixed)), runs).values(), 2).values()) == {1}
+
+
+def test_the_time_left_goes_by_work_and_counts_what_is_running(small, tmp_path, runs, monkeypatch):
+    short, long = seeded(small, 0, 1)
+    long = small(settings=["training.seed=1"], training={"steps": 3 * short.training.steps})
+    queue = queue_module._Queue(queued(named(short, long), runs), runs, tmp_path / "results", print)
+    monkeypatch.setattr(queue_module.time, "monotonic", lambda: queue.started + 10)
+    queue.work_done = queue.work[run_hash(short)]
+    assert queue._seconds_left() == pytest.approx(30)
+    queue.in_progress = lambda: {run_hash(long): 1 / 3}
+    assert queue._seconds_left() == pytest.approx(10)
 
 
 # ---- before the first run ----

@@ -10,7 +10,8 @@ import typer
 from hybridlab.cli.main import app
 from hybridlab.config.loading import parse_setting
 from hybridlab.config.resolve import resolve
-from hybridlab.papers.loading import experiment_ids
+from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.scales import SAYS
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -86,6 +87,20 @@ def test_the_table_is_the_one_in_results_to_the_digit():
     assert set(shown) == set(whole)
     claims = README.split("| claim | place |")[1].split("\n\n")[0].splitlines()[2:]
     assert len(claims) == 4 and all(line in source.splitlines() for line in claims)
+
+
+def test_what_the_scales_can_show_stands_there_as_in_the_code():
+    for scale, says in SAYS.items():
+        assert f"| `{scale}` | {says} |" in README
+
+
+def test_make_evidence_names_experiments_that_have_the_scale():
+    makefile = (ROOT / "Makefile").read_text()
+    (names,) = re.findall(r"^EVIDENCE \?= (.*)$", makefile, re.MULTILINE)
+    (scale,) = re.findall(r"^EVIDENCE_SCALE \?= (.*)$", makefile, re.MULTILINE)
+    assert "make evidence" in README and names
+    for name in names.split():
+        assert scale in load_experiment(name).available_scales()
 
 
 @pytest.mark.parametrize("number", ["2606.18056", "2603.23998", "2602.11698", "2509.07324", "2512.08819"])

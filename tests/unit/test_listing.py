@@ -12,6 +12,7 @@ from hybridlab.config.presets import first_sentence, summaries
 from hybridlab.errors import UserError
 from hybridlab.papers.ids import SCALES
 from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.scales import SAYS
 from tests.conftest import ROOT, run_python
 
 
@@ -41,13 +42,21 @@ def test_json_holds_the_same_lines():
     assert {row["name"]: row["summary"] for row in rows} == summaries("arch")
 
 
-@pytest.mark.parametrize("arguments", [["--archs", "--sizes"], ["--archs", "--results-dir", "elsewhere"]])
+def test_the_scales_are_those_of_the_experiments_with_two_sentences_each():
+    rows = json.loads(listed("--scales", "--json").stdout)["scales"]
+    assert tuple(row["name"] for row in rows) == SCALES
+    assert all(row["summary"] == SAYS[row["name"]] and row["summary"].count(". ") == 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--archs", "--sizes"], ["--archs", "--scales"], ["--archs", "--results-dir", "elsewhere"]]
+)
 def test_options_without_effect_are_refused(arguments):
     done = listed(*arguments)
     assert isinstance(done.exception, UserError)
 
 
-@pytest.mark.parametrize("what", ["--archs", "--sizes"])
+@pytest.mark.parametrize("what", ["--archs", "--sizes", "--scales"])
 def test_a_list_takes_less_than_a_second_and_no_torch(what):
     """Processor time, which other processes on the machine hardly change."""
     code = f"import sys; from hybridlab.cli.main import app; app(['list', '{what}'], standalone_mode=False)"
