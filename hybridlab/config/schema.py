@@ -366,8 +366,8 @@ class RunConfig(Strict):
         last = max(self.evaluation.at_steps or [0])
         if last > self.training.steps and self.budget is None:
             raise Misfit(
-                f"evaluation.at_steps: there is no step {last} in a run of {self.training.steps} steps; leave it out, or "
-                "set evaluation.at_steps=null",
+                f"evaluation.at_steps: there is no step {last} in a run of {self.training.steps} steps; leave it "
+                "out, or set evaluation.at_steps=null",
                 "evaluation.at_steps",
                 "training.steps",
             )
