@@ -36,19 +36,28 @@ def judge(
 
 
 def _under(verdict: Verdict) -> Verdict:
-    """The verdict as its controls allow it."""
-    failed = [control for control in verdict.controls if control.verdict.word == "fails"]
-    if failed:
-        named = "; ".join(f"control {control.test} fails: {control.verdict.evidence}" for control in failed)
+    """The verdict as its controls allow it. A control that enough seeds do not resolve holds as little as one that
+    fails: where an oracle is not better than a random choice, nothing can be told of the arms between them."""
+    silent = [
+        control for control in verdict.controls if control.verdict.word == "fails" or _unresolved(control.verdict)
+    ]
+    if silent:
+        named = "; ".join(f"control {one.test} {_outcome(one.verdict)}: {one.verdict.evidence}" for one in silent)
         return replace(verdict, holds=None, word="cannot tell here", note="", evidence=f"{verdict.evidence}; {named}")
     waiting = [control for control in verdict.controls if control.verdict.word != "holds"]
     if waiting:
         named = "; ".join(f"control {control.test} is {control.verdict.shown}" for control in waiting)
-        takes = [control.verdict for control in waiting if verdict.n_needed is None]
-        needed = max((one.n_needed for one in takes if one.n_needed is not None), default=verdict.n_needed)
-        evidence = f"{verdict.evidence}; {named}"
-        return replace(verdict, holds=None, word="open", evidence=evidence, n_needed=needed)
+        return replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
     return verdict
+
+
+def _unresolved(control: Verdict) -> bool:
+    """Whether a control is open although there are seeds enough for a test."""
+    return control.word == "open" and (control.n or 0) >= FEWEST_SEEDS
+
+
+def _outcome(control: Verdict) -> str:
+    return "fails" if control.word == "fails" else f"is not resolved by {control.n} seeds"
 
 
 def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None, scale: str | None) -> Verdict:

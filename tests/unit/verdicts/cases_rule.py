@@ -35,10 +35,10 @@ case(
 case("lower", None, ab, measured(a=LOW, b=HIGH), "3.5 is not run", {"controls": [solved]})
 case(
     "lower",
-    None,
+    "cannot tell here",
     ab,
     measured(a=LOW, b=HIGH, c=good),
-    "control higher [['c', 'b']] is open",
+    "control higher [['c', 'b']] is not resolved by 3 seeds: c − b",
     {"controls": [solved, {"kind": "higher", "pairs": [["c", "b"]]}]},
 )
 case(
