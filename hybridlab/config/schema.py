@@ -207,7 +207,7 @@ class Runtime(Strict):
     """Sequences that are computed at once; fewer need less memory. Default: all of a step."""
     activation_checkpointing: bool = False
     """Recompute the activations of blocks in the backward pass instead of storing them: less memory, more time."""
-    kernel: Literal["auto", "eager", "sdpa", "banded", "flex", "xformers"] = "auto"
+    kernel: Literal["auto", "eager", "sdpa", "banded", "blocks", "flex", "xformers"] = "auto"
     """Implementation of attention; auto: banded for windows where it is faster, else sdpa."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or cuda:N."""
