@@ -10,6 +10,7 @@ from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_consa,
     cases_exact,
     cases_measured,
+    cases_orders,
     cases_printed,
     cases_rule,
     cases_sgt,
