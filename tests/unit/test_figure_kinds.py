@@ -300,6 +300,7 @@ def test_points_are_in_the_order_of_x_and_leave_out_missing_runs():
         "points": [{"run": "b", **first}, {"run": "a", **first, "x": 2.0}]
     }
     (ax,), _ = drawn(plot, data)
+    assert [text.get_text() for text in ax.texts] == ["3.000", "3.000"]
     assert list(ax.lines[0].get_xdata()) == [1.0, 2.0] and _csv_lines(data, plot)[0]["run"] == "b"
     given = Panel(series=[{"cells": ["a", "not run", "b"], "label": "given", "x": [7.0, 8.0, 5.0]}])
     line = _panel_data(plot, given, runs)["series"][0]
