@@ -30,15 +30,22 @@ class Registry(Generic[Item]):
     """Items by name.
 
     what: the word for an item in errors. package: the package of the built-in items; each of its modules registers its
-    item when it is imported, and a module `head_masks` registers the item `head masks`. loads: instead, a module that
-    registers all built-in items when it is imported. changes_runs: whether a plug-in that adds an item is part of the
-    identity of every run, even of one that does not use the item.
+    item when it is imported, and a module `head_masks` registers the item `head masks`. between: what stands between
+    the words of such names. loads: instead, a module that registers all built-in items when it is imported.
+    changes_runs: whether a plug-in that adds an item is part of the identity of every run, even of one that does not
+    use the item.
     """
 
     def __init__(
-        self, what: str, package: str | None = None, loads: str | None = None, changes_runs: bool = False
+        self,
+        what: str,
+        package: str | None = None,
+        loads: str | None = None,
+        changes_runs: bool = False,
+        between: str = " ",
     ) -> None:
         self.what, self.package, self.loads, self.changes_runs = what, package, loads, changes_runs
+        self.between = between
         self.items: dict[str, Item] = {}
         self.plugins: dict[str, Plugin] = {}
         """Name of an item → the plug-in that it comes from; built-in items have none."""
@@ -102,10 +109,10 @@ class Registry(Generic[Item]):
         spec = importlib.util.find_spec(self.package)
         folders = spec.submodule_search_locations if spec else None
         stems = sorted(path.stem for folder in folders or [] for path in Path(folder).glob("[!_]*.py"))
-        return {stem.replace("_", " "): stem for stem in stems}
+        return {stem.replace("_", self.between): stem for stem in stems}
 
 
-PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes")
+PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes", between="-")
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
 FIGURE_KINDS: Registry[Any] = Registry("kind of figure", "hybridlab.reporting.kinds")
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""

@@ -57,7 +57,7 @@ def _exact_window_pairs(length: int, window: int) -> float:
 
 
 def _banded_keys(length: int, window: int) -> float:
-    """Two blocks of keys for each query of the padded sequence, as the kernel `banded` computes."""
+    """Two blocks of keys for each query of the padded sequence, as the kernels `banded` and `blocks` compute."""
     block = band_block(window)
     return length if length <= block else -(-length // block) * block * 2 * block / length
 
@@ -95,7 +95,7 @@ class Cost:
 
 def convention_of(kernels: Iterable[str]) -> str:
     """The name of the convention that counts what these kernels compute."""
-    return "executed-banded" if "banded" in kernels else "executed"
+    return "executed-banded" if {"banded", "blocks"} & set(kernels) else "executed"
 
 
 def convention_named(name: str) -> Convention:

@@ -20,6 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from torch import Tensor
 
+from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -49,16 +50,18 @@ class Probe:
 
     measure: (model, corpus, seq_len, own settings with defaults) → a mapping that can be written as JSON, or
     {"skipped": reason} for a model that the probe does not apply to. report: that mapping → texts and tables in their
-    order. needs_attention: whether models without attention are skipped.
+    order. needs_attention: whether models without attention are skipped. needs_config: whether `measure` takes the
+    run's configuration as well, after seq_len.
     """
 
     measure: Callable[..., dict[str, Any]]
     report: Callable[[dict[str, Any]], Iterator[str | Table]]
     needs_attention: bool = True
+    needs_config: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Name → default of the probe's own settings: the parameters of `measure` after the first three."""
+        """Name → default of the probe's own settings: the parameters of `measure` after those that every call gives."""
         return {name: default for name, (_, default) in self._fields().items()}
 
     def checked(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,26 +79,35 @@ class Probe:
 
     def _fields(self) -> dict[str, tuple[Any, Any]]:
         """Name → (type, default); if `measure` declares no type, it is that of the default."""
-        own = list(inspect.signature(self.measure, eval_str=True).parameters.values())[3:]
+        own = list(inspect.signature(self.measure, eval_str=True).parameters.values())[4 if self.needs_config else 3 :]
         if missing := [p.name for p in own if p.default is p.empty]:
             raise TypeError(f"the setting {missing[0]!r} of a probe needs a default")
         return {p.name: (type(p.default) if p.annotation is p.empty else p.annotation, p.default) for p in own}
 
 
-def run_probe(name: str, model: Decoder, corpus: Corpus, seq_len: int, **settings: Any) -> dict[str, Any]:
-    """The result of a probe on the validation part of a corpus, or {"skipped": reason} if it does not apply."""
+def run_probe(
+    name: str, model: Decoder, corpus: Corpus, seq_len: int, config: RunConfig | None = None, **settings: Any
+) -> dict[str, Any]:
+    """The result of a probe on the validation part of a corpus, or {"skipped": reason} if it does not apply. config:
+    the run's configuration, for probes that need it."""
     probe = PROBES.get(name)
     settings = probe.checked(settings)
     if probe.needs_attention and all(visit.part == "mlp" for _, visit in model.plan.places()):
         return {"skipped": "the plan has no attention"}
-    return probe.measure(model.eval(), corpus, seq_len, **settings)
+    if not probe.needs_config:
+        return probe.measure(model.eval(), corpus, seq_len, **settings)
+    if config is None:
+        raise UserError(f"probe {name}: it needs the run's configuration; call run_probe with config=")
+    return probe.measure(model.eval(), corpus, seq_len, config, **settings)
 
 
-def probe_results(name: str, model: Decoder, corpus: Corpus, seq_len: int) -> dict[str, Any]:
+def probe_results(
+    name: str, model: Decoder, corpus: Corpus, seq_len: int, config: RunConfig | None = None
+) -> dict[str, Any]:
     """The result of a probe with its default settings, for a record. After a UserError it is {"skipped": reason}, so
     that the run keeps its other results."""
     try:
-        return run_probe(name, model, corpus, seq_len)
+        return run_probe(name, model, corpus, seq_len, config)
     except UserError as reason:
         return {"skipped": str(reason)}
 

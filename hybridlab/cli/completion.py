@@ -63,6 +63,13 @@ def kinds(incomplete: str) -> Completed:
     return _beginning_with(incomplete, KINDS)
 
 
+def verdicts(incomplete: str) -> Completed:
+    """Verdicts on claims."""
+    from hybridlab.papers.ids import VERDICTS
+
+    return _beginning_with(incomplete, VERDICTS)
+
+
 def scales(incomplete: str) -> Completed:
     """Scales of experiments."""
     from hybridlab.papers.ids import SCALES

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hybridlab.papers.claim_list import Listed
 
 
 def list_entries(
@@ -15,7 +21,9 @@ def list_entries(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="WORD", help="Only what has each WORD in its id, paper or title; * and ? match anything."
+            metavar="WORD",
+            help="Only what has each WORD in its id, paper or title (--claims: in its id, sentence or place); * and ? "
+            "match anything.",
         ),
     ] = None,
     kind: Annotated[
@@ -27,34 +35,112 @@ def list_entries(
     done: Annotated[
         bool | None, typer.Option("--done/--not-done", help="Only what is done at some scale, or at none.")
     ] = None,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="List the papers' sentences that are tested here, with their verdicts.")
+    ] = False,
+    verdict: Annotated[
+        str | None,
+        typer.Option("--verdict", help="Only claims with this verdict.", autocompletion=completion.verdicts),
+    ] = None,
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
     scales: Annotated[bool, typer.Option("--scales", help="List the scales, with what each can show.")] = False,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """List experiments, with their scales and what they need; or architectures, sizes or scales.
+    """List experiments, with their scales and what they need; or claims, architectures, sizes or scales.
 
-    The column done names the scales at which every run of an experiment has been recorded.
+    The column done names the scales at which every run of an experiment has been recorded. A claim has the verdict of
+    the largest scale at which its runs have been recorded.
     """
-    from hybridlab.errors import UserError
     from hybridlab.papers.ids import matches
 
-    lists = {"archs": (archs, _archs), "sizes": (sizes, _sizes), "scales": (scales, _scales)}
-    chosen = [what for what, (asked, _) in lists.items() if asked]
-    if len(chosen) > 1:
-        raise UserError(f"--{chosen[0]} and --{chosen[1]} are two lists; ask for one of them at a time")
+    plain = {"archs": (archs, _archs), "sizes": (sizes, _sizes), "scales": (scales, _scales)}
+    chosen = [what for what, (wanted, _) in plain.items() if wanted]
+    _check(context, [*(["claims"] if claims else []), *chosen])
+    if claims:
+        _list_claims(results_dir, tuple(words or ()), kind, paper, verdict, as_json)
+        return
     for what in chosen:
-        given = [name for name in ("kind", "paper", "done", "results_dir") if _given(context, name)]
-        if given:
-            raise UserError(f"--{given[0].replace('_', '-')} has no effect on --{what}; leave it out")
-        rows = lists[what][1]()
+        rows = plain[what][1]()
         _show(what, [row for row in rows if matches(words or (), (row["name"], row["summary"]))], as_json)
         return
     from hybridlab.papers.listing import Filter, entries
 
     found = entries(results_dir, Filter(tuple(words or ()), kind, paper, done))
     _show("entries", found, as_json, ("id", "title", "needs", "scales", "done"))
+
+
+_OF_EXPERIMENTS = ("kind", "paper", "done", "results_dir", "verdict")
+WITHOUT_EFFECT = {
+    "claims": ("done",),
+    "archs": _OF_EXPERIMENTS,
+    "sizes": _OF_EXPERIMENTS,
+    "scales": _OF_EXPERIMENTS,
+}
+"""The options that change nothing about a list."""
+
+
+def _check(context: typer.Context, asked: list[str]) -> None:
+    """UserError for two lists at once, and for an option without an effect on the list."""
+    from hybridlab.errors import UserError
+
+    if len(asked) > 1:
+        raise UserError(f"--{asked[0]} and --{asked[1]} are two lists; ask for one of them at a time")
+    if not asked:
+        if _given(context, "verdict"):
+            raise UserError("--verdict chooses among claims; add --claims")
+        return
+    for name in WITHOUT_EFFECT[asked[0]]:
+        if _given(context, name):
+            raise UserError(f"--{name.replace('_', '-')} has no effect on --{asked[0]}; leave it out")
+
+
+def _list_claims(
+    results_dir: Path, words: tuple[str, ...], kind: str | None, paper: str | None, verdict: str | None, as_json: bool
+) -> None:
+    """The claims below the titles of their experiments, then how many there are of each verdict."""
+    from hybridlab.errors import UserError
+    from hybridlab.papers import claim_list
+    from hybridlab.papers.ids import VERDICTS
+    from hybridlab.papers.listing import Filter
+    from hybridlab.registry import nearest
+
+    if verdict not in (None, *VERDICTS):
+        raise UserError(f"--verdict {verdict}: there is no such verdict; {nearest(verdict, list(VERDICTS))}")
+    found = claim_list.claims(results_dir, Filter(words, kind, paper), verdict)
+    counted = claim_list.counts(found)
+    if as_json:
+        o.print_json({"claims": claim_list.as_json(found), "counts": counted})
+    elif not found:
+        o.say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
+    else:
+        _show_claims(found, counted)
+
+
+def _show_claims(found: list[Listed], counted: dict[str, dict[str, int]]) -> None:
+    """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal."""
+    from rich.table import Table
+
+    console = o.console()
+    widths = [max(len(text) for text in column) for column in zip(*(_head(claim) for claim in found), strict=True)]
+    for identifier, group in groupby(found, key=lambda claim: claim.id):
+        console.print(identifier, style="bold", highlight=False)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for width in widths:
+            table.add_column(width=width)
+        table.add_column()
+        for claim in group:
+            table.add_row(*_head(claim), f"{claim.text} ({claim.source})")
+        console.print(table, highlight=False)
+    console.print()
+    for about, row in counted.items():
+        numbers = ", ".join(f"{number} {word}" for word, number in row.items())
+        console.print(f"{about}: {sum(row.values())} claims: {numbers}", highlight=False)
+
+
+def _head(claim: Listed) -> tuple[str, str]:
+    return claim.verdict, claim.scale or claim.about
 
 
 def _given(context: typer.Context, name: str) -> bool:

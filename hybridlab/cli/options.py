@@ -107,6 +107,9 @@ Track = Annotated[
         "--track", metavar="TRACKER", help="Also log to tensorboard, trackio or wandb (extra `track`); repeatable."
     ),
 ]
+AllColumns = Annotated[
+    bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[
     str,

@@ -24,6 +24,7 @@ def report(
     scale: o.Scale = None,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
+    all_columns: o.AllColumns = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –.
@@ -48,10 +49,10 @@ def report(
     made = []
     for experiment in experiments:
         chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
-        data, folder = write_entry(experiment, chosen, results_dir, runs_dir)
+        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns)
         made.append(data)
         if not as_json:
-            print_entry(data, experiment, o.console())
+            print_entry(data, experiment, o.console(), all_columns)
         o.say(f"written to {folder}")
     for definition in grids:
         data, folder = write_grid(definition, results_dir, runs_dir)

@@ -42,6 +42,7 @@ def reproduce(
     dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
+    all_columns: o.AllColumns = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Make tables and figures, with all runs that they need. Finished runs are skipped, unfinished ones are resumed.
@@ -58,7 +59,7 @@ def reproduce(
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
     wanted = [Wanted(one, o.pick_scale(scale or one.available_scales()[0], one), asked) for one in experiments]
     if not sweep:
-        _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, as_json)
+        _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json)
         return
     if asked is not None or len(wanted) > 1:
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
@@ -66,7 +67,13 @@ def reproduce(
 
 
 def _reproduce(
-    all_wanted: list[Wanted], jobs: int | None, dry_run: bool, runs_dir: Path, results_dir: Path, as_json: bool
+    all_wanted: list[Wanted],
+    jobs: int | None,
+    dry_run: bool,
+    runs_dir: Path,
+    results_dir: Path,
+    all_columns: bool,
+    as_json: bool,
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
     from hybridlab.cli.queues import announce, print_preview, raise_failures
@@ -84,10 +91,10 @@ def _reproduce(
     made: list[dict[str, Any]] = []
 
     def write(wanted: Wanted) -> None:
-        data, folder = write_entry(wanted.experiment, wanted.scale, results_dir)
+        data, folder = write_entry(wanted.experiment, wanted.scale, results_dir, all_columns=all_columns)
         made.append(data)
         if not as_json:
-            print_entry(data, wanted.experiment, o.console())
+            print_entry(data, wanted.experiment, o.console(), all_columns)
         o.say(f"written to {folder}")
 
     outcome = run_cells(all_wanted, runs_dir, results_dir, o.say, jobs=jobs, done=write)

@@ -106,6 +106,9 @@ def print_details(shown: dict[str, Any], record: Record | None) -> None:
         for other in shown[kind]:
             text = f"{word}: {other['name'] or '–'} {other['hash']} {other['path']}"
             out.print(text, highlight=False, soft_wrap=True)
+    if shown["checkpoints"]:
+        steps = ", ".join(map(str, shown["checkpoints"]))
+        out.print(f"checkpoints of steps {steps}; --from {shown['hash']}@STEP goes on there", highlight=False)
     print_mapping("disk", {name: size(part) for name, part in shown["disk_parts"].items()})
     if shown["own_settings"]:
         _print_settings(f"settings that differ from {shown['arch']} {shown['size']}", shown["own_settings"])

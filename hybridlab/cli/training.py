@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,10 @@ def print_results(results: Results, title: str) -> None:
             measured = getattr(answers, part)
             if measured is not None:
                 add(f"{task}, {part} (chance {answers.chance:g})", measured, 3)
+        for part in ("all", "far"):
+            loss = getattr(answers.loss, part, None)
+            if loss is not None:
+                add(f"{task}, loss {part} (chance {-math.log(answers.chance):.3f})", loss, 3)
     console().print(table)
     for probe, numbers in results.probes.items():
         state = f"skipped: {numbers['skipped']}" if "skipped" in numbers else "measured; `hybridlab analyze` shows it"

@@ -101,6 +101,15 @@ class L1GatesConfig(Strict):
     """Weight of the mean absolute gate in the loss (Eq. 13)."""
 
 
+class EntropiesOf(Strict):
+    """Where the entropies of heads come from: the probe `entropy` in the record of another run."""
+
+    run: str
+    """The run with the entropies: its name, its folder, or the start of its hash."""
+    step: PositiveInt | None = None
+    """The step after which they were measured (evaluation.at_steps of that run). Default: at its end."""
+
+
 class EntropyGrowthConfig(Strict):
     """SGT (section 4, algorithm 1): during training, add loops over high-entropy heads, one layer at a time.
 
@@ -111,8 +120,9 @@ class EntropyGrowthConfig(Strict):
     kind: Literal["entropy-growth"]
     heads: PositiveInt = 2
     """h: number of heads that loop in each chosen layer."""
-    select: Literal["high", "low"] = "high"
-    """Loop the heads with the highest entropy (the method) or with the lowest (its ablation, table 2)."""
+    select: Literal["high", "low", "random"] = "high"
+    """Loop the heads with the highest entropy (the method), with the lowest (its ablation, table 2), or heads drawn by
+    training.seed and the layer, a control. Layers are chosen in the same way for all three."""
     max_passes: Annotated[int, Field(ge=1, le=1000)] = 1
     """K_max: maximum number of extra passes of a layer."""
     max_layers: PositiveInt | None = None
@@ -140,6 +150,11 @@ class EntropyGrowthConfig(Strict):
     (released code). With 0 only the kept heads loop, as in the paper's text."""
     ema_decay: Beta = 0.5
     """Decay of the moving average of entropies over steps (bias-corrected); 0 uses only the last step."""
+    entropies_of: EntropiesOf | None = None
+    """Choose layers and heads by entropies that were measured on another run, over many sequences, instead of by the
+    moving average over training batches."""
+    entropies: list[list[Finite]] | None = None
+    """The same with the numbers themselves: for every layer, the entropy of each of its query heads."""
 
     @model_validator(mode="after")
     def _choices_fit(self) -> EntropyGrowthConfig:
@@ -162,6 +177,11 @@ class EntropyGrowthConfig(Strict):
                 "candidates",
                 "max_layers",
             )
+        known = [name for name in ("entropies_of", "entropies") if getattr(self, name) is not None]
+        if len(known) == 2:
+            raise Misfit("entropies_of and entropies are both given; leave one of them out", *known)
+        if known and self.ema_decay != type(self).model_fields["ema_decay"].default:
+            raise Misfit(f"ema_decay has no effect with {known[0]}; remove one of them", "ema_decay", known[0])
         if self.shortlist is not None and self.shortlist <= self.heads:
             raise Misfit(f"shortlist {self.shortlist} must be more than heads ({self.heads})", "shortlist", "heads")
         return self
@@ -176,6 +196,10 @@ class EntropyGrowthConfig(Strict):
             if (getattr(self, name) or 0) > num_heads:
                 message = f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads"
                 raise Misfit(message, f"controller.{name}", "shape.heads")
+        rows = self.entropies or [[0.0] * num_heads] * num_layers
+        if {len(row) for row in rows} != {num_heads} or len(rows) != num_layers:
+            message = f"controller.entropies: {num_layers} layers of {num_heads} heads need a number for each head"
+            raise Misfit(message, "controller.entropies", "shape.heads", "shape.layers")
         for name, layers in (("layers", self.layers or []), ("exclude", self.exclude)):
             if wrong := [layer for layer in layers if layer >= num_layers]:
                 last = f"{num_layers - 1} (L{num_layers})"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
-from hybridlab.config.types import Fraction, Strict, Window
+from hybridlab.config.types import Fraction, Granularity, Misfit, NonNegativeInt, Strict, Window
 from hybridlab.errors import UserError
 from hybridlab.plan import kinds
+from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import AttentionKind, kind_from_json
-from hybridlab.registry import nearest
+from hybridlab.registry import TASKS, nearest
+
+TEXT = "text"
+"""The text of the corpus, among the names of tasks."""
 
 
 def _kind(value: Any) -> AttentionKind:
@@ -41,6 +47,14 @@ class Map(Strict):
     """Base class of maps. sized: the setting whose line is given in the error if the map does not fit the shape."""
 
     sized: ClassVar[str] = "kind"
+
+    @abstractmethod
+    def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
+        """The map of a model of this shape; UserError if it does not fit."""
+
+    def check_shape(self, num_layers: int, num_kv_heads: int) -> None:
+        """UserError if the map does not fit a model of this shape, as far as that is known before training."""
+        self.attention_map(num_layers, num_kv_heads)
 
 
 class FullMap(Map):
@@ -78,10 +92,49 @@ class RuleMap(Windowed):
     """Share of the units that get a window."""
     nearest: bool = False
     """Use the nearest share that the number of units allows; otherwise another one is an error."""
+    phase: NonNegativeInt | None = None
+    """Move the pattern on by so many layers, or by so many KV heads within every layer: other layers or heads of the
+    same pattern get the windows. Default: 0."""
     sized: ClassVar[str] = "rho"
 
+    @field_validator("phase")
+    @classmethod
+    def _unset_if_zero(cls, value: int | None) -> int | None:
+        """0 is the default; as None it does not change the hash."""
+        return value or None
+
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
-        return AttentionMap.rule(num_layers, num_kv_heads, self.granularity, self.rho, self.window, self.nearest)
+        phase = self.phase or 0
+        return AttentionMap.rule(num_layers, num_kv_heads, self.granularity, self.rho, self.window, self.nearest, phase)
+
+
+class Allocated(Windowed):
+    """Base class of maps that give a window to exactly a share of the units."""
+
+    granularity: Granularity
+    """Units, and where the share holds: layers; all KV heads of the model; the KV heads within every layer."""
+    rho: Fraction
+    """Share of the units that get a window."""
+    nearest: bool = False
+    """Use the nearest share that the number of units allows; otherwise another one is an error."""
+    sized: ClassVar[str] = "rho"
+
+    def allocation(self, num_layers: int, num_kv_heads: int) -> Allocation:
+        return Allocation(num_layers, num_kv_heads, self.granularity, self.rho, self.nearest)
+
+
+class RandomMap(Allocated):
+    """Windows at random units: the control for any choice of units at the same share."""
+
+    kind: Literal["random"]
+    draw: NonNegativeInt = 0
+    """Number of the draw: each gives other units."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    """Seed of the draw. Default: `training.seed`, so that every seed of an experiment draws anew."""
+
+    def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
+        masks = self.allocation(num_layers, num_kv_heads).random(self.seed, self.draw)
+        return AttentionMap.from_masks(masks, self.window)
 
 
 class MixedMap(Windowed):
@@ -138,18 +191,84 @@ class ExplicitMap(Map):
         return mask_map
 
 
-class LearnedMap(Map):
+class FromRun(Map):
+    """Base class of maps that are known when another run has finished; runs/inputs.py puts the masks in their place."""
+
+    run: str
+    """Hash of the run that they come from."""
+
+    def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
+        raise UserError(f"map: the masks from run {self.run} are known only when that run has finished")
+
+    def check_shape(self, num_layers: int, num_kv_heads: int) -> None:
+        """Nothing is known yet."""
+
+
+class LearnedMap(FromRun):
     """The masks that another run learns, given by its hash, which is known before that run is trained."""
 
     kind: Literal["learned"]
     run: str
     """Hash of the run that learns the masks."""
 
-    def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
-        raise UserError(f"map: the masks of run {self.run} are not learned yet; run `hybridlab learn-masks` first")
+
+class KnockoutMap(FromRun, Allocated):
+    """Full attention where a window would cost most: an oracle, from the probe `knockout` of another run.
+
+    The probe measures for every layer and every KV head how much the loss rises when it alone becomes a window.
+    """
+
+    kind: Literal["knockout"]
+    run: str
+    """Hash of the run whose record has the probe `knockout`; `cell:NAME` in an experiment file."""
+    of: str
+    """The loss that rises: `text`, or the name of a task in the run's data."""
+    measure: Literal["far", "all"]
+    """far: answers whose fact is outside the window. all: all answers. Default: far, and all for text, which has no
+    distances."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_measure(cls, values: Any) -> Any:
+        """So that a run has the same hash with and without the default."""
+        if isinstance(values, dict) and values.get("measure") is None:
+            return {**values, "measure": "all" if values.get("of") == TEXT else "far"}
+        return values
+
+    @field_validator("of")
+    @classmethod
+    def _measured(cls, of: str) -> str:
+        known = [TEXT, *TASKS.names()]
+        if of not in known:
+            raise ValueError(f"{of!r} is neither {TEXT} nor a task; {nearest(of, known)}")
+        return of
+
+    @model_validator(mode="after")
+    def _text_has_no_distances(self) -> KnockoutMap:
+        if self.of == TEXT and self.measure == "far":
+            raise Misfit("text has no distances; write measure: all, or name a task in `of`", "measure", "of")
+        return self
+
+    def check_shape(self, num_layers: int, num_kv_heads: int) -> None:
+        """UserError for a share that the number of units does not allow."""
+        _ = self.allocation(num_layers, num_kv_heads).windows_per_row
+
+    def chosen(self, costs: Sequence[Sequence[float]], num_kv_heads: int) -> ExplicitMap:
+        """The map for these costs, a row for each layer: of one number for layers, of one per KV head for heads."""
+        masks = self.allocation(len(costs), num_kv_heads).ranked(costs)
+        return ExplicitMap.model_validate({"kind": "explicit", "masks": masks, "window": self.window})
 
 
 MapConfig = Annotated[
-    FullMap | WindowMap | RuleMap | MixedMap | UniformMap | HeadsMap | ExplicitMap | LearnedMap,
+    FullMap
+    | WindowMap
+    | RuleMap
+    | RandomMap
+    | MixedMap
+    | UniformMap
+    | HeadsMap
+    | ExplicitMap
+    | LearnedMap
+    | KnockoutMap,
     Field(discriminator="kind"),
 ]

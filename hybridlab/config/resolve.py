@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.edits import PlanEdit, TopEntropy
 from hybridlab.config.loading import (
     Layer,
@@ -20,7 +21,7 @@ from hybridlab.config.loading import (
     preset_name,
     preset_names,
 )
-from hybridlab.config.maps import LearnedMap
+from hybridlab.config.maps import FromRun
 from hybridlab.config.mistakes import unknown_names
 from hybridlab.config.own_plugins import with_plugins
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
@@ -33,6 +34,7 @@ from hybridlab.config.shared import (
     asked_for,
     keep_to_shards,
     move_growth,
+    move_seed,
     move_warmup,
     move_window,
 )
@@ -80,7 +82,7 @@ def resolve_with_origins(
     merged = merge(*stack)
     # What is missing at the top is missing in the size.
     merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
-    layer = _divided(keep_to_shards(move_window(merged, stack), stack), stack)
+    layer = _divided(keep_to_shards(move_seed(move_window(merged, stack)), stack), stack)
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
     return with_plugins(config, layer), layer
@@ -149,12 +151,12 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
             origin=lambda index: layer.origin(("plan", index)),
             recurrence=recurrence,
         )
-    if isinstance(config.map, LearnedMap):
-        return
     try:
-        config.map.attention_map(shape.layers, shape.kv_heads)
+        config.map.check_shape(shape.layers, shape.kv_heads)
     except UserError as error:
-        origin = layer.origin(("map", config.map.sized))
+        # An error that begins with a setting of the map is about that one.
+        names = [name for name in type(config.map).model_fields if str(error).startswith(f"map.{name} ")]
+        origin = layer.origin(("map", *(names or [config.map.sized])))
         raise UserError(f"{origin}: {error}" if origin else str(error)) from None
 
 
@@ -241,8 +243,9 @@ def identity(config: RunConfig) -> dict[str, Any]:
     """What a run's hash is computed from: its configuration without `runtime`, `arch` and `size`, and the numerics
     version.
 
-    It contains the hashes of parents, in `init.run` and in the `run` of a learned map. Settings that are None are
-    omitted, so that adding a setting whose default is None does not change the hashes of older runs.
+    It contains the hashes of parents, in `init.run`, in the `run` of a map from another run, and where layers or heads
+    are chosen by the entropies of a run. Settings that are None are omitted, so that adding a setting whose default is
+    None does not change the hashes of older runs.
     """
     content = config.model_dump(mode="json", exclude={"runtime", "arch", "size"}, exclude_none=True)
     return {"numerics_version": NUMERICS_VERSION, **content}
@@ -257,9 +260,11 @@ def run_hash(config: RunConfig) -> str:
 def parents(config: RunConfig) -> list[str]:
     """The hashes of the runs that this one needs."""
     needed = [config.init.run] if config.init else []
-    if config.map.kind == "learned":
+    if isinstance(config.map, FromRun):
         needed.append(config.map.run)
     needed += [choice.top_entropy_of for choice in symbolic_layers(config.plan)]
+    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
+        needed.append(config.controller.entropies_of.run)
     return list(dict.fromkeys(needed))
 
 

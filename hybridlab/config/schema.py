@@ -12,22 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController, Schedule
+from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
+from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
-from hybridlab.config.types import (
-    Beta,
-    Extended,
-    Fraction,
-    Misfit,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Strict,
-)
-from hybridlab.registry import PROBES, SOURCES, TASKS, nearest
+from hybridlab.config.starting import InitFrom
+from hybridlab.config.training import Training
+from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
+from hybridlab.registry import PROBES, SOURCES, nearest
 
 
 def _known_probe(name: str) -> str:
@@ -50,38 +43,18 @@ class Budget(Strict):
 class Observe(Strict):
     """Quantities that are logged during training in addition to the loss."""
 
-    entropy_every: PositiveInt
+    entropy_every: PositiveInt | None = None
     """Interval, in steps, at which the attention entropy of every head is logged (SGT, Eq. 4)."""
+    each_step: list[str] | None = None
+    """Logged numbers that the record has for every step, such as [loss], for curves that are compared; otherwise it has
+    at most 200 steps of the log."""
 
-
-class Mix(Extended):
-    """Shares of the rows of every batch: text of the corpus, two synthetic tasks, and tasks of plug-ins by name."""
-
-    __pydantic_extra__: dict[str, Fraction] = Field(init=False)
-    text: Fraction = 1.0
-    """Share of rows with text of the corpus."""
-    retrieval: Fraction = 0.0
-    """Share of rows with facts to look up: a key is asked for, its value is the answer."""
-    assignment: Fraction = 0.0
-    """Share of rows with assignments to variables, one of five values each."""
-
+    @field_validator("each_step")
     @classmethod
-    def registered(cls) -> list[str]:
-        return TASKS.names()
-
-    @property
-    def tasks(self) -> dict[str, float]:
-        """The share of every task that has one, the built-in ones first, then by name."""
-        built_in = [name for name in Mix.model_fields if name != "text"]
-        names = [*built_in, *sorted(self.__pydantic_extra__)]
-        return {name: getattr(self, name) for name in names if getattr(self, name) > 0}
-
-    @model_validator(mode="after")
-    def _sums_to_one(self) -> Mix:
-        total = self.text + sum(self.tasks.values())
-        if abs(total - 1) > 1e-9:
-            raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
-        return self
+    def _none_if_empty(cls, value: list[str] | None) -> list[str] | None:
+        if value and len(set(value)) < len(value):
+            raise ValueError("each_step names a number twice")
+        return value or None
 
 
 def _stored(source: str) -> str:
@@ -183,66 +156,6 @@ class Data(Strict):
         return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
 
 
-class Optimizer(Strict):
-    """AdamW."""
-
-    lr: PositiveFloat = 3e-4
-    """Peak learning rate."""
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    """Decay of the averages of gradients and of their squares."""
-    eps: PositiveFloat = 1e-8
-    """Added to the root of the average square, against division by 0."""
-    weight_decay: NonNegativeFloat = 0.1
-    """Weight decay, multiplied by the learning rate."""
-    decay_all: bool = False
-    """Apply weight decay to norms and embeddings too, as OLMo does; otherwise only to the matrices of the blocks and
-    the output head."""
-
-
-class Training(Strict):
-    steps: PositiveInt
-    """Number of optimizer steps."""
-    tokens_per_step: PositiveInt
-    """Tokens in one optimizer step, over all its sequences."""
-    seq_len: Annotated[int, Field(ge=2)]
-    """Tokens in one training sequence."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Seed of the weights, of the order of the data and of all other random numbers."""
-    skip_steps: NonNegativeInt | None = None
-    """Number of batches to skip at the start, because the run to start from was already trained on them."""
-    clip: PositiveFloat = 1.0
-    """Largest norm of the gradient; a larger one is scaled down to it."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format of the forward and backward pass; auto: bf16 where the machine computes with it, else fp32."""
-    optimizer: Optimizer = Optimizer()
-    """Settings of the optimizer."""
-    schedule: Schedule = Schedule()
-    """Learning rate over the steps."""
-
-    @model_validator(mode="after")
-    def _whole_rows(self) -> Training:
-        if self.tokens_per_step % self.seq_len:
-            down = self.tokens_per_step // self.seq_len * self.seq_len
-            raise Misfit(
-                f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
-                f"use {max(down, self.seq_len)} or {down + self.seq_len}",
-                "tokens_per_step",
-                "seq_len",
-            )
-        if self.schedule.warmup_steps > self.steps:
-            raise Misfit(
-                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})",
-                "schedule.warmup_steps",
-                "steps",
-            )
-        return self
-
-    @property
-    def rows(self) -> int:
-        """Sequences in one optimizer step."""
-        return self.tokens_per_step // self.seq_len
-
-
 class Evaluation(Strict):
     """Measurements at the end of a run and, with `every`, while it trains."""
 
@@ -254,6 +167,9 @@ class Evaluation(Strict):
     """Windows of text of these measurements. Default: validation_windows."""
     keep_best: bool | None = None
     """Keep the weights of the lowest of these validation losses in the run folder, as `best/`."""
+    at_steps: list[NonNegativeInt] | None = None
+    """Steps at which validation loss, tasks and probes are also measured, as at the end; 0 is before the first
+    update. They are in the record as `results.at`."""
     task_rows: PositiveInt = 384
     """Number of rows for each synthetic task."""
     task_window: PositiveInt | None = None
@@ -263,6 +179,12 @@ class Evaluation(Strict):
     table 4)."""
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
+
+    @field_validator("at_steps")
+    @classmethod
+    def _in_order(cls, value: list[int] | None) -> list[int] | None:
+        """Each step once, so that the same steps give the same hash; None for no steps."""
+        return sorted(set(value or [])) or None
 
     @field_validator("keep_best")
     @classmethod
@@ -278,16 +200,6 @@ class Evaluation(Strict):
         return self
 
 
-class InitFrom(Strict):
-    """Start from the final weights of another run, given by its hash, with a new optimizer state."""
-
-    run: str
-    """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
-    load: Literal["best", "all"] | None = None
-    """best: the weights of its lowest validation loss instead (evaluation.keep_best). all: go on where it ended, with
-    its optimizer, steps and log; all settings but the steps are the same (`pretrain --extend`)."""
-
-
 class Runtime(Strict):
     """Settings that may change when a run is resumed; its hash does not cover them."""
 
@@ -295,7 +207,7 @@ class Runtime(Strict):
     """Sequences that are computed at once; fewer need less memory. Default: all of a step."""
     activation_checkpointing: bool = False
     """Recompute the activations of blocks in the backward pass instead of storing them: less memory, more time."""
-    kernel: Literal["auto", "eager", "sdpa", "banded", "flex", "xformers"] = "auto"
+    kernel: Literal["auto", "eager", "sdpa", "banded", "blocks", "flex", "xformers"] = "auto"
     """Implementation of attention; auto: banded for windows where it is faster, else sdpa."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or cuda:N."""
@@ -312,6 +224,8 @@ class Runtime(Strict):
     """Number of newest checkpoints that are kept."""
     keep_optimizer: bool = False
     """Keep the newest checkpoint of a finished run, with the state of its optimizer; otherwise only the weights."""
+    keep_steps: list[PositiveInt] = []
+    """Steps whose checkpoints are kept for good, so that other runs can begin there with the optimizer (init.step)."""
     peak_flops: PositiveFloat | None = None
     """FLOP/s that the device can do at most, for MFU. Default: that of a known GPU; else MFU is not measured."""
     track: list[TrackerName] = []
@@ -360,11 +274,11 @@ class RunConfig(Strict):
     runtime: Runtime = Runtime()
     """Settings that do not change the run's hash."""
 
-    @field_validator("hooks", "plugins")
+    @field_validator("hooks", "plugins", "observe")
     @classmethod
     def _none_if_empty(cls, value: Any) -> Any:
         """So that an empty list gives the hash of a run without."""
-        return value or None
+        return None if value == Observe() else value or None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:
@@ -385,6 +299,14 @@ class RunConfig(Strict):
                 "evaluation.length_factors",
                 "shape.max_positions",
             )
+        last = max(self.evaluation.at_steps or [0])
+        if last > self.training.steps and self.budget is None:
+            raise Misfit(
+                f"evaluation.at_steps: there is no step {last} in a run of {self.training.steps} steps; leave it "
+                "out, or set evaluation.at_steps=null",
+                "evaluation.at_steps",
+                "training.steps",
+            )
         if learns and self.evaluation.keep_best:
             raise Misfit(
                 "evaluation.keep_best: a model whose masks are being learned can be used only after the last step; "
@@ -403,3 +325,26 @@ class RunConfig(Strict):
                     "training.steps",
                 )
         return self
+
+    @model_validator(mode="after")
+    def _steps_fit(self) -> RunConfig:
+        begun, last = self.begins_after, self.training.steps
+        if begun >= last:
+            raise Misfit(
+                f"training.steps {last}: the run begins after step {begun} of another, and steps are counted from the "
+                "first one there; give more",
+                "training.steps",
+                "init.step",
+            )
+        if outside := [step for step in self.runtime.keep_steps if not begun < step <= last]:
+            raise Misfit(
+                f"runtime.keep_steps {outside[0]}: this run does the steps {begun + 1} to {last}; name one of these",
+                "runtime.keep_steps",
+                "training.steps",
+            )
+        return self
+
+    @property
+    def begins_after(self) -> int:
+        """The step of another run after which this one begins; 0 if it does not begin within another."""
+        return self.init.step or 0 if self.init else 0

@@ -18,6 +18,7 @@ from hybridlab.config.edits import PlanEdit
 from hybridlab.config.loading import Layer
 from hybridlab.config.maps import MapConfig, Windowed
 from hybridlab.config.recurrence import Recurrence
+from hybridlab.config.schema import Training
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Window, members
 from hybridlab.errors import UserError
 
@@ -143,6 +144,17 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
             "head or use --arch rule-swa, or set evaluation.task_window to measure tasks with it"
         )
     return Layer(values, origins)
+
+
+def move_seed(layer: Layer) -> Layer:
+    """Fill the seed of a map with `training.seed`, if the map is drawn at random and sets none itself."""
+    mapping = _at(layer, "map")
+    model = _MAPS.get(str(mapping.get("kind")))
+    if model is None or "seed" not in model.model_fields or mapping.get("seed") is not None:
+        return layer
+    seed = _at(layer, "training").get("seed", Training.model_fields["seed"].default)
+    origins = layer.moved(("training", "seed"), ("map", "seed"))
+    return Layer({**layer.values, "map": {**mapping, "seed": seed}}, origins)
 
 
 def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridlab.config.schema import Data, Training
+from hybridlab.config.schema import Data
+from hybridlab.config.training import Training
 from hybridlab.data.mixture import SourceOrder
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets

@@ -7,6 +7,9 @@ queried once: with two queries, the second could be answered from the nearer fir
 retrieval: facts and queries in random order, so that facts are both inside and outside a window (chance 1/8).
 assignment: five facts with different values, 0 to 64 filler tokens, then five queries in random order; a five-way
 choice. Only the first query of an episode is measured (chance 1/5): each answer rules out a value for the later ones.
+chain: two hops. Five facts with different values and three aliases A(name, key) in random order, 0 to 32 filler tokens,
+then the three queries QA(name) in random order; the answer is the value of the key that the alias names. It is a choice
+among the five values, so that the facts without the alias say nothing (chance 1/5); only the first query is measured.
 
 Each task is a `Task` in the registry TASKS. A plug-in adds one in the same way, and a configuration mixes it in with
 `data: {mix: {text: 0.5, my-task: 0.5}}`:
@@ -36,16 +39,26 @@ _MAX_FILLERS = 64
 _ASK_EARLY = 0.2
 """Probability of a query while fewer than eight facts wait: 58 % of the distances are then below 16, 36 % below 8."""
 
+_ALIASES = 3
+_MAX_CHAIN_FILLERS = 32
+_SHORTEST_CHAIN = _ASSIGNED + 3 * _ALIASES
+"""Tokens of an episode of the task chain without fillers: a query and its answer are two."""
+
 _QUERY = NUM_KEYS * NUM_VALUES
 _VALUE = _QUERY + NUM_KEYS
 _FILLER = _VALUE + NUM_VALUES
+_ALIAS = _FILLER + NUM_FILLERS
+_ALIAS_QUERY = _ALIAS + _ALIASES * NUM_KEYS
+assert _ALIAS_QUERY + _ALIASES <= RESERVED
 
 
 @dataclass(frozen=True)
 class TaskRow:
     """tokens (S,): ids without the offset of the vocabulary. answers (A,): positions of the answer tokens. distances
-    (A,): from each query back to its fact; a window w contains the fact if distance < w. options (A, O): the tokens
-    among which each answer is chosen. open (A,): True if no earlier answer has ruled out an option."""
+    (A,): from each query back to its fact; a window w contains the fact if distance < w. Where an answer needs several
+    facts, it is the distance to the farthest: within it, no hop from fact to fact or to the query is longer. options
+    (A, O): the tokens among which each answer is chosen. open (A,): True if no earlier answer has ruled out an
+    option."""
 
     tokens: np.ndarray
     answers: np.ndarray
@@ -117,17 +130,31 @@ def _assignment(length: int, rng: np.random.Generator) -> TaskRow:
     return row.done(_ASSIGNED)
 
 
+def _chain(length: int, rng: np.random.Generator) -> TaskRow:
+    row = _Row(length)
+    while row.room >= _SHORTEST_CHAIN:
+        _add_chain(row, rng)
+    row.fill(rng)
+    return row.done(_ASSIGNED)
+
+
 TASKS.add("retrieval", Task(_retrieval, 1 / NUM_VALUES, block="facts", number=0))
 TASKS.add("assignment", Task(_assignment, 1 / 5, block="facts", number=1))
+TASKS.add("chain", Task(_chain, 1 / _ASSIGNED, block="facts", number=2))
 
 
 class _Row:
-    """A row in the making. waiting: key → (value, position) of the facts that have not been queried yet."""
+    """A row in the making.
+
+    waiting: key → (value, position) of the facts that have not been queried yet. named: name → (key, position) of the
+    aliases that have not been queried yet.
+    """
 
     def __init__(self, length: int) -> None:
         self.tokens = np.zeros(length, dtype=np.int64)
         self.used = 0
         self.waiting: dict[int, tuple[int, int]] = {}
+        self.named: dict[int, tuple[int, int]] = {}
         self.answers: list[int] = []
         self.distances: list[int] = []
         self.options: list[list[int]] = []
@@ -145,11 +172,24 @@ class _Row:
         self.waiting[key] = (value, self.used)
         self._add(key * NUM_VALUES + value)
 
+    def alias(self, name: int, key: int) -> None:
+        self.named[name] = (key, self.used)
+        self._add(_ALIAS + name * NUM_KEYS + key)
+
     def query(self, key: int, values: np.ndarray, is_open: bool) -> None:
-        """A query and its answer, one of V(values). is_open: see `TaskRow.open`."""
+        """A query of a fact and its answer, one of V(values). is_open: see `TaskRow.open`."""
         value, position = self.waiting.pop(key)
-        self.distances.append(self.used - position)
-        self._add(_QUERY + key)
+        self._ask(_QUERY + key, position, value, values, is_open)
+
+    def query_alias(self, name: int, values: np.ndarray, is_open: bool) -> None:
+        """A query of the fact about the key of an alias, and its answer."""
+        key, position = self.named.pop(name)
+        value, fact = self.waiting.pop(key)
+        self._ask(_ALIAS_QUERY + name, min(position, fact), value, values, is_open)
+
+    def _ask(self, token: int, farthest: int, value: int, values: np.ndarray, is_open: bool) -> None:
+        self.distances.append(self.used - farthest)
+        self._add(token)
         self.answers.append(self.used)
         self.options.append([_VALUE + int(v) for v in values])
         self.open.append(is_open)
@@ -192,3 +232,18 @@ def _add_episode(row: _Row, rng: np.random.Generator) -> None:
     row.fill(rng, int(rng.integers(min(_MAX_FILLERS, row.room - 2 * _ASSIGNED) + 1)))
     for number, key in enumerate(rng.permutation(keys)):
         row.query(int(key), values, is_open=number == 0)
+
+
+def _add_chain(row: _Row, rng: np.random.Generator) -> None:
+    """One episode of the task chain."""
+    keys, values = rng.permutation(NUM_KEYS)[:_ASSIGNED], rng.permutation(NUM_VALUES)[:_ASSIGNED]
+    # Name n stands for the n-th of the keys in their random order. Facts of the episode before are forgotten.
+    row.waiting.clear()
+    for number in rng.permutation(_ASSIGNED + _ALIASES):
+        if number < _ASSIGNED:
+            row.fact(int(keys[number]), int(values[number]))
+        else:
+            row.alias(int(number) - _ASSIGNED, int(keys[number - _ASSIGNED]))
+    row.fill(rng, int(rng.integers(min(_MAX_CHAIN_FILLERS, row.room - 2 * _ALIASES) + 1)))
+    for number, name in enumerate(rng.permutation(_ALIASES)):
+        row.query_alias(int(name), values, is_open=number == 0)

@@ -1,9 +1,9 @@
-"""Validation loss, perplexity and accuracy in synthetic tasks, each with n and standard error.
+"""Validation loss, perplexity, and accuracy and loss in synthetic tasks, each with n and standard error.
 
-Validation uses evenly spaced windows of text, the same for every model on the same data. Task accuracy is split by the
+Validation uses evenly spaced windows of text, the same for every model on the same data. Tasks are split by the
 distance from a query to the fact that it asks for: inside the attention window w (distance < w); relayed, outside one
 window but within the reach of the windows of all visits together; outside this reach (distance > visits · (w − 1)),
-where a model without full attention can only guess.
+where a model without full attention can only guess; far, the last two together.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generat
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
 from hybridlab.evaluation.causality import require_causal
-from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskResult
+from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.rows import chunks
 from hybridlab.models.decoder import Decoder
 from hybridlab.registry import TASKS
-from hybridlab.statistics import Measurement, mean_and_error, proportion
+from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
 from hybridlab.training.engine import autocast
 from hybridlab.training.objective import Objective, make_objective
 
@@ -45,18 +45,14 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
     causality = require_causal(model, config.training.seq_len, sorted(set(used)) or [model.kernel])
     splits = ("train", "validation") if whole else ("validation",)
     text = Text(make_objective(config), corpus, splits, autocast(device, precision))
-    factors, window = config.evaluation.length_factors or [], task_window(model, config)
-    offsets = task_offsets(config.data.mix.tasks)[0]
+    factors = config.evaluation.length_factors or []
     return Results(
         causality={"largest_change": causality},
         validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
-        tasks={
-            task: task_accuracy(model, config, text.context, task, corpus.vocab + offset, window)
-            for task, offset in offsets.items()
-        },
+        tasks=task_results(model, config, corpus, text),
         probes={
-            probe: probe_results(probe, model, corpus, config.training.seq_len)
+            probe: probe_results(probe, model, corpus, config.training.seq_len, config)
             for probe in config.evaluation.probes or []
         },
     )
@@ -153,41 +149,53 @@ def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
     return Measurement(value=perplexity, stderr=error, n=n)
 
 
-def task_accuracy(
-    model: Decoder,
-    config: RunConfig,
-    context: AbstractContextManager,
-    task: str,
-    offset: int,
-    window: int | None,
+def task_results(model: Decoder, config: RunConfig, corpus: Corpus, text: Text) -> dict[str, TaskResult]:
+    """The result of every task in the run's mix, by its name."""
+    window = task_window(model, config)
+    offsets = task_offsets(config.data.mix.tasks)[0]
+    return {
+        task: task_result(model, config, text, task, corpus.vocab + offset, window) for task, offset in offsets.items()
+    }
+
+
+def task_result(
+    model: Decoder, config: RunConfig, text: Text, task: str, offset: int, window: int | None
 ) -> TaskResult:
-    """Accuracy among the possible answers, split by distance if the window is known. offset: id of the task's first
-    token."""
+    """Accuracy and loss among the possible answers, split by distance if the window is known. offset: id of the task's
+    first token."""
     length, number = config.training.seq_len, task_number(task)
     rows = [make_row(task, length, task_generator(number, i)) for i in range(config.evaluation.task_rows)]
-    right = np.concatenate([_right_answers(model, part, offset, context) for part in chunks(rows, model, length)])
-    measured = np.concatenate([row.open for row in rows])
-    right, distances = right[measured], np.concatenate([row.distances for row in rows])[measured]
-    parts: dict[str, Any] = {}
+    parts = [_answers(model, part, offset, text) for part in chunks(rows, model, length)]
+    right, losses = (np.concatenate([part[i] for part in parts]) for i in range(2))
+    distances = np.concatenate([row.distances for row in rows])
+    numbers = np.repeat(np.arange(len(rows)), [len(row.answers) for row in rows])
+    chosen = {"all": np.concatenate([row.open for row in rows])}
+    reach = None
     if window is not None:
         reach = window_reach(model, window)
         inside, outside = distances < window, distances > reach
-        parts = {"reach": reach, "inside": proportion(right[inside])}
-        parts |= {"relayed": proportion(right[~inside & ~outside]), "outside": proportion(right[outside & ~inside])}
-    return TaskResult(chance=TASKS.get(task).chance, window=window, all=proportion(right), **parts)
+        places = {"inside": inside, "relayed": ~inside & ~outside, "outside": outside & ~inside, "far": ~inside}
+        chosen |= {name: chosen["all"] & place for name, place in places.items()}
+    accuracy = {name: clustered_mean(right[part], numbers[part]) for name, part in chosen.items()}
+    loss = TaskLoss(**{name: clustered_mean(losses[part], numbers[part]) for name, part in chosen.items()})
+    return TaskResult(chance=TASKS.get(task).chance, window=window, reach=reach, loss=loss, **accuracy)
 
 
-def _right_answers(model: Decoder, rows: list[TaskRow], offset: int, context: AbstractContextManager) -> np.ndarray:
-    """Whether each answer of these rows is right, one row after another. offset: id of the task's first token."""
+def _answers(model: Decoder, rows: list[TaskRow], offset: int, text: Text) -> tuple[np.ndarray, np.ndarray]:
+    """Of each answer of these rows, one row after another: whether it is right, and its loss among the options in nats.
+    offset: id of the task's first token."""
     tokens = torch.from_numpy(np.stack([row.tokens for row in rows]) + offset).to(_device(model))
-    with torch.no_grad(), context:
-        logits = model(tokens).logits.float()
-    right = []
+    with torch.no_grad(), text.context:
+        logits = model(tokens, **text.inputs).logits.float()
+    right, losses = [], []
     for scores, row in zip(logits, rows, strict=True):
         options = torch.from_numpy(row.options + offset).to(scores.device)
-        chosen = scores[row.answers - 1].gather(1, options).argmax(1, keepdim=True)
-        right.append((options.gather(1, chosen)[:, 0].cpu().numpy() - offset) == row.tokens[row.answers])
-    return np.concatenate(right)
+        answers = torch.from_numpy(row.tokens[row.answers] + offset).to(scores.device)
+        among = scores[row.answers - 1].gather(1, options)
+        right.append((options.gather(1, among.argmax(1, keepdim=True))[:, 0] == answers).cpu().numpy())
+        place = (options == answers[:, None]).int().argmax(1)
+        losses.append(torch.nn.functional.cross_entropy(among, place, reduction="none").cpu().numpy())
+    return np.concatenate(right), np.concatenate(losses)
 
 
 def task_window(model: Decoder, config: RunConfig) -> int | None:

@@ -29,11 +29,29 @@ class LossResult(_Typed):
 NO_LOSS = LossResult(loss=NOT_MEASURED, perplexity=NOT_MEASURED, bits_per_byte=NOT_MEASURED, windows=[])
 
 
+class TaskLoss(_Typed):
+    """Cross-entropy of the right answer among the options, in nats per answer: a guess among n options costs ln(n).
+
+    all: over all answers. The others are parts by distance; None where a window has no meaning, see `TaskResult`.
+    """
+
+    all: Measurement
+    inside: Measurement | None = None
+    relayed: Measurement | None = None
+    outside: Measurement | None = None
+    far: Measurement | None = None
+
+
 class TaskResult(_Typed):
     """Accuracy in a synthetic task, over all answers and by the distance to the fact that they depend on.
 
     window: the w that separates inside from outside; if it is None, there is no split. reach: the number of tokens back
-    that the windows of all layers together reach.
+    that the windows of all layers together reach. inside: distance < w. far: all others; of these, relayed are within
+    the reach and outside are beyond it. loss: the same parts as losses.
+
+    Answers of one row see the same tokens, so that rows are the units of all standard errors: with N answers, their
+    mean m, and the n_r answers of row r that sum up to s_r, the variance is R / (R − 1) · Σ (s_r − n_r m)² / N² over
+    the R rows. n counts answers. Older records have no `loss` and no `far`, and binomial errors.
     """
 
     chance: float
@@ -43,14 +61,25 @@ class TaskResult(_Typed):
     inside: Measurement | None = None
     relayed: Measurement | None = None
     outside: Measurement | None = None
+    far: Measurement | None = None
+    loss: TaskLoss | None = None
+
+
+class AtStep(_Typed):
+    """What `evaluation.at_steps` measures at one step. probes: the result of each probe, by its name."""
+
+    validation: LossResult
+    tasks: dict[str, TaskResult] = {}
+    probes: dict[str, dict[str, Any]] = {}
 
 
 class Results(_Typed):
     """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe.
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
-    length. tasks: accuracy by task. probes: the result of each probe, by its name. Every number is a `Measurement` with
-    value, stderr and n; the value is None if nothing was measured.
+    length. tasks: accuracy and loss by task. probes: the result of each probe, by its name. at: by step, as text, what
+    was measured then (`evaluation.at_steps`). Every number is a `Measurement` with value, stderr and n; the value is
+    None if nothing was measured.
 
         results = hybridlab.evaluate("runs/first")
         results.validation.loss.value, results.validation.loss.stderr, results.validation.loss.n
@@ -61,3 +90,4 @@ class Results(_Typed):
     extrapolation: dict[str, LossResult] = {}
     tasks: dict[str, TaskResult] = {}
     probes: dict[str, dict[str, Any]] = {}
+    at: dict[str, AtStep] = {}

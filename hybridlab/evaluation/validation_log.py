@@ -8,14 +8,15 @@ was trained with. Nothing random is drawn, so training gives the same bits with 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hybridlab.config.schema import Evaluation
 from hybridlab.data.batches import Windows
 from hybridlab.errors import UserError
-from hybridlab.evaluation.measure import Text, validation
-from hybridlab.evaluation.results import LossResult
-from hybridlab.training.engine import autocast
+from hybridlab.evaluation.measure import validation
+from hybridlab.evaluation.while_training import as_measured
+from hybridlab.models.export import read_model_config
 from hybridlab.training.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.outputs import copy_model, save_trained
@@ -51,9 +52,8 @@ class ValidationLog(Hook):
     def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         if not self.logs(step):
             return {}
-        with run.paused():
-            inputs = run.evaluation_inputs(step)
-            result = self._measure(run, inputs)
+        with as_measured(run, step) as text:
+            result = validation(run.model, run.config, text, most_windows=self.windows)
             loss = result.loss
             assert loss.value is not None, "there is a window, see `begin`"
             lowest = not self.losses or loss.value < min(self.losses)
@@ -62,7 +62,7 @@ class ValidationLog(Hook):
             self.errors.append(loss.stderr)
             if self.keeps and (self.kept is None or loss.value < self.kept):
                 self.kept = loss.value
-                model = run.model.with_plan(factors=inputs.get("factors"))
+                model = run.model.with_plan(factors=text.inputs.get("factors"))
                 facts = {"step": step + 1, "validation_loss": loss.value}
                 save_trained(run.folder.best, model, run.config, run.corpus, **facts)
         error = "–" if loss.stderr is None else f"{loss.stderr:.4f}"
@@ -70,16 +70,6 @@ class ValidationLog(Hook):
         numbers = {"validation_loss": loss.value, "validation_loss_stderr": loss.stderr}
         numbers |= {f"validation_loss/{name}": source.loss.value for name, source in result.sources.items()}
         return {name: value for name, value in numbers.items() if value is not None}
-
-    def _measure(self, run: TrainingRun, inputs: dict[str, Any]) -> LossResult:
-        context = autocast(run.device, run.precision)
-        text = Text(run.objective, run.corpus, ("validation",), context, inputs)
-        training = run.model.training
-        run.model.eval()
-        try:
-            return validation(run.model, run.config, text, most_windows=self.windows)
-        finally:
-            run.model.train(training)
 
     def state(self) -> dict[str, Any]:
         return {"steps": self.steps, "loss": self.losses, "stderr": self.errors, "kept": self.kept}
@@ -91,6 +81,13 @@ class ValidationLog(Hook):
     def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
         if self.keeps and shorter.best.is_dir():
             copy_model(run.folder.best, shorter.best)
+        else:
+            self.kept = None
+
+    def branch(self, run: TrainingRun, other: RunFolder) -> None:
+        there = other.best.is_dir() and read_model_config(other.best).lineage.get("step", math.inf) <= run.step
+        if self.keeps and self.kept is not None and there:
+            copy_model(run.folder.best, other.best)
         else:
             self.kept = None
 

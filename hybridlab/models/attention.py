@@ -66,11 +66,16 @@ class HeadGroup:
             gate=None if self.gate is None else self.gate.index_select(0, kv),
         )
 
-    def softmax(self, window: int | None, rule: Rule | None = None) -> Attended:
-        """softmax(q kᵀ / √d) v over the last `window` keys (None: all), with the chosen kernel. rule: see `Visible`."""
+    def softmax(self, window: int | None, rule: Rule | None = None, beside: bool = False) -> Attended:
+        """softmax(q kᵀ / √d) v over the last `window` keys (None: all), with the chosen kernel. rule: see `Visible`.
+        beside: a window of heads that compute full attention too; see `choose_beside`."""
         q, k = self.q, self.k
         visible = Visible(window, self.valid, self.segments, rule)
-        name = kernels.choose(self.kernel, window, q.shape[2], q.device, q.dtype != torch.float32)
+        setting = (q.shape[2], q.device, q.dtype != torch.float32)
+        if beside and window is not None:
+            name = kernels.choose_beside(self.kernel, window, *setting)
+        else:
+            name = kernels.choose(self.kernel, window, *setting)
         out = kernels.KERNELS[name](q, k, self.v, visible)
         if self.need == "none":
             return Attended(out)

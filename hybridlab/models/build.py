@@ -13,7 +13,7 @@ def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "aut
     """A model with random weights, in fp32 on the CPU.
 
     arch, size: presets (`hybridlab list --archs`, `--sizes`), or paths of YAML files. seed: of the weights. kernel: of
-    its attention (auto, eager, sdpa, banded, flex, xformers). overrides: parts of the configuration, like
+    its attention (auto, eager, sdpa, banded, blocks, flex, xformers). overrides: parts of the configuration, like
     `shape={"layers": 4}` or `window=32`. UserError for an unknown name, and for an override that has no effect.
 
         model = hybridlab.build_model("rule-swa", size="tiny", window=8)

@@ -73,6 +73,8 @@ class Decoder(nn.Module):
         self.recompute = False
         """Recompute the activations of the branches in the backward pass instead of storing them."""
         self.factors = _checked_factors(structure, factors or {})
+        self.gates: dict[int, Tensor] | None = None
+        """The gates of a forward pass that gives none."""
 
     @classmethod
     def from_tensors(
@@ -126,9 +128,13 @@ class Decoder(nn.Module):
         return self
 
     def with_plan(
-        self, plan: Plan | None = None, attention_map: AttentionMap | None = None, factors: Factors | None = None
+        self,
+        plan: Plan | None = None,
+        attention_map: AttentionMap | None = None,
+        factors: Factors | None = None,
+        gates: dict[int, Tensor] | None = None,
     ) -> Decoder:
-        """A model with these weights (shared, not copied) and another plan, map or factors.
+        """A model with these weights (shared, not copied) and another plan, map, factors or gates.
 
         Without `factors`, those of this model are kept, but only with the same plan: they belong to its places.
         """
@@ -136,7 +142,7 @@ class Decoder(nn.Module):
             factors = self.factors if plan is None or plan == self.plan else {}
         structure, tensors = self.structure.changed(plan, attention_map), dict(self.named_parameters())
         other = type(self).from_tensors(structure, tensors, self.kernel, factors)
-        other.recompute = self.recompute
+        other.recompute, other.gates = self.recompute, self.gates if gates is None else gates
         return other.train(self.training)
 
     def forward(
@@ -155,9 +161,9 @@ class Decoder(nn.Module):
 
         attention_mask: (B, S), 1 on tokens and 0 on padding, which must be on the right. segment_ids: (B, S), tokens
         see only tokens of the same document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,)
-        of its mixed heads. factors: see `Factors`; by default those of the model. need: attention weights to return,
-        `none`, `last_row` or `full`. cache: keys and values of earlier calls; the tokens of this call continue its
-        rows and are stored too.
+        of its mixed heads. factors: see `Factors`. By default these two are the model's own. need: attention weights
+        to return, `none`, `last_row` or `full`. cache: keys and values of earlier calls; the tokens of this call
+        continue its rows and are stored too.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
@@ -179,7 +185,7 @@ class Decoder(nn.Module):
             self.kernel,
             valid,
             segment_ids,
-            gates,
+            self.gates if gates is None else gates,
             self.factors if factors is None else factors,
             need,
             taps,

@@ -151,8 +151,8 @@ def factors_from_json(data: list[dict[str, Any]]) -> Factors:
 def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
     """The final model of a run folder, of its `final` folder, or of a folder that `save` wrote, on the CPU.
 
-    path: the folder. kernel: of its attention (auto, eager, sdpa, banded, flex, xformers). UserError if there is no
-    such model, if its files are damaged, or if a plug-in is not loaded that it was trained with.
+    path: the folder. kernel: of its attention (auto, eager, sdpa, banded, blocks, flex, xformers). UserError if there
+    is no such model, if its files are damaged, or if a plug-in is not loaded that it was trained with.
 
         model = hybridlab.load_checkpoint("runs/first")
         model(tokens).logits    # tokens (B, S), logits (B, S, V)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
+from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, flops
 from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
 from hybridlab.accounting.schedule_cost import training_flops
@@ -16,7 +18,7 @@ from hybridlab.config.shape import Shape
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.plan.from_config import plan_of
+from hybridlab.plan.from_config import plan_of, structure_of
 from hybridlab.registry import Registry
 
 SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
@@ -141,6 +143,56 @@ def total_parameters(size: SizeName, arch: ArchName = "vanilla") -> float:
 def shape_field(size: SizeName, field: FieldName) -> float:
     """A number of a size preset's shape."""
     return getattr(resolve("vanilla", size).shape, field)
+
+
+@analytic
+def attention_flops(
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+) -> float:
+    """Forward FLOPs of the attention of one sequence (scores and weighted values), without projections and MLPs."""
+    return flops(arch, seq_len, convention, size=size, **(config or {})).breakdown["attention"]
+
+
+@analytic
+def other_flops(
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+) -> float:
+    """Forward FLOPs of one sequence without those of the attention."""
+    cost = flops(arch, seq_len, convention, size=size, **(config or {}))
+    return cost.forward - cost.breakdown["attention"]
+
+
+@analytic
+def kv_cache(size: SizeName, arch: ArchName, seq_len: int, config: dict[str, Any] | None = None) -> float:
+    """Bytes of keys and values of one sequence, in bf16."""
+    return kv_bytes(structure_of(resolve(arch, size, layers=[Layer(config or {})])), seq_len)
+
+
+@analytic
+def probability_open(alpha: float, beta: float = 2 / 3, low: float = -0.1, high: float = 1.1) -> float:
+    """P(z > 0) of a hard concrete mask with parameter α (ConSA, the right side of Eq. 9)."""
+    return 1 / (1 + math.exp(-(alpha - beta * math.log(-low / high))))
+
+
+@analytic
+def mean_mask(alpha: float, beta: float = 2 / 3, low: float = -0.1, high: float = 1.1, points: int = 20_000) -> float:
+    """E[z] of a hard concrete mask with parameter α, integrated over the noise u of Eq. 7."""
+    total = 0.0
+    for i in range(points):
+        u = (i + 0.5) / points
+        s = 1 / (1 + math.exp(-(math.log(u / (1 - u)) + alpha) / beta))
+        total += min(1.0, max(0.0, s * (high - low) + low))
+    return total / points
+
+
+@analytic
+def share_in_loop(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+    """Layers of the loop's body over all layers of the model (SpiralFormer's recurrence ratio)."""
+    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    bodies = [edit.size for edit in resolved.plan if edit.op == "recur"]
+    if not bodies:
+        raise UserError(f"share_in_loop: {arch} has no loop")
+    return bodies[0] / resolved.shape.layers
 
 
 @analytic

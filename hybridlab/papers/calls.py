@@ -23,10 +23,11 @@ from hybridlab.registry import Registry, nearest
 @dataclass(frozen=True)
 class Refers:
     """Marks a text as a name. to: the kind of thing it names. of: the argument with the id of another experiment that
-    must have it."""
+    must have it. row_if: the argument that, where it is true, makes it the short name of a row."""
 
     to: str
     of: str | None = None
+    row_if: str | None = None
 
 
 RowName = Annotated[str, Refers("row")]
@@ -73,7 +74,8 @@ class Function:
     def references(self, values: dict[str, Any]) -> Iterator[tuple[KeyPath, Refers, str]]:
         """(path in the arguments, what it refers to, name) of every name in the arguments."""
         for argument, hint in self.hints.items():
-            yield from _references(hint, values.get(argument), (argument,))
+            for path, refers, name in _references(hint, values.get(argument), (argument,)):
+                yield path, Refers("row") if refers.row_if and values.get(refers.row_if) else refers, name
 
 
 def _references(hint: Any, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Refers, str]]:

@@ -13,7 +13,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers.experiment import CELL, Experiment
 from hybridlab.registry import nearest
 from hybridlab.runs.budget import within_budget
-from hybridlab.runs.continuation import after
+from hybridlab.runs.continuation import continued
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,25 @@ def _cell_config(
         Layer({"training": {"seed": seed}}, origins),
     ]
     config = within_budget(resolve(cell.arch, size, layers=layers))
-    return config if cell.start is None else after(made[cell.start].config.training, config)
+    if steps := _branched(experiment, scale).get(name):
+        runtime = config.runtime.model_copy(update={"keep_steps": sorted({*config.runtime.keep_steps, *steps})})
+        config = config.model_copy(update={"runtime": runtime})
+    return config if cell.start is None else continued(made[cell.start].config.training, config)
+
+
+def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
+    """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
+    steps: dict[str, set[int]] = {}
+    spec, cells = experiment.at(scale), experiment.cells_at(scale)
+    for name in experiment.needed_cells(scale):
+        cell = cells[name]
+        parts = [spec.config, spec.phases.get(cell.phase, {}), cell.config, spec.overrides.get(name, {})]
+        settings: dict[str, Any] = {}
+        for init in (part.get("init") for part in parts):
+            settings |= init if isinstance(init, dict) else {}
+        if cell.start is not None and isinstance(settings.get("step"), int):
+            steps.setdefault(cell.start, set()).add(settings["step"])
+    return steps
 
 
 def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) -> Layer:

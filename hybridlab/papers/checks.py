@@ -42,11 +42,13 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
     _check_sweep(experiment, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
-        call = Layer(claim.test, _below(parts.get(("claims", i), {}), "test"))
-        kind, arguments = called(CLAIM_KINDS, "kind", call)
-        for path, refers, name in kind.references(arguments):
-            elsewhere = arguments[refers.of] if refers.of else None
-            names.check(path, refers.to, name, call, elsewhere)
+        keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
+        for key, test in zip(keys, claim.tests, strict=True):
+            call = Layer(test, _below(parts.get(("claims", i), {}), *key))
+            kind, arguments = called(CLAIM_KINDS, "kind", call)
+            for path, refers, name in kind.references(arguments):
+                elsewhere = arguments[refers.of] if refers.of else None
+                names.check(path, refers.to, name, call, elsewhere)
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
             origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
@@ -148,13 +150,16 @@ def _rows(experiment: Experiment) -> Iterator[Named]:
             yield ("rows", i, "cell"), "cell", row.cell
         for name in row.paper:
             yield ("rows", i, "paper", name), "column", name
-    if experiment.reference is not None:
-        yield ("reference",), "row", experiment.reference
+    references = experiment.reference or []
+    for i, name in enumerate([references] if isinstance(references, str) else references):
+        yield ("reference",) if isinstance(references, str) else ("reference", i), "row", name
 
 
 def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
     for i, column in enumerate(experiment.columns):
         yield ("columns", i, "panel"), "panel", column.panel
+        for j, name in enumerate(column.fitted_rows):
+            yield ("columns", i, "fitted_rows", j), "row", name
         path = ("columns", i, "metric")
         for row in experiment.rows if column.metric else []:
             try:
@@ -165,10 +170,14 @@ def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
 
 def _panels(experiment: Experiment) -> Iterator[Named]:
     for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
+        if panel.relative_to is not None:
+            yield ("plot", "panels", i, "relative_to"), "cell", panel.relative_to
         for j, series in enumerate(panel.series):
             for k, name in enumerate(series.named):
                 key: KeyPath = ("cells", k) if series.cells else ("cell",)
                 yield ("plot", "panels", i, "series", j, *key), "cell", name
+            if series.divide_by is not None:
+                yield ("plot", "panels", i, "series", j, "divide_by"), "metric", series.divide_by
 
 
 def _check_starts(experiment: Experiment, layer: Layer) -> None:
@@ -237,9 +246,9 @@ def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:
     return parts
 
 
-def _below(origins: dict[KeyPath, str], key: str) -> dict[KeyPath, str]:
+def _below(origins: dict[KeyPath, str], *key: str | int) -> dict[KeyPath, str]:
     """The origins of the values under a key, by their path below it."""
-    return {path[1:]: origin for path, origin in origins.items() if path[:1] == (key,)}
+    return {path[len(key) :]: origin for path, origin in origins.items() if path[: len(key)] == key}
 
 
 # ---- dotted paths into a record ----

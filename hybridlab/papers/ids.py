@@ -14,6 +14,8 @@ from pathlib import Path
 KINDS = ("table", "figure")
 SCALES = ("smoke", "desk", "small", "paper")
 """From the cheapest to the dearest; see papers/scales.py."""
+VERDICTS = ("holds", "fails", "open", "cannot tell here", "not run")
+"""What a claim's test can say."""
 
 
 def experiments_folder() -> Path:

@@ -47,24 +47,33 @@ class AttentionMap:
 
     @classmethod
     def rule(
-        cls, num_layers: int, num_kv_heads: int, granularity: str, rho: float, window: int, nearest: bool = False
+        cls,
+        num_layers: int,
+        num_kv_heads: int,
+        granularity: str,
+        rho: float,
+        window: int,
+        nearest: bool = False,
+        phase: int = 0,
     ) -> AttentionMap:
         """The rule-based baselines of ConSA's table 1 at sparsity `rho`.
 
         granularity `layer`: window layers and full layers alternate evenly, windows first (SWA, FA, SWA, FA … at
         ρ = 0.5, the order of Gemma 2). `head`: in every layer the first ρ·H_kv KV heads are windows. If ρ·H_kv is not a
         whole number, layers get different counts, so that the whole model has sparsity ρ. The paper does not give its
-        patterns.
+        patterns. phase: the pattern moves on by so many layers, or by so many KV heads within every layer; what leaves
+        at the end comes in at the start.
         """
         if granularity == "layer":
             count = exact_count(rho, num_layers, "layers", nearest)
-            windowed = spread(count, num_layers)
+            (windowed,) = _rotated([spread(count, num_layers)], phase, "layers")
             return cls.from_masks([[1 - windowed[i]] * num_kv_heads for i in range(num_layers)], window)
         if granularity != "head":
             raise UserError(f"rule map: granularity {granularity!r} is unknown; use layer or head")
         total = exact_count(rho, num_layers * num_kv_heads, "KV heads", nearest)
         shares = [total * (i + 1) // num_layers - total * i // num_layers for i in range(num_layers)]
-        return cls.from_masks([[0] * s + [1] * (num_kv_heads - s) for s in shares], window)
+        rows = [[0] * s + [1] * (num_kv_heads - s) for s in shares]
+        return cls.from_masks(_rotated(rows, phase, "KV heads of every layer"), window)
 
     @property
     def num_layers(self) -> int:
@@ -115,6 +124,16 @@ def spread(count: int, length: int) -> list[int]:
     """`length` numbers, of which `count` are 1 and the others 0. The ones are spaced evenly and begin early."""
     ceilings = [-(-i * count // length) for i in range(length + 1)]
     return [after - before for before, after in zip(ceilings, ceilings[1:], strict=False)]
+
+
+def _rotated(rows: list[list[int]], phase: int, units: str) -> list[list[int]]:
+    """Rows of equal length, each rotated to the right by `phase`; UserError for a phase that gives no new pattern."""
+    length = len(rows[0])
+    period = next(p for p in range(1, length + 1) if all(row[-p:] + row[:-p] == row for row in rows))
+    if not 0 <= phase < period:
+        allowed = "only phase 0 is possible" if period == 1 else f"use a phase from 0 to {period - 1}"
+        raise UserError(f"map.phase {phase}: the pattern of the {units} comes again after {period}; {allowed}")
+    return [row[length - phase :] + row[: length - phase] for row in rows]
 
 
 def exact_count(rho: float, num_units: int, unit: str, nearest: bool = False) -> int:

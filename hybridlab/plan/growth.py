@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
@@ -20,6 +22,8 @@ from hybridlab.plan.structure import Structure
 Entropies = Sequence[Sequence[float]]
 """[layer][head]; a higher entropy means that the head spreads its attention more."""
 Event = dict[str, Any]
+_DRAW = 11
+"""First word of the seed of drawn heads, so that this use of randomness has its own stream."""
 
 
 @dataclass
@@ -50,11 +54,11 @@ class LoopedLayer:
 class Growth:
     """The growth operator with its state.
 
-    candidates: the layers that may loop, in any order.
+    candidates: the layers that may loop, in any order. seed: of heads that are drawn (`select: random`).
     """
 
-    def __init__(self, config: EntropyGrowthConfig, num_heads: int, candidates: Sequence[int]) -> None:
-        self.config, self.num_heads = config, num_heads
+    def __init__(self, config: EntropyGrowthConfig, num_heads: int, candidates: Sequence[int], seed: int = 0) -> None:
+        self.config, self.num_heads, self.seed = config, num_heads, seed
         allowed = set(config.layers) if config.layers is not None else set(candidates) - set(config.exclude)
         self.candidates = sorted(allowed & set(candidates))
         self.looped: list[LoopedLayer] = []
@@ -120,22 +124,26 @@ class Growth:
         new = LoopedLayer(layer, step)
         self.looped.append(new)
         keep = self.config.shortlist or self.config.heads
-        self._drop(new, step, self._ranked(entropies[layer], range(self.num_heads))[keep:])
+        self._drop(new, step, self._ranked(layer, entropies, range(self.num_heads))[keep:])
         if self.config.shortlist is not None:
             self.undecided = layer
         return self._event("loop-added", new, entropies)
 
     def _decide(self, step: int, entropies: Entropies) -> Event:
         chosen = next(looped for looped in self.looped if looped.layer == self.undecided)
-        ranked = self._ranked(entropies[chosen.layer], chosen.kept(self.num_heads))
+        ranked = self._ranked(chosen.layer, entropies, chosen.kept(self.num_heads))
         self._drop(chosen, step, ranked[self.config.heads :])
         self.undecided = None
         return self._event("heads-chosen", chosen, entropies)
 
-    def _ranked(self, entropies: Sequence[float], heads: Sequence[int]) -> list[int]:
-        """The heads in the order in which they are kept (Eq. 7); ties go to the lower head."""
+    def _ranked(self, layer: int, entropies: Entropies, heads: Sequence[int]) -> list[int]:
+        """The heads of a layer in the order in which they are kept (Eq. 7); ties go to the lower head."""
+        if self.config.select == "random":
+            # The same in every step of the run, so that a shortlist keeps the heads that are chosen from it.
+            drawn = np.random.default_rng((_DRAW, self.seed, layer)).permutation(self.num_heads).tolist()
+            return sorted(heads, key=drawn.index)
         sign = -1 if self.config.select == "high" else 1
-        return sorted(heads, key=lambda head: (sign * entropies[head], head))
+        return sorted(heads, key=lambda head: (sign * entropies[layer][head], head))
 
     def _drop(self, looped: LoopedLayer, step: int, heads: Sequence[int]) -> None:
         looped.dropped |= dict.fromkeys(heads, step)

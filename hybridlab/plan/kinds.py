@@ -47,8 +47,9 @@ class KindHeads(Protocol):
         """Query heads that share a KV head."""
         ...
 
-    def softmax(self, window: int | None, rule: Any = None) -> Any:
-        """Softmax attention over the last `window` keys (None: all) by the chosen kernel, as `Attended`."""
+    def softmax(self, window: int | None, rule: Any = None, beside: bool = False) -> Any:
+        """Softmax attention over the last `window` keys (None: all) by the chosen kernel, as `Attended`. beside: a
+        window of heads that compute full attention too, with the kernel that adds least to its cost."""
         ...
 
 
@@ -163,7 +164,7 @@ class Window(AttentionKind):
 @register_kind
 @dataclass(frozen=True)
 class Mixed(AttentionKind):
-    """z · full + (1 − z) · window, where z is a tensor from a controller; both kernels run (ConSA, Eq. 3)."""
+    """z · full + (1 − z) · window, where z is a tensor from a controller; both are computed (ConSA, Eq. 3)."""
 
     name, letter, colour = "mixed", "m", "#CC79A7"
     width: int
@@ -189,7 +190,7 @@ class Mixed(AttentionKind):
     def attend(self, heads: KindHeads) -> Any:
         if heads.gate is None:
             raise ValueError("mixed heads need their gate z, which a controller passes to the forward pass")
-        full, window = heads.softmax(None), heads.softmax(self.width)
+        full, window = heads.softmax(None), heads.softmax(self.width, beside=True)
         z = heads.gate.repeat_interleave(heads.group).view(1, -1, 1, 1)
         weights = None
         if full.weights is not None and window.weights is not None:

@@ -14,19 +14,20 @@ from hybridlab.reporting.terminal import print_figure, print_table
 
 
 def write_entry(
-    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None
+    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None, all_columns: bool = False
 ) -> tuple[dict[str, Any], Path]:
     """Its files under results_dir/<id>/<scale>/; returns its data and that folder.
 
-    runs_dir: where records that results_dir lacks are copied from.
+    runs_dir: where records that results_dir lacks are copied from. all_columns: see `write_table`.
     """
-    write = write_table if experiment.plot is None else write_figure
-    return write(experiment, scale, results_dir, runs_dir)
+    if experiment.plot is None:
+        return write_table(experiment, scale, results_dir, runs_dir, all_columns)
+    return write_figure(experiment, scale, results_dir, runs_dir)
 
 
-def print_entry(data: dict[str, Any], experiment: Experiment, console: Console) -> None:
+def print_entry(data: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False) -> None:
     """A table with its claims; for a figure, its series and claims."""
     if experiment.plot is None:
-        print_table(data, experiment, console)
+        print_table(data, experiment, console, all_columns)
     else:
         print_figure(data, console)

@@ -12,7 +12,13 @@ from hybridlab.papers.experiment import BENCHMARK, Experiment
 from hybridlab.papers.records import Records, complete_seeds
 from hybridlab.runs.record import BenchmarkRecord
 
-OUTCOMES = {True: "holds", False: "fails", None: "open"}
+SHOWS = {
+    "smoke": "It shows that every part works; with one seed it decides no claim about a trained model.",
+    "desk": "It decides claims about models of this size, by seeds; it says nothing about the paper's sizes.",
+    "small": "It decides claims about models of this size on real text; the paper's models are ten times as large.",
+    "paper": "These are the paper's own settings.",
+}
+"""What a scale can show, in one sentence."""
 
 
 @contextmanager
@@ -34,12 +40,10 @@ def entry_data(
 ) -> dict[str, Any]:
     """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. machine: the
     one for the runs, None if nothing is run. runs: cell → seed → hash of the run."""
-    claims = []
-    for claim in experiment.claims:
-        verdict = judge(claim, experiment, records, benchmark)
-        claims.append(
-            {"text": claim.text, "source": claim.source, "holds": verdict.holds, "evidence": verdict.evidence}
-        )
+    claims = [
+        {"text": claim.text, "source": claim.source, **judge(claim, experiment, records, benchmark, scale).as_json()}
+        for claim in experiment.claims
+    ]
     machine = experiment.machine(scale)
     asked = experiment.scales[scale].seeds if scale in experiment.scales else []
     runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
@@ -61,19 +65,8 @@ def entry_data(
     }
 
 
-def claims_table(claims: list[dict[str, Any]]) -> list[str]:
-    """The claims as lines of Markdown, under a heading; an empty list if there are none."""
-    if not claims:
-        return []
-    rows = [
-        f"| {claim['text']} | {claim['source']} | {OUTCOMES[claim['holds']]} | {claim['evidence'].replace('|', '/')} |"
-        for claim in claims
-    ]
-    return ["## Claims", "", "| claim | place | here | evidence |", "| --- | --- | --- | --- |", *rows]
-
-
 def caption(data: dict[str, Any]) -> str:
-    """The source of the numbers in one or two sentences."""
+    """The source of the numbers, and what their scale can show."""
     if data["machine"] is None:
         classes = {cell["class"] for row in data.get("rows", []) for cell in row["cells"].values()}
         origin = "The paper's own words" if classes == {"transcribed"} else "Computed from shapes alone"
@@ -82,4 +75,6 @@ def caption(data: dict[str, Any]) -> str:
     seeds = f"; {num_seeds} seed{'s' * (num_seeds != 1)}" if num_seeds else ""
     if complete < num_seeds:
         seeds += f", of which {complete or 'none'} {'is' if complete == 1 else 'are'} complete"
-    return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}."
+    # A benchmark is no training run, so that what a scale decides is not its matter.
+    shows = SHOWS.get(data["scale"], "") if num_seeds else ""
+    return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()

@@ -7,12 +7,12 @@ which are written to figure.json and figure.csv, and it draws these numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Plot, Series
+from hybridlab.papers.plot import Plot, Series
 from hybridlab.runs.record import Record
 
 if TYPE_CHECKING:
@@ -24,21 +24,30 @@ Numbers = dict[str, Any]
 
 WIDTH, HEIGHT = 3.4, 2.6
 """Size of a panel in inches: the width of a printed column."""
-MOST_COLUMNS = 4
-"""The largest number of panels side by side."""
+PAGE = 7.2
+"""Inches of a printed page's text, in which the panels side by side must fit."""
+MANY = 4
+"""With more panels than this, each is smaller."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One panel as it is drawn. series: label and numbers of every series with numbers. targets: values to mark. rows:
-    number of rows of panels in the figure."""
+    """One panel as it is drawn. series: label and numbers of every series with numbers. targets: values to mark.
+    value_range: what the axis of values shows at least. paper: what the paper prints, each a `PaperMark` as JSON.
+    labels: of the series of all panels."""
 
     title: str
     series: list[tuple[str, Numbers]]
     targets: list[float]
     x_label: str
     y_label: str
-    rows: int = 1
+    value_range: tuple[float, float] | None = None
+    paper: list[dict[str, Any]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+
+    def place(self, label: str) -> int:
+        """The index of a series among all of the figure, so that it looks the same in every panel."""
+        return self.labels.index(label) if label in self.labels else [name for name, _ in self.series].index(label)
 
     @property
     def numbers(self) -> Numbers:
@@ -48,8 +57,8 @@ class Picture:
 
 
 def usual_size(pictures: Sequence[Picture]) -> tuple[float, float]:
-    """Size of one panel in inches: smaller if there are several rows of panels."""
-    return (2.2, 1.9) if len(pictures) > MOST_COLUMNS else (WIDTH, HEIGHT)
+    """Size of one panel in inches: smaller where three stand side by side."""
+    return (2.3, 1.9) if len(pictures) > MANY or len(pictures) == 3 else (WIDTH, HEIGHT)
 
 
 def fixed_size(width: float, height: float) -> Callable[[Sequence[Picture]], tuple[float, float]]:
@@ -62,12 +71,17 @@ class FigureKind:
     """A kind of figure.
 
     show: the numbers of a series from the records of its cells (None: that cell has no record); see `one_run`.
-    draw: one panel on an axis, with its axis labels and its own legend.
+    draw: one panel on an axis, with its axis labels. Labelled lines get a legend outside the panels.
     csv_lines: the numbers of a series as lines of figure.csv, column → value.
     parts: for kinds that draw each series, or each part of one, in its own panel: the parts of a series. A part's
     entries replace the series' numbers of the same names; its `title` is added to the panel's.
     size: width and height of a panel in inches.
     legend: draws one legend for all panels, from the figure, the axes of the panels and their number of rows.
+    merge: the numbers of a series from those of each seed, with errors over seeds; without it the first seed is shown.
+    align: changes the numbers of all series of a panel together, so that they can be compared.
+    relative: the numbers of a series less those of the panel's `relative_to`, of the same seed.
+    shared: whether panels with the same axis labels get the same axes.
+    own_paper: whether `draw` also draws the paper's values.
     """
 
     show: Callable[[Plot, Series, list[Record | None]], Numbers | None]
@@ -76,6 +90,11 @@ class FigureKind:
     parts: Callable[[Plot, Numbers], list[Numbers]] | None = None
     size: Callable[[Sequence[Picture]], tuple[float, float]] = usual_size
     legend: Callable[[Figure, Sequence[Axes], int], None] | None = None
+    merge: Callable[[Mapping[int, Numbers]], Numbers] | None = None
+    align: Callable[[Plot, list[Numbers]], list[Numbers]] | None = None
+    relative: Callable[[Plot, Numbers, Numbers], Numbers] | None = None
+    shared: bool = False
+    own_paper: bool = False
 
 
 def one_run(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hybridlab.reporting.figure_kind import Numbers
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
@@ -31,11 +32,13 @@ def draw_lettered(ax: Axes, grid: list[list[int]], fontsize: int) -> None:
 
 
 def name_colours(figure: Figure, axes: Sequence[Axes], rows: int) -> None:
-    """One legend for all panels, below them."""
+    """One legend for all panels, below them, with what else is named in them."""
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=FULL, label="full attention"), Patch(facecolor=WINDOW, label="window")]
-    figure.legend(handles=handles, fontsize=7, frameon=False, ncols=2, loc="outside lower center")
+    handles: list[Artist] = [Patch(facecolor=FULL, label="full attention"), Patch(facecolor=WINDOW, label="window")]
+    named = {name: handle for ax in axes for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    handles += named.values()
+    figure.legend(handles=handles, fontsize=7, frameon=False, ncols=len(handles), loc="outside lower center")
 
 
 def mask_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:

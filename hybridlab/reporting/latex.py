@@ -157,8 +157,8 @@ class Panel:
     numeric: list[bool]
 
 
-def tex_table(identifier: str, caption: str, panels: Sequence[Panel]) -> str:
-    """One float, or several on pages of their own if the panels do not fit one.
+def tex_table(identifier: str, caption: str, panels: Sequence[Panel], notes: Sequence[str] = ()) -> str:
+    """One float, or several on pages of their own if the panels do not fit one. notes: lines below the last panel.
 
     Each panel is at most as wide as the text; a single column that is wider is scaled down.
     """
@@ -172,12 +172,18 @@ def tex_table(identifier: str, caption: str, panels: Sequence[Panel]) -> str:
             room = _LINES
         pages[-1].append(part)
         room -= needed
+    # A line of the notes, in \\scriptsize, holds about 110 characters.
+    if notes and pages and sum(-(-len(note) // 110) for note in notes) + 1 > room:
+        pages.append([])
     head = ["% Needs \\usepackage{array,booktabs,graphicx}.", ""]
-    floats = [_float(identifier, caption, page, number, len(pages)) for number, page in enumerate(pages, 1)]
+    floats = [
+        _float(identifier, caption, page, number, len(pages), notes if number == len(pages) else ())
+        for number, page in enumerate(pages, 1)
+    ]
     return "\n".join([*head, *floats])
 
 
-def _float(identifier: str, caption: str, panels: list[Panel], number: int, count: int) -> str:
+def _float(identifier: str, caption: str, panels: list[Panel], number: int, count: int, notes: Sequence[str]) -> str:
     part = f" (part {number} of {count})" if count > 1 else ""
     suffix = f"-{number}" if number > 1 else ""
     lines = [r"\begin{table}[!htbp]", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}"]
@@ -186,6 +192,8 @@ def _float(identifier: str, caption: str, panels: list[Panel], number: int, coun
         lines += [r"\par\medskip"] if i else []
         lines += [rf"\textit{{{escape(panel.title)}}}\par\smallskip"] if panel.title else []
         lines += _tabular(panel)
+    for note in notes:
+        lines += [rf"\par\smallskip\parbox{{\linewidth}}{{\scriptsize {escape(note)}}}"]
     return "\n".join([*lines, r"\end{table}", ""])
 
 

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.reporting.figure_kind import Numbers, Picture
-from hybridlab.reporting.style import COLOURS, STYLES, label_axes
+from hybridlab.reporting.style import COLOURS, MANY_COLOURS, STYLES, label_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-MOST_NAMED = 8
-"""The most lines that a legend has room for; with more lines there is no legend."""
 
 
 def moving_average(values: list[float], width: int) -> list[float]:
@@ -28,13 +25,20 @@ def cycled(index: int) -> dict[str, Any]:
 
 
 def draw_series(ax: Axes, picture: Picture, marker: str | None = None) -> None:
-    """A line for every series, and dotted lines at the targets."""
-    for i, (label, numbers) in enumerate(picture.series):
-        ax.plot(numbers["x"], numbers["y"], label=label, linewidth=1.3, marker=marker, **cycled(i))
+    """A line for every series with its band over seeds, and dotted lines at the targets."""
+    for label, numbers in picture.series:
+        style = cycled(picture.place(label))
+        ax.plot(numbers["x"], numbers["y"], label=label, linewidth=1.3, marker=marker, markersize=4, **style)
+        draw_band(ax, numbers["x"], numbers.get("low"), numbers.get("high"), style["color"])
     for target in picture.targets:
         ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))
     label_axes(ax, picture.x_label, picture.y_label)
-    ax.legend(fontsize=7, frameon=False)
+
+
+def draw_band(ax: Axes, x: list[float], low: list[float] | None, high: list[float] | None, colour: Any) -> None:
+    """What lies within one standard error over seeds; nothing for a single seed."""
+    if low is not None and high is not None:
+        ax.fill_between(x, low, high, color=colour, alpha=0.22, linewidth=0)
 
 
 def series_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
@@ -53,20 +57,16 @@ def draw_ordered(ax: Axes, numbers: Numbers, marker: str | None = None) -> None:
         colour = matplotlib.colormaps["viridis"](0.9 * i / max(1, count - 1))
         style: dict[str, Any] = {"linestyle": STYLES[i % 4], "linewidth": 1.2, "marker": marker, "markersize": 3}
         ax.plot(numbers["x"], values, color=colour, label=name, **style)
+        low, high = numbers.get("bands", {}).get(name, (None, None))
+        draw_band(ax, numbers["x"], low, high, colour)
 
 
 def draw_unordered(ax: Axes, numbers: Numbers) -> None:
-    """The named lines of one series without an order (heads), in the colours of the palette."""
+    """The named lines of one series without an order (heads); no two look the same."""
+    colours = COLOURS if len(numbers["lines"]) <= len(COLOURS) else MANY_COLOURS
     for i, (name, values) in enumerate(numbers["lines"].items()):
-        dashes = STYLES[i // len(COLOURS) % 4]
-        ax.plot(numbers["x"], values, color=COLOURS[i % len(COLOURS)], linestyle=dashes, linewidth=0.9, label=name)
-
-
-def name_lines(ax: Axes, numbers: Numbers) -> None:
-    """A legend inside the panel, if there is room for one."""
-    count = len(numbers["lines"])
-    if count <= MOST_NAMED:
-        ax.legend(fontsize=5.5 if count > 4 else 6.5, frameon=False, ncols=2 if count > 4 else 1)
+        dashes = STYLES[i // len(colours) % 4]
+        ax.plot(numbers["x"], values, color=colours[i % len(colours)], linestyle=dashes, linewidth=1.0, label=name)
 
 
 def named_lines(x: list[float], lines: dict[str, list[float]], title: str | None = None) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import nearest
 from hybridlab.reporting.figure_kind import Numbers
 from hybridlab.reporting.lines import moving_average

@@ -9,7 +9,11 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette: distinct for all common kinds of colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Paul Tol's muted palette, as safe: for more lines than Okabe and Ito's has colours.
+MANY_COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499")
 STYLES = ("-", "--", "-.", ":")
+PAPER = "0.45"
+"""The grey of what the paper prints."""
 
 
 def numbered(count: int) -> list[str]:
@@ -18,5 +22,10 @@ def numbered(count: int) -> list[str]:
 
 
 def label_axes(ax: Axes, x: str, y: str) -> None:
-    ax.set_xlabel(x, fontsize=8)
-    ax.set_ylabel(y, fontsize=8)
+    ax.set_xlabel(x, fontsize=7.5)
+    ax.set_ylabel(y, fontsize=7.5)
+
+
+def at_least(limits: tuple[float, float], wanted: tuple[float, float] | None) -> tuple[float, float]:
+    """Limits of an axis, wide enough for what is wanted."""
+    return limits if wanted is None else (min(limits[0], wanted[0]), max(limits[1], wanted[1]))

@@ -1,102 +1,164 @@
-"""A table of a paper beside the values measured here, as data. A cell: measured, paper, stderr, n, class, verdict."""
+"""A table of a paper beside the values measured here, as data.
+
+A cell: measured, paper, stderr, over (what the error is over), n (seeds), difference (to the row that its row is
+compared with), same_as (an earlier row with the same run), class, verdict.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from hybridlab.papers.analytic import compute
-from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row
+from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.reporting.entry_data import entry_data, named_in_errors
-from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import NOT_MEASURED, Measurement, mean_and_error
+from hybridlab.reporting.measuring import Difference, Measured, Sources, difference, from_neutral, measured
+from hybridlab.reporting.models import model_of
+from hybridlab.runs.record import BenchmarkRecord
 
 Words = str
 """Text in a cell that has no number."""
 Printed = float | str | None
 """The paper's value; None if it prints none."""
-Base = tuple[float | None, Printed]
-"""Measured and printed value of the reference row, relative to which directions are compared."""
+NOT_MEASURED = Measured(value=None)
+TRAINED: tuple[CellClass, ...] = ("trained", "timed")
+"""Classes of cells that never agree with the paper's value; only their direction can be compared."""
 
 
 def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> dict[str, Any]:
     """The content of table.json: rows, claims, notes, and the runs that it was made from."""
     records = records_of(experiment, scale, results_dir, runs_dir)
     benchmark = benchmark_record(experiment, scale, results_dir)
-    rows: list[dict[str, Any]] = [{"name": row.name, "short": row.short, "cells": {}} for row in experiment.rows]
-    reference = next((row for row in experiment.rows if row.short == experiment.reference), None)
+    rows: list[dict[str, Any]] = []
+    for row in experiment.rows:
+        reference = experiment.reference_of(row)
+        about = {"reference": reference and reference.short, "model": model_of(experiment, scale, row.cell, records)}
+        rows.append({"name": row.name, "short": row.short, **about, "cells": {}})
     for column in experiment.columns:
         with named_in_errors(experiment):
-            measured = {row.short: measure(column, row, records, benchmark) for row in experiment.rows}
-        base: Base = (None, None)
-        if reference is not None:
-            base = (_value(measured[reference.short]), reference.paper.get(column.name))
-        for target, row in zip(rows, experiment.rows, strict=True):
-            target["cells"][column.name] = _cell(column, measured[row.short], row.paper.get(column.name), base)
+            for target, row in zip(rows, experiment.rows, strict=True):
+                target["cells"][column.name] = _cell(column, row, experiment, records, benchmark)
+        _mark_repeated(column, experiment, rows)
     notes = sweep_notes(experiment, scale, results_dir)
-    return entry_data(experiment, scale, records, benchmark, {"rows": rows}, notes)
+    data = entry_data(experiment, scale, records, benchmark, {"rows": rows}, notes)
+    return {**data, "tally": tally(rows)}
 
 
-def measure(column: Column, row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Measurement | Words:
-    """A cell's measurement: the mean over seeds if there are several, else the run's own; text if the column computes
-    text."""
+def measure(column: Column, row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Measured | Words:
+    """A cell's measurement; text if the column computes text."""
     if column.compute is not None:
         computed = compute(column.compute, row.given)
-        return computed if isinstance(computed, str) else Measurement(value=computed * column.factor, n=1)
+        return computed if isinstance(computed, str) else Measured(value=computed * column.factor, n=1)
     sources = _sources(row, records, benchmark)
     if column.metric is None or not sources:
         return NOT_MEASURED
-    path = column.metric_of(row)
-    measured = [number_at(record, path).scaled(column.factor) for record in sources]
-    values = [measurement.value for measurement in measured if measurement.value is not None]
-    if len(values) == 1:
-        return next(measurement for measurement in measured if measurement.value is not None)
-    return mean_and_error(values)
+    return measured(sources, column.metric_of(row), column.factor)
 
 
-def _sources(row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Sequence[Record | BenchmarkRecord]:
+def compared(
+    column: Column, row: Row, reference: Row | None, records: Records, benchmark: BenchmarkRecord | None
+) -> Difference | None:
+    """The difference of a trained cell to the one of the reference row in the same column, paired by seed."""
+    sources = _sources(row, records, benchmark)
+    if column.kind not in TRAINED or column.metric is None or not sources:
+        return None
+    if column.neutral is not None:
+        return from_neutral(measured(sources, column.metric_of(row), column.factor), column.neutral)
+    if reference is None or column.metric_of(reference) != column.metric_of(row):
+        return None
+    other = _sources(reference, records, benchmark)
+    return difference(sources, other, column.metric_of(row), column.factor)
+
+
+def _sources(row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Sources:
     """The records behind a row: one for each seed of its cell, or that of the benchmark."""
     if row.cell == BENCHMARK:
-        return [] if benchmark is None else [benchmark]
-    return list(records.get(row.cell or "", {}).values())
+        return {} if benchmark is None else {0: benchmark}
+    return records.get(row.cell or "", {})
 
 
-def _value(measured: Measurement | Words) -> float | None:
-    return measured.value if isinstance(measured, Measurement) else None
+def _cell(
+    column: Column, row: Row, experiment: Experiment, records: Records, benchmark: BenchmarkRecord | None
+) -> dict[str, Any]:
+    reference = experiment.reference_of(row)
+    paper = row.paper.get(column.name)
+    shown = measure(column, row, records, benchmark)
+    number = shown if isinstance(shown, Measured) else Measured(value=None, n=1)
+    found = compared(column, row, reference, records, benchmark)
+    base = reference.paper.get(column.name) if reference is not None else None
+    gap = _printed_gap(paper, base if column.neutral is None else column.neutral)
+    value = shown if isinstance(shown, str) else number.value
+    cell: dict[str, Any] = {
+        "measured": value,
+        "paper": paper,
+        "stderr": number.stderr,
+        "over": number.over,
+        "n": number.n,
+    }
+    cell |= {"difference": None if found is None else found.model_dump(mode="json"), "same_as": None}
+    # A fitted cell is compared as the other cells of its column are.
+    return {
+        **cell,
+        "class": column.class_of(row),
+        "verdict": verdict_on(column.kind, column.digits, value, paper, found, gap),
+    }
 
 
-def _cell(column: Column, measured: Measurement | Words, paper: Printed, base: Base) -> dict[str, Any]:
-    number = measured if isinstance(measured, Measurement) else Measurement(value=None, n=1)
-    shown = measured if isinstance(measured, str) else measured.value
-    verdict = verdict_on(column, shown, number.stderr, paper, base)
-    cell = {"measured": shown, "paper": paper, "stderr": number.stderr, "n": number.n}
-    return {**cell, "class": column.kind, "verdict": verdict}
+def _printed_gap(paper: Printed, base: Printed) -> float | None:
+    """The paper's value less the one that it is compared with; None if it does not print both."""
+    return paper - base if isinstance(paper, float | int) and isinstance(base, float | int) else None
+
+
+def _mark_repeated(column: Column, experiment: Experiment, rows: list[dict[str, Any]]) -> None:
+    """A number of the same run in the same column is shown once; the later cells name the row that shows it."""
+    first: dict[tuple[str, str], str] = {}
+    for target, row in zip(rows, experiment.rows, strict=True):
+        if column.kind != "trained" or column.metric is None or row.cell in (None, BENCHMARK):
+            continue
+        shown_by = first.setdefault((row.cell or "", column.metric_of(row)), row.short)
+        if shown_by != row.short and target["cells"][column.name]["measured"] is not None:
+            target["cells"][column.name]["same_as"] = shown_by
 
 
 def verdict_on(
-    column: Column, measured: float | Words | None, stderr: float | None, paper: Printed, base: Base
+    kind: CellClass,
+    digits: int,
+    value: float | Words | None,
+    paper: Printed,
+    found: Difference | None = None,
+    gap: float | None = None,
 ) -> str | None:
-    """agrees | same direction | differs | not run; None if the paper prints no value to compare with."""
-    if paper is None or column.kind == "transcribed":
+    """The verdict on a cell beside the paper's value; None if there is nothing to compare.
+
+    Of an exact class: agrees | differs. Trained and timed, on other text or another machine: same direction | opposite
+    direction from the reference where the difference `found` is resolved over seeds, else open. gap: the difference
+    that the paper prints. not run: nothing was measured.
+    """
+    if paper is None or kind == "transcribed":
         return None
-    if measured is None:
+    if value is None:
         return "not run"
-    if isinstance(measured, str) or isinstance(paper, str):
-        return "agrees" if measured == paper else "differs"
-    if round(measured, column.digits) == round(paper, column.digits):
-        return "agrees"
-    if column.kind == "timed" and stderr is None:
-        # A speed depends on the machine, so only ratios of speeds are compared; these have an error.
-        return None
-    if column.kind == "last digit" and abs(measured - paper) <= 1.5 * 10**-column.digits:
-        return "agrees"
-    if column.kind not in ("trained", "timed"):
-        return "differs"
-    if stderr is not None and abs(measured - paper) <= 2 * stderr:
-        return "agrees"
-    if base[0] is None or not isinstance(base[1], float):
-        return "differs"
-    return "same direction" if (measured - base[0]) * (paper - base[1]) > 0 else "differs"
+    if kind in TRAINED:
+        if found is None or gap is None:
+            return None
+        return "open" if not found.sign or not gap else _direction(found.sign * gap)
+    if isinstance(value, str) or isinstance(paper, str):
+        return "agrees" if value == paper else "differs"
+    off_by_one = kind == "last digit" and abs(value - paper) <= 1.5 * 10**-digits
+    return "agrees" if off_by_one or round(value, digits) == round(paper, digits) else "differs"
+
+
+def _direction(product: float) -> str:
+    return "same direction" if product > 0 else "opposite direction"
+
+
+def tally(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """class → verdict → number of cells with a printed value that were computed or measured."""
+    counts: dict[str, Counter[str]] = {}
+    for cell in (cell for row in rows for cell in row["cells"].values()):
+        if cell["verdict"] not in (None, "not run"):
+            counts.setdefault(cell["class"], Counter())[cell["verdict"]] += 1
+    return {kind: dict(found) for kind, found in counts.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rich import box
@@ -10,23 +11,31 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridlab.papers.experiment import Column, Experiment
-from hybridlab.reporting.entry_data import OUTCOMES, caption
-from hybridlab.reporting.table_cells import cell_text
+from hybridlab.reporting.claims import print_claims
+from hybridlab.reporting.entry_data import caption
+from hybridlab.reporting.table_cells import error_text, short_text
+from hybridlab.reporting.table_layout import Part, below, parts, tally_text
 
 
 def print_head(data: dict[str, Any], console: Console) -> None:
-    """Id, title and the source of the numbers."""
+    """Id, title, the source of the numbers, and how many printed ones come out."""
     console.print(Text(f"{data['id']}: {data['title']}", style="bold"))
     console.print(caption(data), highlight=False)
+    if tally_text(data):
+        console.print(tally_text(data), highlight=False)
 
 
-def print_table(table: dict[str, Any], experiment: Experiment, console: Console) -> None:
-    """Panels that are not wider than the console, then the claims with their evidence."""
+def print_table(table: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False) -> None:
+    """Panels that are not wider than the console, then the claims with their evidence.
+
+    all_columns: also the columns that nothing here can measure.
+    """
     print_head(table, console)
-    for panel, title in experiment.panels.items():
-        columns = [column for column in experiment.columns if column.panel == panel]
-        for part in _fitting(columns, table, console.width):
-            console.print(_panel(part, title, table))
+    for part in parts(table, experiment, all_columns):
+        for columns in _fitting(part, console.width):
+            console.print(_panel(replace(part, columns=columns)))
+    for line in below(table, experiment, all_columns):
+        console.print(line, style="dim", highlight=False)
     print_claims(table["claims"], console)
 
 
@@ -40,24 +49,14 @@ def print_figure(data: dict[str, Any], console: Console) -> None:
     print_claims(data["claims"], console)
 
 
-def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
-    """Each claim, whether it holds here, and the evidence."""
-    for claim in claims:
-        style = {True: "green", False: "red", None: "yellow"}[claim["holds"]]
-        outcome = f"{OUTCOMES[claim['holds']]:>5}  "
-        console.print(Text.assemble((outcome, style), f"{claim['text']} [{claim['source']}]"))
-        console.print(f"       {claim['evidence']}", style="dim", highlight=False)
-
-
-def _fitting(columns: list[Column], table: dict[str, Any], width: int) -> list[list[Column]]:
+def _fitting(part: Part, width: int) -> list[list[Column]]:
     """Columns in groups, each narrow enough to stand beside the row names in lines of so many characters."""
-    names = max(len(row["short"]) for row in table["rows"]) + 2
+    names = max(len(part.row_name(row, "short")) for row in part.rows) + 2 if part.rows else 0
     groups: list[list[Column]] = []
     room = 0
-    for column in columns:
-        cells = [row["cells"][column.name] for row in table["rows"]]
-        widths = (max(len(cell_text(cell, column)), len(cell["verdict"] or "")) for cell in cells)
-        needed = max(len(column.title), *widths) + 3
+    for column in part.columns:
+        cells = [row["cells"][column.name] for row in part.rows]
+        needed = max([len(column.title), *(len(line) for cell in cells for line in _lines(cell, column))]) + 3
         if not groups or needed > room:
             groups.append([])
             room = width - names
@@ -66,15 +65,24 @@ def _fitting(columns: list[Column], table: dict[str, Any], width: int) -> list[l
     return groups
 
 
-def _panel(columns: list[Column], title: str, table: dict[str, Any]) -> Table:
-    panel = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="italic", pad_edge=False)
+def _lines(cell: dict[str, Any], column: Column) -> tuple[str, str, str]:
+    """A cell in three lines: the numbers, the difference or error, the verdict."""
+    return short_text(cell, column), error_text(cell, column), cell["verdict"] or ""
+
+
+def _panel(part: Part) -> Table:
+    panel = Table(
+        title=part.title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="italic", pad_edge=False
+    )
     panel.add_column("", no_wrap=True)
-    for column in columns:
+    for column in part.columns:
         panel.add_column(column.title, justify="right", no_wrap=True)
-    for row in table["rows"]:
-        cells = [row["cells"][column.name] for column in columns]
-        panel.add_row(row["short"], *(cell_text(cell, column) for cell, column in zip(cells, columns, strict=True)))
-        verdicts = [cell["verdict"] or "" for cell in cells]
+    for row in part.rows:
+        cells = [_lines(row["cells"][column.name], column) for column in part.columns]
+        numbers, errors, verdicts = zip(*cells, strict=True)
+        panel.add_row(part.row_name(row, "short"), *numbers)
+        if any(errors):
+            panel.add_row("", *(Text(error, style="dim") for error in errors))
         # A row without comparisons needs no line for verdicts.
         if any(verdict not in ("", "not run") for verdict in verdicts):
             panel.add_row("", *(Text(verdict, style=_style(verdict)) for verdict in verdicts))
@@ -82,4 +90,5 @@ def _panel(columns: list[Column], title: str, table: dict[str, Any]) -> Table:
 
 
 def _style(verdict: str) -> str:
-    return {"agrees": "green", "same direction": "cyan", "differs": "red"}.get(verdict, "dim")
+    styles = {"agrees": "green", "same direction": "cyan", "differs": "red", "opposite direction": "red"}
+    return styles.get(verdict, "dim")

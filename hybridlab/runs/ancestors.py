@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from hybridlab.config.loading import is_preset
-from hybridlab.config.schema import Data, Training
+from hybridlab.config.schema import Data
 from hybridlab.config.shape import Shape
+from hybridlab.config.training import Training
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 from hybridlab.errors import UserError

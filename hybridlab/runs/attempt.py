@@ -43,8 +43,9 @@ class QueuedRun:
         return self.folder.finished() and (self.folder.info() or {}).get("hash") == self.digest
 
     def steps_left(self) -> int:
-        """The steps after its newest checkpoint; 0 if it has finished."""
-        return 0 if self.finished() else self.config.training.steps - (newest_step(self.folder.checkpoints) or 0)
+        """The steps after its newest checkpoint, or after the one that it begins with; 0 if it has finished."""
+        done = newest_step(self.folder.checkpoints) or self.config.begins_after
+        return 0 if self.finished() else self.config.training.steps - done
 
 
 def queued(pending: dict[str, tuple[str, RunConfig]], runs_dir: Path) -> dict[str, QueuedRun]:

@@ -24,6 +24,9 @@ def within_budget(config: RunConfig) -> RunConfig:
         raise UserError(
             f"budget.flops {config.budget.flops:g} buys {steps} steps; give at least {cost * training.rows:.3g}"
         )
+    last = max(config.evaluation.at_steps or [0])
+    if last > steps:
+        raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
     share = steps / training.steps
     training = training.model_copy(update={"steps": steps, "schedule": _stretched(training.schedule, share)})
     controller = config.controller

@@ -14,6 +14,7 @@ from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.from_config import structure_of
 from hybridlab.runs.ancestors import find_ancestor
 from hybridlab.runs.attempt import QueuedRun, Say
+from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.inputs import with_inputs
 from hybridlab.runs.run import known_places
 from hybridlab.structure.registry import make_hooks
@@ -49,6 +50,8 @@ def _check(
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
     if not inside & set(parents(config)):
         structure_of(with_inputs(config, runs, say))
+    if config.init is not None and config.init.step is not None and config.init.run in ancestors:
+        require_checkpoint(runs.finished(config.init.run), config.init)
     make_hooks(config)
     corpus = _corpus(config, runs_dir, say, prepare, corpora)
     if corpus is None:

@@ -18,7 +18,7 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.runs.catalogue import size_of
-from hybridlab.training.folders import RunFolder
+from hybridlab.training.folders import CHECKPOINT, RunFolder, step_of
 
 _UNFINISHED = re.compile(r"\..+\.([0-9a-f]{8}|partial)")
 """Names of files and folders that had not yet got their final names when their process ended."""
@@ -68,7 +68,7 @@ def _candidates(folder: RunFolder, kept: bool) -> Iterator[tuple[str, Path]]:
             yield "folder in which no run started", folder.path
         return
     ended = record is not None and record["status"] == "finished" and folder.checkpoints.is_dir()
-    gone = [folder.checkpoints] if ended and (kept or not _keeps(record)) else []
+    gone = _not_kept(folder, {} if kept else _runtime(record)) if ended else []
     yield from (("optimizer state of a finished run", path) for path in gone)
     for place in (folder.path, folder.final, folder.checkpoints):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
@@ -76,12 +76,21 @@ def _candidates(folder: RunFolder, kept: bool) -> Iterator[tuple[str, Path]]:
                 yield "left by a killed process", path
 
 
-def _keeps(record: dict[str, Any] | None) -> bool:
-    """Whether a run was asked to keep its optimizer state; records of older versions do not say."""
+def _not_kept(folder: RunFolder, runtime: dict[str, Any]) -> list[Path]:
+    """The checkpoints of a finished run that its settings do not keep; the folder of all of them if none is kept."""
+    steps = folder.checkpoint_steps
+    stay = set(runtime.get("keep_steps", [])) | ({steps[-1]} if steps and runtime.get("keep_optimizer") else set())
+    if not stay & set(steps):
+        return [] if runtime.get("keep_optimizer") else [folder.checkpoints]
+    return [path for path in sorted(folder.checkpoints.glob(f"{CHECKPOINT}*")) if step_of(path) not in stay]
+
+
+def _runtime(record: dict[str, Any] | None) -> dict[str, Any]:
+    """The settings that a finished run had for its checkpoints; records of older versions do not say."""
     try:
-        return bool((record or {})["config"]["runtime"].get("keep_optimizer"))
-    except (KeyError, TypeError, AttributeError):
-        return False
+        return dict((record or {})["config"]["runtime"])
+    except (KeyError, TypeError, ValueError):
+        return {}
 
 
 def _of_a_start(path: Path) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.loading import (
     Layer,
     check,
@@ -17,7 +18,7 @@ from hybridlab.config.loading import (
     named_preset,
     parse_setting,
 )
-from hybridlab.config.maps import LearnedMap
+from hybridlab.config.maps import FromRun
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
 from hybridlab.config.schema import Data, InitFrom, RunConfig
@@ -26,8 +27,8 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget
-from hybridlab.runs.continuation import after
-from hybridlab.training.folders import Runs
+from hybridlab.runs.continuation import continued
+from hybridlab.training.folders import RunFolder, Runs
 
 FINETUNE = "finetune"
 """The preset of training settings for weights in the Hugging Face layout."""
@@ -75,10 +76,11 @@ def compose_with_origins(
     if asked.entropy_of is not None:
         options = merge(_looping_top_entropy(arch, asked.entropy_of), options)
     given = [*before, file.settings, *following, options]
+    start, branch = _branch(start)
     parent = None if start is None else find_ancestor(start, runs)
     finetuned = parent is not None and parent.pretrained and size is None
     base = load_preset("training", FINETUNE) if finetuned else _size_layer(size, parent)
-    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size)
+    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch)
     written = [*given, *map(parse_setting, asked.settings)]
     if parent is not None:
         heritage.append(_its_tokenizer(parent, merge(base, *heritage, *written)))
@@ -98,7 +100,7 @@ def compose_with_origins(
     if finetuned:
         say(_in_words(resolved))
     untouched = resolved.training.skip_steps in (None, parent.skip_steps)
-    return (after(parent.read, resolved) if parent.read and untouched else resolved), layer
+    return (continued(parent.read, resolved) if parent.read and untouched else resolved), layer
 
 
 def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None) -> dict[KeyPath, str]:
@@ -114,16 +116,44 @@ def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None)
     return origins
 
 
-def _heritage(parent: Ancestor, start: str, arch: str, size: str | None) -> list[Layer]:
-    """The settings of the ancestor (its plan only, if a size is given), and its name."""
+def _branch(start: str | None) -> tuple[str | None, int | None]:
+    """The run and, for RUN@STEP, the step after which to go on with its optimizer."""
+    run, _, step = (start or "").rpartition("@")
+    if start is None or not run or not step.isdecimal() or Path(start).exists():
+        return start, None
+    return run, int(step)
+
+
+def _heritage(parent: Ancestor, start: str, arch: str, size: str | None, branch: int | None) -> list[Layer]:
+    """The settings of the ancestor (its plan only, if a size is given), and its name. branch: see `_branch`."""
     inherited = _inherited(parent)
-    _check_plans(arch, start, inherited.get("plan", []), parent)
+    if branch is None:
+        _check_plans(arch, start, inherited.get("plan", []), parent)
+    else:
+        inherited = {**inherited, **_plan_of_a_branch(parent, start, arch)}
     if size is not None:
         inherited = {name: value for name, value in inherited.items() if name == "plan"}
+    init: dict[str, Any] = {**parent.init} if branch is None else {"run": parent.digest, "load": "all", "step": branch}
     return [
         Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}),
-        Layer({"init": parent.init}, {(): f"--from {start}"}),
+        Layer({"init": init}, {(): f"--from {start}"}),
     ]
+
+
+def _plan_of_a_branch(parent: Ancestor, start: str, arch: str) -> dict[str, Any]:
+    """The edits of the plan with which a run was trained, unless the arch brings its own."""
+    if parent.pretrained or parent.best is not None:
+        raise UserError(f"--from {start}@STEP: it has no optimizer; name a run, its folder or the start of its hash")
+    own = load_preset("arch", arch).values
+    edits = (
+        own.get("plan", []) if _brings_plan(own) else RunFolder(parent.path).config().model_dump(mode="json")["plan"]
+    )
+    return {"plan": edits}
+
+
+def _brings_plan(arch: dict[str, Any]) -> bool:
+    """Whether the settings of an arch have a plan."""
+    return "plan" in arch or "recurrence" in arch
 
 
 def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
@@ -174,7 +204,7 @@ def _inherited(parent: Ancestor) -> dict[str, Any]:
 def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Ancestor) -> None:
     """UserError if the arch has another plan than that of the weights, or the parent ended during a fade."""
     own = load_preset("arch", arch).values
-    brings = "plan" in own or "recurrence" in own
+    brings = _brings_plan(own)
     size = parent.size or ""
     same = is_preset("size", size) and _written_plan(arch, size) == inherited
     if inherited and brings and not same:
@@ -223,11 +253,15 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
             digest = _hash_of(choice.top_entropy_of, runs)
             edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
         changed["plan"].append(edit)
-    if isinstance(config.map, LearnedMap):
+    if isinstance(config.map, FromRun):
         changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
+    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
+        source = config.controller.entropies_of
+        source = source.model_copy(update={"run": _hash_of(source.run, runs)})
+        changed["controller"] = config.controller.model_copy(update={"entropies_of": source})
     if config.init is not None and config.init.run not in runs.places:
         named = InitFrom.model_validate(find_ancestor(config.init.run, runs).init)
-        changed["init"] = named.model_copy(update={"load": config.init.load or named.load})
+        changed["init"] = named.model_copy(update={"load": config.init.load or named.load, "step": config.init.step})
     return config.model_copy(update=changed)
 
 

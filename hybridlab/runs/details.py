@@ -26,7 +26,8 @@ def record_of(folder: RunFolder) -> Record | None:
 
 
 def details(folder: RunFolder, runs: Runs) -> dict[str, Any]:
-    """A run with its start, costs, results, relatives, disk and own settings, as JSON; unknown values are None."""
+    """A run with its start, costs, results, relatives, checkpoints (their steps), disk and own settings, as JSON;
+    unknown values are None."""
     info, record, row = folder.started(), record_of(folder), row_of(folder)
     facts = {name: info.get(name) for name in ("host", "command", "precision", "data_fingerprint")}
     ended = {} if record is None else record.model_dump(mode="json")
@@ -35,6 +36,7 @@ def details(folder: RunFolder, runs: Runs) -> dict[str, Any]:
         **facts,
         **{name: ended.get(name) for name in _FROM_RECORD},
         **relatives(row, info.get("places", {}), runs),
+        "checkpoints": folder.checkpoint_steps,
         "disk_parts": disk_parts(folder),
         "own_settings": own_settings(info["config"]),
     }

@@ -152,4 +152,5 @@ def analyze_run(
             f"{error.problem}; prepare the text with `hybridlab data prepare SOURCE --field NAME --tokenizer "
             f"file:{tokenizer} --out FOLDER`, then use --data shards:FOLDER"
         ) from None
-    return run_probe(probe, opened.model, opened.corpus, opened.config.training.seq_len, **options)
+    config = opened.config
+    return run_probe(probe, opened.model, opened.corpus, config.training.seq_len, config, **options)

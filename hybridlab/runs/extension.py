@@ -1,14 +1,24 @@
-"""Runs that go on from the end of another run with its optimizer: `pretrain --from RUN --extend STEPS`.
+"""Runs that go on from another run with its optimizer: from its end, or, as a branch, from a middle step.
 
     hybridlab pretrain --from runs/first --extend 200
+    hybridlab pretrain --arch sgt --from runs/first@400 --steps 800
 
-Such a run is what a longer run would have been: the same data in the same order, the optimizer's moments, the state of
-controllers, the totals of tokens and FLOPs, and the log so far. Only the learning rate differs before the extension,
-because a schedule follows from the number of steps. `init: {run: HASH, load: all}` is how its settings say it.
+An extended run is what a longer run would have been: the same data in the same order, the optimizer's moments, the
+state of controllers, the totals of tokens and FLOPs, and the log so far. Only the learning rate differs before the
+extension, because a schedule follows from the number of steps. `init: {run: HASH, load: all}` is how its settings say
+it.
+
+A branch (`init: {run: HASH, load: all, step: 400}`) goes on in the same way after a step whose checkpoint that run has
+kept (`runtime.keep_steps`). With unchanged settings it ends with the same bits. Its plan, map, controller, hooks and
+data may be others: the structure is then that of its own settings, and a controller of other settings begins anew. The
+batch of a step is a function of data, seed and step, so that other data is read from the place where a run on it would
+be at that step; with the same sources in other shares, text that was read is not read again from the start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hybridlab.config.differences import differing
@@ -16,15 +26,22 @@ from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import identity
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import move_warmup
+from hybridlab.config.starting import InitFrom
+from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.runs.ancestors import model_folder
+from hybridlab.models.decoder import Decoder
+from hybridlab.runs.ancestors import model_folder, require_tokenizer
+from hybridlab.structure.registry import fresh_hooks
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Beginning
 from hybridlab.training.folders import RunFolder, Runs, part_of_run
+from hybridlab.training.hooks import Hook
 from hybridlab.training.schedules import learning_rate_factor
 
 _FREE = ("evaluation", "runtime", "training.schedule", "training.optimizer", "training.clip")
 """What may change when a run is extended. Anything else would make it another run."""
+_FREE_IN_A_BRANCH = ("plan", "map", "controller", "hooks", "observe", "data", "plugins")
+"""What may also change where a run goes on from a middle step of another."""
 _DERIVED = ("init", "budget", "training.steps")
 
 
@@ -48,29 +65,72 @@ def extension(start: str, steps: int, runs: Runs, options: Layer, settings: list
     return check(RunConfig, move_warmup(merge(*layers, *map(parse_setting, settings))))
 
 
-def beginning(config: RunConfig, own: RunFolder, runs: Runs, fingerprint: str) -> Beginning | None:
+def beginning(config: RunConfig, own: RunFolder, runs: Runs, corpus: Corpus) -> Beginning | None:
     """Where a run with `init.load: all` begins; None for others. UserError if the settings, the data or the missing
-    optimizer of the other run do not allow it. own: the run's folder. fingerprint: of its data."""
-    if config.init is None or config.init.load != "all":
+    checkpoint of the other run do not allow it. own: the run's folder. corpus: its data."""
+    if config.init is None or not config.init.whole:
         return None
     folder = runs.finished(config.init.run)
-    before, step = folder.config(), folder.config().training.steps
-    changed = [n for n in differing(identity(before), identity(config)) if not _is_part(n, _FREE + _DERIVED)]
+    before, branch = folder.config(), config.init.step is not None
+    step = config.init.step or before.training.steps
+    free = _FREE + _DERIVED + (_FREE_IN_A_BRANCH if branch else ())
+    changed = [n for n in differing(identity(before), identity(config)) if not _is_part(n, free)]
     if changed:
         raise UserError(f"init.load = all: {changed[0]} differs from {folder.path}, so this would be another run")
+    if step > before.training.steps:
+        raise UserError(f"init.step = {step}: {folder.path} has only {before.training.steps} steps; name one of these")
     if config.training.steps <= step:
         raise UserError(f"training.steps = {config.training.steps}: {folder.path} has done {step}; give more")
-    if folder.started()["data_fingerprint"] != fingerprint:
+    if config.data != before.data:
+        require_tokenizer(folder.path, folder.final / "tokenizer.json", corpus, config.data)
+    elif folder.started()["data_fingerprint"] != corpus.fingerprint:
         raise UserError(f"{folder.path}: the data has changed since this run was trained; restore it")
+    made = Beginning(folder, step, None, branch=branch and step < before.training.steps)
     if checkpoints.newest_step(own.checkpoints) is not None:
-        return Beginning(folder, step, None)
-    checkpoint = checkpoints.load_step(folder.checkpoints, step)
-    if checkpoint is None:
+        return made
+    require_checkpoint(folder, config.init)
+    return replace(made, checkpoint=checkpoints.load_step(folder.checkpoints, step))
+
+
+def require_checkpoint(folder: RunFolder, init: InitFrom) -> None:
+    """UserError if a finished run has not kept the checkpoint from which another one is to go on."""
+    step = init.step or folder.config().training.steps
+    if step in folder.checkpoint_steps:
+        return
+    if init.step is None:
         raise UserError(
             f"{folder.path}: its optimizer is gone (no checkpoint of step {step}); start another run from its weights "
             "with --from alone, or train it again with --keep-optimizer"
         )
-    return Beginning(folder, step, checkpoint)
+    raise UserError(
+        f"{folder.path}: it has not kept the checkpoint of step {step}; remove this folder and train the run again, "
+        f"with --set runtime.keep_steps=[{step}]"
+    )
+
+
+def with_own_parts(begins: Beginning, config: RunConfig, hooks: Sequence[Hook], model: Decoder) -> Beginning:
+    """A beginning in a middle step, with what does not go on there: hooks of other settings, and the structure where
+    plan, map, controller or hooks differ. model: the run's, with its own structure. UserError if a tensor that the
+    model needs is not in the checkpoint."""
+    if config.init is None or config.init.step is None:
+        return begins
+    before = begins.folder.config()
+    same = all(getattr(before, name) == getattr(config, name) for name in ("plan", "map", "controller"))
+    same = same and all(hook in (config.hooks or []) for hook in before.hooks or [])
+    if begins.checkpoint is not None and not same:
+        tensors = begins.checkpoint.model
+        for name, parameter in model.named_parameters():
+            if name not in tensors or tensors[name].shape != parameter.shape:
+                raise UserError(
+                    f"init.step: the plan needs {name} with {tuple(parameter.shape)} numbers, which step {begins.step} "
+                    f"of {begins.folder.path} does not have; use a plan of its tensors, or leave init.load out"
+                )
+    return replace(begins, fresh=fresh_hooks(before, config, hooks), own_structure=not same)
+
+
+def data_since(begins: Beginning | None, config: RunConfig) -> int:
+    """The step after which a run reads its data; before, another run read other data. 0 for all other runs."""
+    return begins.step if begins is not None and begins.folder.config().data != config.data else 0
 
 
 def in_words(begins: Beginning, config: RunConfig) -> str:
@@ -78,9 +138,10 @@ def in_words(begins: Beginning, config: RunConfig) -> str:
     before, now = begins.folder.config().training, config.training
     there = learning_rate_factor(before.schedule, begins.step - 1, before.steps) * before.optimizer.lr
     here = learning_rate_factor(now.schedule, begins.step, now.steps) * now.optimizer.lr
+    other = "; the data is another, read from the place of that step on" if data_since(begins, config) else ""
     return (
         f"going on after step {begins.step} of {begins.folder.path}; the learning rate is now that of a run of "
-        f"{now.steps} steps ({now.schedule.name}): {there:.3g} at the end there, {here:.3g} from here"
+        f"{now.steps} steps ({now.schedule.name}): {there:.3g} at the last step there, {here:.3g} from here{other}"
     )
 
 

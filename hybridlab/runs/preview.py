@@ -63,7 +63,7 @@ def _row(run: QueuedRun, threads: int, speeds: _Speeds) -> dict[str, Any]:
     training = run.config.training
     done, steps = run.finished(), run.steps_left()
     before = training.steps - steps
-    state = "done" if done else f"resume at {before}" if before else "new"
+    state = "done" if done else f"resume at {before}" if before > run.config.begins_after else "new"
     if not done and run.folder.trained_elsewhere():
         state = "in training"
     flops = run_flops(run.config)
@@ -92,8 +92,9 @@ def _disk_bytes(config: RunConfig) -> tuple[int, int]:
     """The size of the run's folder when it has finished, and the largest one while it trains."""
     structure, runtime = final_structure(with_examples(config)), config.runtime
     parameters = count_parameters(structure.shape, structure.plan).total
-    finished = (_WEIGHT + _CHECKPOINT * runtime.keep_optimizer) * parameters
-    return finished, (_WEIGHT + _CHECKPOINT * runtime.keep_checkpoints) * parameters
+    stay = set(runtime.keep_steps) | ({config.training.steps} if runtime.keep_optimizer else set())
+    finished = (_WEIGHT + _CHECKPOINT * len(stay)) * parameters
+    return finished, (_WEIGHT + _CHECKPOINT * (runtime.keep_checkpoints + len(runtime.keep_steps))) * parameters
 
 
 def _total(rows: list[dict[str, Any]], runs: dict[str, QueuedRun], jobs: int) -> dict[str, Any]:

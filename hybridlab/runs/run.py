@@ -15,6 +15,7 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
+from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import model_damage
@@ -23,7 +24,7 @@ from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
-from hybridlab.runs.extension import beginning, in_words
+from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
 from hybridlab.runs.inputs import with_inputs
 from hybridlab.runs.record import Extended, Record, read_record, write_record
 from hybridlab.runs.sources import announce_sources, data_summary
@@ -103,7 +104,8 @@ def execute(
             text = f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
             raise Interrupted(text, signal.SIGINT) from None
         # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
-        checkpoints.keep_newest(folder.checkpoints, 1 if config.runtime.keep_optimizer else 0)
+        runtime = config.runtime
+        checkpoints.keep_newest(folder.checkpoints, 1 if runtime.keep_optimizer else 0, runtime.keep_steps)
         _say_warnings(record, title, say)
         return record
 
@@ -113,8 +115,11 @@ def _finished_before(
 ) -> Record:
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
-    lost = config.runtime.keep_optimizer and checkpoints.newest_step(folder.checkpoints) is None
+    kept, last = folder.checkpoint_steps, config.training.steps
+    lost = config.runtime.keep_optimizer and last not in kept
     note = "; the state of its optimizer was not kept" if lost else ""
+    if missing := [step for step in config.runtime.keep_steps if step not in kept]:
+        note += f"; the checkpoint of step {missing[0]} was not kept, which needs another training in an empty folder"
     say(f"{title}: finished before, nothing to do{note} ({folder.path})")
     record = finished_record(folder)
     _say_warnings(record, title, say)
@@ -163,6 +168,10 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
     results = measure(run.model, run.config, run.corpus, run.precision)
+    if AtSteps.name in hooks:
+        # These are measurements as the final ones, and stand beside them in the record.
+        results = results.model_copy(update={"at": hooks[AtSteps.name]})
+        hooks = {name: found for name, found in hooks.items() if name != AtSteps.name}
     seconds = round(time.monotonic() - started, 1)
     return Record(**_facts(run), status="finished", results=results, hooks=hooks, evaluation_seconds=seconds)
 
@@ -223,16 +232,17 @@ def _start(
     require_kernel(config.runtime.kernel, device, training=True)
     require_trackers(config.runtime.track)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
-    whole = config.init is not None and config.init.load == "all"
+    whole = config.init is not None and config.init.whole
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
-    structure = structure_of(with_inputs(config, runs, say))
+    known = with_inputs(config, runs, say)
+    structure = structure_of(known)
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, parent)
     corpus = corpus_for(config.data, runs.directory / "data", Job(lambda text: say(f"data: {text}"), bar=not quiet))
     if parent is not None:
         parent.check_tokenizer(corpus, config.data)
-    begins = beginning(config, folder, runs, corpus.fingerprint)
+    begins = beginning(config, folder, runs, corpus)
     precision = pick_precision(config.training.precision, device)
     if begins is not None:
         precision = begins.folder.started()["precision"]
@@ -244,9 +254,12 @@ def _start(
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
         **start_facts(),
     }
-    hooks, objective = make_hooks(config, given), make_objective(config)
+    hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
+    objective = make_objective(config)
+    if begins is not None:
+        begins = with_own_parts(begins, config, hooks, model)
     run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective, begins)
-    for line in announce_sources(corpus, config):
+    for line in announce_sources(corpus, config, data_since(begins, config)):
         say(f"data: {line}")
     run.precision = folder.claim(config, pinned)["precision"]
     return run
@@ -298,6 +311,6 @@ def _facts(run: Run) -> dict[str, Any]:
         "model": summary(model.structure),
         "events": run.events,
         "history": history(read_metrics(run.metrics.path)),
-        "data": data_summary(run.corpus, config, run.step),
+        "data": data_summary(run.corpus, config, run.step, data_since(run.beginning, config)),
         "extended": Extended(run=run.beginning.folder.digest, step=run.beginning.step) if run.beginning else None,
     }

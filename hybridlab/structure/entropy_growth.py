@@ -2,7 +2,8 @@
 
     hybridlab pretrain --arch sgt
 
-The controller measures the entropy of every head at the last token of every sequence and keeps a moving average. Once
+The controller measures the entropy of every head at the last token of every sequence and keeps a moving average, unless
+its settings give the entropies (`entropies_of`: those of another run, measured over more sequences than a batch). Once
 per window of steps the growth operator (plan/growth.py) decides from it. The factors of fading heads are inputs of the
 forward pass. The plan changes when a loop is added or gets another pass, and again when a fade has reached 0. The FLOPs
 in a record do not include the measurement of entropies (one row of attention weights per head).
@@ -19,7 +20,7 @@ from hybridlab.analysis.entropy import head_entropies
 from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
-from hybridlab.plan.growth import Event, Growth, LoopedLayer, growable_layers
+from hybridlab.plan.growth import Entropies, Event, Growth, LoopedLayer, growable_layers
 from hybridlab.plan.plan import Place
 from hybridlab.plan.visit import layer_name
 from hybridlab.training.folders import RunFolder
@@ -92,7 +93,7 @@ class EntropyGrowth(Hook):
             raise UserError(
                 f"controller.layers: the plan does not run {layer_name(missing[0])} as one whole block; leave it out"
             )
-        self.growth = Growth(self.config, self.num_heads, candidates)
+        self.growth = Growth(self.config, self.num_heads, candidates, run.config.training.seed)
         if self.config.layers is None and len(self.growth.candidates) < self.config.target_layers:
             count = len(self.growth.candidates)
             raise UserError(
@@ -104,7 +105,8 @@ class EntropyGrowth(Hook):
         self.plan = self.base
 
     def forward_inputs(self, step: int) -> dict[str, Any]:
-        inputs: dict[str, Any] = {} if self.growth.frozen else {"need": "last_row"}
+        measures = self.config.entropies is None and not self.growth.frozen
+        inputs: dict[str, Any] = {"need": "last_row"} if measures else {}
         factors = self.factors(step)
         return inputs | ({"factors": factors} if factors else {})
 
@@ -124,7 +126,7 @@ class EntropyGrowth(Hook):
         before = {looped.layer for looped in self.growth.fading(step)}
         # A decision takes effect in the next step, so none is made after the last one.
         due = self.growth.due(done) and done < run.config.training.steps
-        events = self.growth.act(done, self.average.rows()) if due else []
+        events = self.growth.act(done, self._entropies()) if due else []
         fading = self.growth.fading(done)
         for layer in sorted(before - {looped.layer for looped in fading}):
             events.append({"kind": "fade-ended", "layer": layer, "heads": list(self.growth.kept_heads()[layer])})
@@ -137,7 +139,7 @@ class EntropyGrowth(Hook):
     def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
         """The shorter run made no decision after its last step."""
         if self.growth.due(run.step):
-            events = self.growth.act(run.step, self.average.rows())
+            events = self.growth.act(run.step, self._entropies())
             self.growth.settle(run.step)
             self._change(run, events, run.step)
 
@@ -161,6 +163,10 @@ class EntropyGrowth(Hook):
         self.plan = run.model.plan
 
     # ---- the method ----
+
+    def _entropies(self) -> Entropies:
+        """[layer][head]: what layers and heads are chosen by."""
+        return self.average.rows() if self.config.entropies is None else self.config.entropies
 
     def _change(self, run: TrainingRun, events: list[Event], done: int) -> None:
         """Run the plan of the step after `done`, with these events."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from hybridlab.analysis.entropy_log import EntropyLog
 from hybridlab.config.controllers import PythonHook
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
+from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.validation_log import ValidationLog
 from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
 from hybridlab.structure.l1_gates import L1Gates
 from hybridlab.structure.mask_learning import MaskLearning
+from hybridlab.training.each_step import EachStep
 from hybridlab.training.hooks import Hook
 
 
@@ -30,29 +34,56 @@ CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.sh
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
-    """The logs of entropies (`observe`) and of the validation loss (`evaluation.every`), the controller and the further
-    hooks, as far as the configuration has them. The logs come first: they measure a step with the structure it used.
+    """The logs of entropies and of every step (`observe`) and of the validation loss (`evaluation.every`), the
+    measurements at single steps (`evaluation.at_steps`), the controller and the further hooks, as far as the
+    configuration has them. What measures comes first: it measures a step with the structure it used.
 
     given: the hooks that a Python program has passed, which the configuration names. UserError if one is missing, or if
     two hooks have one name.
     """
-    hooks: list[Hook] = []
-    if config.observe is not None:
-        hooks.append(EntropyLog(config.observe.entropy_every))
-    if config.evaluation.every is not None:
-        hooks.append(ValidationLog(config.evaluation, config.training.steps))
-    if config.controller is not None:
-        made = CONTROLLERS.get(config.controller.kind)(config.controller, config)
-        hooks.append(_named(made, config.controller.kind))
-    for settings in config.hooks or []:
-        if isinstance(settings, PythonHook):
-            hooks.append(_given(settings, given))
-        else:
-            hooks.append(_named(HOOKS.get(settings.kind)(settings, config), settings.kind))
+    hooks = [make() for _, _, make in _parts(config, given)]
     names = Counter(hook.name for hook in hooks)
     if twice := [name for name, count in names.items() if count > 1]:
         raise UserError(f"hooks: two hooks are called {twice[0]!r}; each needs a name of its own")
     return hooks
+
+
+def fresh_hooks(before: RunConfig, config: RunConfig, hooks: Sequence[Hook]) -> frozenset[str]:
+    """The hooks of a branch, by name, that cannot go on with the state that the run `before` left for them: what they
+    act on or measure is another. hooks: those that `make_hooks` made of `config`."""
+    there = {part: basis for part, basis, _ in _parts(before, ())}
+    here = zip(hooks, _parts(config, ()), strict=True)
+    return frozenset(hook.name for hook, (part, basis, _) in here if part not in there or there[part] != basis)
+
+
+def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any, Callable[[], Hook]]]:
+    """(name, basis, maker) of each hook. basis: the settings that must be the same where a branch goes on with its
+    state."""
+    observe, every, controller = config.observe, config.evaluation.every, config.controller
+    if observe is not None and observe.entropy_every is not None:
+        yield "observe.entropy_every", None, partial(EntropyLog, observe.entropy_every)
+    if observe is not None and observe.each_step is not None:
+        yield "observe.each_step", observe.each_step, partial(EachStep, observe.each_step)
+    if every is not None:
+        yield "evaluation.every", config.data, lambda: ValidationLog(config.evaluation, config.training.steps)
+    if config.evaluation.at_steps is not None:
+        measured = config.evaluation.model_copy(update={"at_steps": None})
+        basis = (measured, config.data, controller, config.plan, config.map)
+        yield "evaluation.at_steps", basis, partial(AtSteps, config.evaluation.at_steps)
+    if controller is not None:
+        yield "controller", (controller, config.plan, config.map), lambda: _controller(controller, config)
+    for settings in config.hooks or []:
+        yield f"hooks {settings.model_dump_json()}", None, partial(_further, settings, config, given)
+
+
+def _controller(settings: Any, config: RunConfig) -> Hook:
+    return _named(CONTROLLERS.get(settings.kind)(settings, config), settings.kind)
+
+
+def _further(settings: Any, config: RunConfig, given: Sequence[Hook]) -> Hook:
+    if isinstance(settings, PythonHook):
+        return _given(settings, given)
+    return _named(HOOKS.get(settings.kind)(settings, config), settings.kind)
 
 
 def _named(hook: Hook, kind: str) -> Hook:

@@ -18,7 +18,8 @@ from torch import Tensor
 from hybridlab.config.controllers import MaskController, Schedule
 from hybridlab.config.shape import Shape
 from hybridlab.files import write_json
-from hybridlab.plan.attention_map import AttentionMap, exact_count
+from hybridlab.plan.allocation import Allocation
+from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.optimizer import Group
 
@@ -37,14 +38,11 @@ class LearnedAllocation(Hook):
 
     def __init__(self, config: MaskController, shape: Shape, window: int, initial_score: float) -> None:
         self.config, self.shape, self.window, self.name = config, shape, window, config.kind
-        by_layer, single = config.granularity == "layer", config.granularity == "head-single"
-        units = 1 if by_layer else shape.kv_heads
-        per_row = units if single else units * shape.layers
-        unit = "layers" if by_layer else "KV heads of a layer" if single else "KV heads"
-        self.windows_per_row = exact_count(config.rho, per_row, unit, config.nearest)
-        self.num_rows = shape.layers if single else 1
-        self.target = self.windows_per_row / per_row
-        self.scores = torch.full((shape.layers, units), initial_score)
+        self.allocation = Allocation(shape.layers, shape.kv_heads, config.granularity, config.rho, config.nearest)
+        self.num_rows = self.allocation.num_rows
+        self.windows_per_row = self.allocation.windows_per_row
+        self.target = self.windows_per_row / self.allocation.per_row
+        self.scores = torch.full((shape.layers, self.allocation.per_layer), initial_score)
 
     def own_tensors(self) -> dict[str, Tensor]:
         """The tensors that are learned in addition to the model, by attribute name."""
@@ -89,10 +87,7 @@ class LearnedAllocation(Hook):
 
         Of equal scores the first become windows.
         """
-        rows = self.scores.detach().reshape(self.num_rows, -1)
-        order = rows.argsort(dim=1, stable=True)
-        kept = torch.ones_like(rows, dtype=torch.int).scatter_(1, order[:, : self.windows_per_row], 0)
-        return self.to_heads(kept.view_as(self.scores))
+        return self.allocation.ranked(self.scores.detach().tolist())
 
     def to_heads(self, kept: Tensor) -> list[list[int]]:
         """Masks per unit (L, 1 or K) as masks per KV head (L, K)."""

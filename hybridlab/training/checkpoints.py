@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,7 @@ from torch import Tensor
 from hybridlab.errors import UserError
 from hybridlab.files import DIGESTS, damage, new_folder, write_json
 from hybridlab.models.export import save_tensors, size_of
-
-_PREFIX = "step-"
+from hybridlab.training.folders import CHECKPOINT, step_of
 
 _FIRST_AFTER = 30.0
 """Seconds until the first checkpoint by time."""
@@ -60,10 +59,10 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) -> None:
-    """Write the checkpoint of `step` into `folder` and delete all but the newest `keep`. NoRoom if the disk is full;
-    then the older checkpoints are all still there."""
-    target = folder / f"{_PREFIX}{step:08d}"
+def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int, steps: Collection[int] = ()) -> None:
+    """Write the checkpoint of `step` into `folder` and delete all but the newest `keep` and those of `steps`. NoRoom if
+    the disk is full; then the older checkpoints are all still there."""
+    target = _place(folder, step)
     if (target / DIGESTS).is_file():
         return
     with new_folder(target, size_of(checkpoint.model) + size_of(checkpoint.optimizer)) as partial:
@@ -71,16 +70,19 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int) 
         save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
         write_json(partial / "state.json", checkpoint.state)
     for old in _complete(folder)[:-keep]:
-        shutil.rmtree(old)
+        if step_of(old) not in steps:
+            shutil.rmtree(old)
 
 
-def keep_newest(folder: Path, keep: int) -> None:
-    """Delete all checkpoints but the newest `keep` complete ones, and the folder itself if it is empty then.
+def keep_newest(folder: Path, keep: int, steps: Collection[int] = ()) -> None:
+    """Delete all checkpoints but the newest `keep` complete ones and those of `steps`, and the folder itself if it is
+    empty then.
 
     What the file system does not let go is left: `hybridlab runs clean` removes it later.
     """
-    kept = _complete(folder)[-keep:] if keep else []
-    for path in (*folder.glob(f"{_PREFIX}*"), *folder.glob(f".{_PREFIX}*.partial")):
+    complete = _complete(folder)
+    kept = [path for path in complete if step_of(path) in steps] + (complete[-keep:] if keep else [])
+    for path in (*folder.glob(f"{CHECKPOINT}*"), *folder.glob(f".{CHECKPOINT}*.partial")):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)
     if folder.is_dir() and not any(folder.iterdir()):
@@ -90,7 +92,7 @@ def keep_newest(folder: Path, keep: int) -> None:
 def newest_step(folder: Path) -> int | None:
     """The step of the newest complete checkpoint; None if there is none."""
     complete = _complete(folder)
-    return int(complete[-1].name.removeprefix(_PREFIX)) if complete else None
+    return step_of(complete[-1]) if complete else None
 
 
 def load_newest(folder: Path, optimizer: bool = True) -> Checkpoint | None:
@@ -98,14 +100,19 @@ def load_newest(folder: Path, optimizer: bool = True) -> Checkpoint | None:
 
     optimizer: whether the optimizer's tensors are read too.
     """
-    folders = sorted(folder.glob(f"{_PREFIX}*"))
+    folders = sorted(folder.glob(f"{CHECKPOINT}*"))
     return _load(folders[-1], optimizer) if folders else None
 
 
 def load_step(folder: Path, step: int) -> Checkpoint | None:
     """The checkpoint of a step, None if there is none. UserError if it is damaged."""
-    path = folder / f"{_PREFIX}{step:08d}"
+    path = _place(folder, step)
     return _load(path, optimizer=True) if path.is_dir() else None
+
+
+def has_step(folder: Path, step: int) -> bool:
+    """Whether there is a complete checkpoint of a step."""
+    return (_place(folder, step) / DIGESTS).is_file()
 
 
 def _load(path: Path, optimizer: bool) -> Checkpoint:
@@ -121,6 +128,10 @@ def _load(path: Path, optimizer: bool) -> Checkpoint:
     )
 
 
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"{CHECKPOINT}{step:08d}"
+
+
 def _complete(folder: Path) -> list[Path]:
     """The folders of complete checkpoints, oldest first."""
-    return sorted(p for p in folder.glob(f"{_PREFIX}*") if (p / DIGESTS).is_file())
+    return sorted(p for p in folder.glob(f"{CHECKPOINT}*") if (p / DIGESTS).is_file())

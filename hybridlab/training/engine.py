@@ -59,12 +59,16 @@ class Spent:
 
 @dataclass(frozen=True)
 class Beginning:
-    """The end of another run, from which a run goes on with all its state. step: steps done there. checkpoint: of that
-    step; None if the run has checkpoints of its own."""
+    """The place in another run from which a run goes on with all its state. step: steps done there. checkpoint: of that
+    step; None if the run has checkpoints of its own. branch: it is a middle step, after which that run went on itself.
+    fresh: the hooks, by name, that begin anew. own_structure: go on with the structure of the own settings."""
 
     folder: RunFolder
     step: int
     checkpoint: Checkpoint | None
+    branch: bool = False
+    fresh: frozenset[str] = frozenset()
+    own_structure: bool = False
 
 
 @dataclass
@@ -168,10 +172,12 @@ class Run:
         RunFailed if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
         self.say = progress.say
-        settings, every = self.config.training, self.config.runtime.checkpoint_every
+        settings = self.config.training
         pace = checkpoints.Pace(self.config.runtime.checkpoint_seconds)
         speed = Speed(self.device, self.config.runtime.peak_flops, self.spent.tokens, self.spent.flops)
         started = time.monotonic()
+        for hook in self.hooks:
+            hook.before_first_step(self)
         with StopRequest() as stop:
             while self.step < settings.steps:
                 numbers = self.take_step()
@@ -181,7 +187,7 @@ class Run:
                 last = self.step == settings.steps
                 if last or self.step % self.config.runtime.log_every == 0 or self._asked_for_line():
                     self._log(numbers, progress, speed)
-                if last or stop.requested or self.step % every == 0 or pace.due():
+                if last or stop.requested or self._checkpoint_due() or pace.due():
                     self._require_finite(numbers)
                     with pace.saving():
                         self.save()
@@ -263,6 +269,11 @@ class Run:
 
     # ---- log and state ----
 
+    def _checkpoint_due(self) -> bool:
+        """Whether the settings ask for a checkpoint of this step."""
+        runtime = self.config.runtime
+        return self.step % runtime.checkpoint_every == 0 or self.step in runtime.keep_steps
+
     def _asked_for_line(self) -> bool:
         """Whether a hook wants the step that has just been done in the log."""
         return any(hook.logs(self.step - 1) for hook in self.hooks)
@@ -297,7 +308,11 @@ class Run:
         }
         checkpoint = Checkpoint(self.tensors(), optimizer_tensors(self.optimizer, self.groups), state)
         checkpoints.save_checkpoint(
-            self.folder.checkpoints, self.step, checkpoint, self.config.runtime.keep_checkpoints
+            self.folder.checkpoints,
+            self.step,
+            checkpoint,
+            self.config.runtime.keep_checkpoints,
+            self.config.runtime.keep_steps,
         )
 
     def resume(self) -> None:
@@ -306,7 +321,7 @@ class Run:
         begins = self.beginning if checkpoint is None else None
         if begins is not None:
             checkpoint = begins.checkpoint
-            self.metrics.begin_with(begins.folder.path / "metrics.jsonl")
+            self.metrics.begin_with(begins.folder.path / "metrics.jsonl", begins.step)
         if checkpoint is None:
             self.metrics.cut(0, [])
             return
@@ -318,15 +333,35 @@ class Run:
             )
         self.step, self.events = state["step"], state["events"]
         self.spent = Spent(**state["spent"])
-        self.rebuild(Structure.from_json(state["structure"]), checkpoint.model, checkpoint.optimizer)
-        # Where a run goes on from another, it may measure more than that one did.
-        known = [hook for hook in self.hooks if begins is None or hook.name in state["hooks"]]
+        # Where a run goes on from another, it may measure more than that one did, and a branch may do something else.
+        fresh = {hook.name for hook in self.hooks if begins and hook.name not in state["hooks"]}
+        fresh |= begins.fresh if begins is not None else set()
+        known = [hook for hook in self.hooks if hook.name not in fresh]
+        own = {name for hook in self.hooks if hook.name in fresh for name in _tensors_of(hook)}
+        tensors = {name: tensor for name, tensor in checkpoint.model.items() if name not in own}
+        moments = {name: tensor for name, tensor in checkpoint.optimizer.items() if name.rpartition("/")[0] not in own}
+        self.rebuild(Structure.from_json(state["structure"]), tensors, moments)
         for hook in known:
             hook.load_state(state["hooks"][hook.name], self)
         self.metrics.cut(self.step, self.events)
         if begins is not None:
-            for hook in known:
+            self._begin(begins, known, tensors)
+
+    def _begin(self, begins: Beginning, known: list[Hook], tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a place in another run, whose state is loaded. known: the hooks that go on with theirs. tensors:
+        those of the other run."""
+        if begins.own_structure and self.initial != self.model.structure:
+            self.change_structure("branched", self.initial, {**tensors, **self.tensors()})
+        for hook in known:
+            if begins.branch:
+                hook.branch(self, begins.folder)
+            else:
                 hook.extend(self, begins.folder)
+
+
+def _tensors_of(hook: Hook) -> Iterator[str]:
+    """The names of a hook's tensors."""
+    return (name for group in hook.parameter_groups() for name in group.tensors)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:

@@ -2,7 +2,7 @@
 
 runs/<hash>/  run.json  metrics.jsonl  record.json  checkpoints/  final/  (best/)  (masks.json)
 
-checkpoints/ goes when a run has finished, unless `runtime.keep_optimizer` is set.
+checkpoints/ goes when a run has finished, unless `runtime.keep_optimizer` or `runtime.keep_steps` is set.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from hybridlab.config.differences import differing
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, write_json
+from hybridlab.files import DIGESTS, read_object, write_json
 from hybridlab.plugins import plugin_places, require_plugins
 from hybridlab.registry import nearest
 
+CHECKPOINT = "step-"
+"""How the names of checkpoints begin; the step follows."""
 _TRIES, _SECONDS_BETWEEN_TRIES = 4, 0.05
 """For a lock that is held only for a moment, because another process looks whether it is free."""
 
@@ -53,6 +55,11 @@ class RunFolder:
     def best(self) -> Path:
         """The weights of the lowest validation loss, if the run keeps them."""
         return self.path / "best"
+
+    @property
+    def checkpoint_steps(self) -> list[int]:
+        """The steps of its complete checkpoints, in order."""
+        return sorted(step_of(path.parent) for path in self.checkpoints.glob(f"{CHECKPOINT}*/{DIGESTS}"))
 
     def info(self) -> dict[str, Any] | None:
         """The content of run.json; None if no run has started here."""
@@ -211,6 +218,11 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint, by the name of its folder."""
+    return int(checkpoint.name.removeprefix(CHECKPOINT))
 
 
 def part_of_run(reference: str) -> tuple[str, str | None]:

@@ -25,7 +25,8 @@ from hybridlab.training.optimizer import Group
 class TrainingRun(Protocol):
     """What hooks see and change of a run; `Run` in training/engine.py is one.
 
-    initial: the structure before the first step. step: optimizer steps done. precision: fp32 or bf16.
+    initial: the structure before the first step. step: optimizer steps done. precision: fp32 or bf16. last: the numbers
+    of the last step by name; those of hooks are added one hook after another.
     """
 
     config: RunConfig
@@ -37,6 +38,7 @@ class TrainingRun(Protocol):
     device: torch.device
     precision: str
     step: int
+    last: dict[str, Any]
     groups: list[Group]
     optimizer: torch.optim.AdamW
 
@@ -92,6 +94,10 @@ class Hook:
     def begin(self, run: TrainingRun) -> None:
         """Called once before the first step of this process: create tensors, read the configuration."""
 
+    def before_first_step(self, run: TrainingRun) -> None:
+        """Called once in every process before the first step that it does, after `begin` and `load_state`; `run.step`
+        is the number of steps done."""
+
     def parameter_groups(self) -> list[Group]:
         """Optimizer groups of the hook. Their tensors are saved in checkpoints, but are no part of the model."""
         return []
@@ -129,6 +135,10 @@ class Hook:
     def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
         """Called after `load_state` when the run goes on from the end of a shorter one, whose folder this is: do what
         that run left out because the step was its last."""
+
+    def branch(self, run: TrainingRun, other: RunFolder) -> None:
+        """Called after `load_state` when the run goes on from a middle step of another one, whose folder this is: what
+        is in that folder may be of later steps. A hook with other settings begins anew instead, without its state."""
 
     def finish(self, run: TrainingRun) -> dict[str, Any]:
         """Called after the last step, for final changes of structure. Returns results for the record.

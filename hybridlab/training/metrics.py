@@ -29,10 +29,10 @@ class MetricsLog:
         for listener in self.listeners:
             listener(line)
 
-    def begin_with(self, other: Path) -> None:
-        """Begin a new log with the lines of another run's."""
+    def begin_with(self, other: Path, step: int) -> None:
+        """Begin a new log with the lines of another run's, up to a step."""
         if not self.path.exists():
-            lines = [line for line in read_metrics(other) if "redone" not in line]
+            lines = [line for line in read_metrics(other) if "redone" not in line and line.get("step", 0) <= step]
             write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def flush(self) -> None:

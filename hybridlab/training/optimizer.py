@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridlab.config.controllers import Schedule
-from hybridlab.config.schema import Optimizer
+from hybridlab.config.training import Optimizer
 from hybridlab.training.schedules import learning_rate_factor
 
 

@@ -16,7 +16,7 @@ from tests.conftest import SMALL_SHAPE
 from tests.models import padding_mask, random_ids
 
 ARCHS = preset_names("arch")
-KERNELS = ["eager", "sdpa", "banded"]
+KERNELS = ["eager", "sdpa", "banded", "blocks"]
 
 
 def build(arch, kernel="eager", **shape):
@@ -85,7 +85,7 @@ def test_kernels_agree(arch):
     tokens = random_ids(50)
     with torch.no_grad():
         wanted = build(arch, "eager")(tokens).logits
-        for kernel in ("sdpa", "banded", "auto"):
+        for kernel in ("sdpa", "banded", "blocks", "auto"):
             torch.testing.assert_close(build(arch, kernel)(tokens).logits, wanted, atol=1e-5, rtol=1e-4)
 
 

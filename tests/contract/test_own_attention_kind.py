@@ -152,7 +152,7 @@ def test_cached_decoding_equals_the_full_pass_beside_other_kinds(kinds, loops):
 
 
 @pytest.mark.parametrize("kinds", MIXTURES)
-@pytest.mark.parametrize("kernel", ["eager", "sdpa", "banded", "auto"])
+@pytest.mark.parametrize("kernel", ["eager", "sdpa", "banded", "blocks", "auto"])
 def test_it_is_causal_and_kernels_agree(kinds, kernel):
     model = model_of(kinds, kernel, torch.float32)
     assert require_causal(model, 40) < 1e-5

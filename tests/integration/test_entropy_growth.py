@@ -1,10 +1,12 @@
 """Growth by entropy in a run: when it acts, what it costs, how it resumes, where it is refused, and its final model."""
 
+import numpy as np
 import pytest
 import torch
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.config.resolve import resolve, run_hash
+from hybridlab.config.starting import InitFrom
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.generate import generate
@@ -19,6 +21,7 @@ from tests.training import (
     FIVE_LAYERS,
     GROWTH_TIMES,
     assert_resumes_exactly,
+    assert_same_results,
     assert_same_run,
     assert_survives_kills,
     growing,
@@ -250,3 +253,93 @@ def test_a_diverged_run_fails_before_it_grows(small, tmp_path, runs_dir):
     )
     with pytest.raises(RunFailed, match="lower the learning rate"):
         train(config, tmp_path / "a", runs_dir)
+
+
+def measured_parent(small, runs):
+    """(record, configuration) of a plain run with the entropies of its heads after step 6 and at the end."""
+    measured = {"task_window": None, "probes": ["entropy"], "at_steps": [6]}
+    config = small(shape={"layers": 5}, evaluation=measured, training={"steps": 12})
+    config = config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_steps": [6]})})
+    return train(config, runs / "parent", runs), config
+
+
+def chosen_by(small, parent, step, **controller):
+    """A run that grows by the entropies of another one."""
+    source = {"run": parent.hash} | ({"step": step} if step else {})
+    fixed = {"layers": [2, 4], "max_layers": None, "max_passes": 1, "fade_steps": 0, "entropies_of": source}
+    return growing(small, 14, **{**fixed, **controller})
+
+
+@pytest.mark.parametrize("step", [6, None])
+@pytest.mark.parametrize("select", ["high", "low"])
+def test_heads_are_chosen_by_the_entropies_of_another_run(small, runs, step, select):
+    parent, _ = measured_parent(small, runs)
+    record = train(chosen_by(small, parent, step, select=select), runs / "child", runs)
+    heads = (parent.results.at["6"] if step else parent.results).probes["entropy"]["heads"]
+    grown = {event["layer"]: event["heads"] for event in record.events if event["kind"] == "loop-added"}
+    order = -1 if select == "high" else 1
+    assert grown == {layer: sorted(np.argsort(order * np.array(heads[layer]))[:2].tolist()) for layer in (4, 2)}
+    assert record.events[0]["entropies"] == heads[4] and record.parents == [parent.hash]
+    assert record.config["controller"]["entropies"] is None
+    # The numbers themselves give the same run under another hash.
+    given = chosen_by(small, parent, step, select=select, entropies_of=None, entropies=heads)
+    again = train(given, runs / "given", runs)
+    assert again.hash != record.hash
+    assert_same_results(runs / "child", runs / "given")
+
+
+def test_layers_are_chosen_by_the_entropies_of_another_run(small, runs):
+    parent, _ = measured_parent(small, runs)
+    settings = {"layers": None, "max_layers": 2, "exclude": [0]}
+    record = train(chosen_by(small, parent, 6, **settings), runs / "child", runs)
+    means = parent.results.at["6"].probes["entropy"]["layer_means"]
+    best = sorted(sorted(range(1, 5), key=lambda layer: -means[layer])[:2], reverse=True)
+    assert [event["layer"] for event in record.events if event["kind"] == "loop-added"] == best
+
+
+def test_layers_of_block_loops_are_chosen_by_the_probe_where_a_run_has_it(small, runs):
+    parent, config = measured_parent(small, runs)
+    choice = {"top_entropy_of": parent.hash, "step": 6, "n": 2}
+    edits = small("block-loop", plan=[{"op": "loop_blocks", "layers": choice}], shape={"layers": 5}).plan
+    settings = {"plan": edits, "init": InitFrom(run=parent.hash, load="all", step=6)}
+    settings["runtime"] = config.runtime.model_copy(update={"keep_steps": []})
+    record = train(config.model_copy(update=settings), runs / "child", runs)
+    means = parent.results.at["6"].probes["entropy"]["layer_means"]
+    best = sorted(range(1, 5), key=lambda layer: -means[layer])[:2]
+    visits = [visit["layer"] for visit in record.structure["plan"]["visits"]]
+    assert sorted(layer for layer in range(5) if visits.count(layer) == 2) == sorted(best)
+
+
+def test_a_branch_grows_by_the_entropies_of_its_trunk_and_resumes(small, runs, monkeypatch):
+    parent, config = measured_parent(small, runs)
+    controller = chosen_by(small, parent, 6, start_step=7, interval=2).controller
+    changed = {"controller": controller, "init": InitFrom(run=parent.hash, load="all", step=6)}
+    changed["runtime"] = config.runtime.model_copy(update={"keep_steps": []})
+    config = config.model_copy(update=changed)
+    train(config, runs / "whole", runs)
+    record = assert_resumes_exactly(config, runs, runs, monkeypatch, 10)
+    assert events(record)[:3] == [(7, "loop-added", 4), (9, "loop-added", 2), (9, "growth-frozen", None)]
+    assert record.results.at == parent.results.at
+
+
+def test_entropies_that_another_run_does_not_have(small, runs):
+    parent, _ = measured_parent(small, runs)
+    with pytest.raises(UserError, match=r"parent: this run has no entropies of step 7; .*evaluation.at_steps=\[7\]"):
+        train(chosen_by(small, parent, 7), runs / "child", runs)
+    plain = train(small(shape={"layers": 5}, evaluation={"task_window": None}), runs / "plain", runs)
+    with pytest.raises(UserError, match=r"no entropies of its end; train it with --set evaluation.probes=\[entropy\]$"):
+        train(chosen_by(small, plain, None), runs / "child", runs)
+    other = train(small(evaluation={"probes": ["entropy"]}), runs / "other", runs)
+    with pytest.raises(UserError, match="has 3 layers of 4 heads, this one 5 of 4; name a run of the same shape"):
+        train(chosen_by(small, other, None), runs / "child", runs)
+    with pytest.raises(UserError, match="5 layers of 4 heads need a number for each head"):
+        chosen_by(small, parent, None, entropies_of=None, entropies=[[0.5] * 4] * 4)
+    named = compose(CommandLine(arch="sgt", settings=["controller.entropies_of={run: parent, step: 6}"]), Runs(runs))
+    assert named.controller.entropies_of.run == parent.hash and not (runs / "child").exists()
+
+
+def test_random_heads_in_a_run_need_no_entropies_and_follow_the_seed(small, runs):
+    fixed = {"layers": [2, 4], "max_layers": None, "max_passes": 1, "fade_steps": 0, "select": "random"}
+    one = train(growing(small, 12, **fixed), runs / "one", runs)
+    again = train(growing(small, 12, **{**fixed, "ema_decay": 0.1}), runs / "again", runs)
+    assert [e.get("heads") for e in one.events] == [e.get("heads") for e in again.events]

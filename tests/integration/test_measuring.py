@@ -1,14 +1,20 @@
 """Measuring a model: which text, which rows, and the checks before any number."""
 
+import math
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
 from hybridlab.config.resolve import resolve
 from hybridlab.data.preparing import corpus_for
-from hybridlab.data.tasks import make_row
+from hybridlab.data.tasks import NUM_VALUES, make_row
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal
-from hybridlab.evaluation.measure import measure, window_reach
+from hybridlab.evaluation.measure import measure, task_result, window_reach
+from hybridlab.evaluation.results import TaskResult
 from hybridlab.models import kernels
 from hybridlab.models.build import build_model
 from hybridlab.papers.cells import cell_configs
@@ -51,6 +57,45 @@ def test_own_text_is_measured_on_its_validation_part_and_other_text_whole(traine
     setting = ["evaluation={validation_windows: 100000}"]
     whole = evaluate_run(str(runs / "parent"), Runs(runs), other, setting, lambda text: None)
     assert whole.validation.loss.n > 0.9 * 50_000 / config.training.seq_len
+
+
+class Reader(torch.nn.Module):
+    """Looks facts of the task retrieval up to `sight` tokens back, and guesses where the fact is further away."""
+
+    def __init__(self, model, offset, sight):
+        super().__init__()
+        self.model, self.offset, self.sight = model, offset, sight
+        self.shape, self.plan, self.attention_map = model.shape, model.plan, model.attention_map
+
+    def forward(self, tokens, **_):
+        logits = torch.zeros(*tokens.shape, self.shape.vocab)
+        for row, ids in enumerate((tokens - self.offset).tolist()):
+            for place, token in enumerate(ids):
+                seen = [t for t in ids[max(0, place - self.sight) : place] if t < 64 and t // NUM_VALUES == token - 64]
+                if seen:
+                    logits[row, place, self.offset + 72 + seen[-1] % NUM_VALUES] = 40.0
+        return SimpleNamespace(logits=logits)
+
+
+def test_losses_and_accuracies_of_tasks_are_split_by_distance():
+    config = resolve("vanilla", "tiny", "recall", settings=["evaluation.task_rows=30", "evaluation.task_window=8"])
+    model = build_model("vanilla", shape={"layers": 2})
+    text = SimpleNamespace(context=nullcontext(), inputs={})
+    near = task_result(Reader(model, 5, 7), config, text, "retrieval", 5, 8)
+    assert near.reach == 14 and near.chance == 1 / 8
+    assert near.loss.inside.value < 1e-6 and near.inside.value == 1.0
+    guess = pytest.approx(math.log(8))
+    assert near.loss.far.value == near.loss.outside.value == near.loss.relayed.value == guess
+    assert near.far.value < 0.3 and near.loss.all.value == pytest.approx(math.log(8) * near.far.n / near.all.n)
+    assert near.far.n == near.relayed.n + near.outside.n == near.loss.far.n and near.relayed.n > 50 < near.outside.n
+    assert near.loss.far.stderr < 1e-6 < 0.01 < near.loss.all.stderr
+    whole = task_result(Reader(model, 5, 200), config, text, "retrieval", 5, None)
+    assert whole.loss.all.value < 1e-6 and whole.loss.far is whole.far is whole.loss.inside is whole.reach is None
+
+
+def test_a_result_from_before_there_were_losses_can_be_read():
+    old = {"chance": 0.125, "window": 8, "reach": 56, "all": {"value": 0.5, "stderr": 0.1, "n": 25}}
+    assert TaskResult(**old).loss is None and TaskResult(**old).far is None
 
 
 def test_measuring_checks_that_the_vocabulary_fits(trained):

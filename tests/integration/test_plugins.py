@@ -146,7 +146,13 @@ def test_a_task_by_plug_in_is_mixed_in_and_measured(small, runs, load):
     record = train(config, runs, "copying")
     measured = record.results.tasks["copying"]
     assert measured.chance == 1 / 8 and measured.all.n == 8 * 16 and list(record.results.tasks) == ["copying"]
-    assert record.config["data"]["mix"] == {"text": 0.5, "retrieval": 0.0, "assignment": 0.0, "copying": 0.5}
+    assert record.config["data"]["mix"] == {
+        "text": 0.5,
+        "retrieval": 0.0,
+        "assignment": 0.0,
+        "chain": None,
+        "copying": 0.5,
+    }
     with pytest.raises(UserError, match="data.mix.copyin is not a known setting; did you mean 'copying'"):
         small(settings=["data.mix={text: 0.5, copyin: 0.5}"])
     with pytest.raises(UserError, match="add up to 1.2"):

@@ -98,7 +98,8 @@ def test_settings_of_a_probe_are_checked(counting):
 
 
 def test_every_built_in_probe_has_a_file_and_registers_itself():
-    assert {"contributions", "convergence", "entropy", "loops", "reach"} <= set(PROBES.names())
+    built_in = {"contributions", "convergence", "entropy", "kept-mass", "knockout", "loops", "reach"}
+    assert built_in <= set(PROBES.names())
     for name in PROBES.names():
         assert isinstance(PROBES.get(name), Probe)
     with pytest.raises(UserError, match="probe 'entropi' is unknown; did you mean 'entropy'"):

@@ -348,7 +348,7 @@ def test_a_finished_run_keeps_its_optimizer_only_if_asked(work):
 
 
 def test_a_kill_between_record_and_removal_does_no_harm(small, runs, monkeypatch):
-    def killed(folder, keep):
+    def killed(folder, keep, steps):
         raise Stop
 
     with monkeypatch.context() as patch:

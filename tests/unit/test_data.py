@@ -7,12 +7,13 @@ from tokenizers import Tokenizer
 
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.resolve import resolve
-from hybridlab.config.schema import Data, Training
+from hybridlab.config.schema import Data
+from hybridlab.config.training import Training
 from hybridlab.data.batches import Batches, Windows, row_counts, task_generator
 from hybridlab.data.preparing import corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
 from hybridlab.data.sources import read_documents
-from hybridlab.data.tasks import NUM_VALUES, RESERVED, make_row
+from hybridlab.data.tasks import NUM_VALUES, RESERVED, make_row, task_offsets
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
 from tests.conftest import write_text
@@ -246,6 +247,80 @@ def test_every_answer_follows_from_the_row(task, length):
             assert row.tokens[answer] == 72 + value and row.tokens[answer] in options
             asked = [i for i in range(facts[-1], answer - 1) if row.tokens[i] == 64 + key]
             assert not asked, "an earlier answer gives this one away"
+
+
+def episodes_of_chains(length, rows):
+    """(tokens before the query, query, answer, distance, options, open) of every answer of the task chain, with the
+    tokens of its own episode: those after the answers of the one before."""
+    for number in range(rows):
+        row = make_row("chain", length, task_generator(2, number))
+        starts = [0] * 3 + [int(end) + 1 for end in row.answers[2::3] for _ in range(3)]
+        assert len(row.answers) and len(row.tokens) == length and 0 <= row.tokens.min() <= row.tokens.max() < RESERVED
+        for i, answer in enumerate(row.answers):
+            episode = row.tokens[starts[i] : answer - 1].tolist()
+            yield episode, row.tokens[answer - 1], row.tokens[answer], row.distances[i], row.options[i], row.open[i]
+
+
+def alias_of(token):
+    """(name, key) of an alias."""
+    return divmod(token - 96, 8) if 96 <= token < 120 else None
+
+
+@pytest.mark.parametrize("length", [14, 128, 257])
+def test_two_hops_answer_every_query_of_a_chain_and_the_distance_is_to_the_farther_fact(length):
+    for episode, query, answer, distance, options, _ in episodes_of_chains(length, 20):
+        aliases = {alias_of(token)[0]: (alias_of(token)[1], i) for i, token in enumerate(episode) if alias_of(token)}
+        key, named_at = aliases[query - 120]
+        ((fact_at, value),) = [(i, t % 8) for i, t in enumerate(episode) if t < 64 and t // 8 == key]
+        assert answer == 72 + value and sorted(options) == sorted(72 + t % 8 for t in episode if t < 64)
+        assert distance == len(episode) - min(named_at, fact_at)
+
+
+def test_one_hop_of_a_chain_says_nothing_about_the_answer():
+    """Guesses from the facts alone, from the alias alone, and from their order."""
+    solvers = {
+        "newest fact": lambda facts, episode, query: facts[-1] % 8,
+        "oldest fact": lambda facts, episode, query: facts[0] % 8,
+        "most common value": lambda facts, episode, query: np.bincount([t % 8 for t in facts]).argmax(),
+        "fact beside the alias": lambda facts, episode, query: beside(episode, query),
+        "key as a value": lambda facts, episode, query: alias_of(episode[place(episode, query)])[1],
+        "name as a value": lambda facts, episode, query: query - 120,
+    }
+
+    def place(episode, query):
+        return next(i for i, token in enumerate(episode) if alias_of(token) and alias_of(token)[0] == query - 120)
+
+    def beside(episode, query):
+        at = place(episode, query)
+        return episode[min((i for i, token in enumerate(episode) if token < 64), key=lambda i: abs(i - at))] % 8
+
+    right = {name: [] for name in solvers}
+    for episode, query, answer, _, _, is_open in episodes_of_chains(128, 400):
+        facts = [token for token in episode if token < 64]
+        if is_open:
+            assert len(facts) == 5 == len({token // 8 for token in facts}) == len({token % 8 for token in facts})
+            for name, solve in solvers.items():
+                right[name].append(solve(facts, episode, query) == answer - 72)
+    for name, hits in right.items():
+        assert len(hits) > 1000 and np.mean(hits) < 1 / 5 + 4 * (4 / 25 / len(hits)) ** 0.5, name
+        assert np.mean(hits) > 0.15 or "as a value" in name
+
+
+def test_distances_of_chains_fall_inside_and_outside_of_windows_and_the_first_query_is_open():
+    answers = list(episodes_of_chains(128, 200))
+    distances = np.array([distance for _, _, _, distance, _, is_open in answers if is_open])
+    assert (distances < 8).sum() > 5 and (distances > 24).mean() > 0.3 and distances.max() <= 40
+    assert [is_open for *_, is_open in answers[:6]] == [True, False, False, True, False, False]
+    one, again, other = (make_row("chain", 128, task_generator(2, i)).tokens for i in (0, 0, 1))
+    assert (one == again).all() and (one != other).any()
+
+
+def test_a_share_of_chains_moves_no_ids_and_changes_no_hash_unless_it_is_there():
+    mix = {"text": 0.5, "retrieval": 0.25, "assignment": 0.25}
+    plain, unset = data_of(mix=mix), data_of(mix={**mix, "chain": 0.0})
+    assert plain.mix == unset.mix and plain.mix.chain is None
+    both = data_of(mix={"text": 0.25, "retrieval": 0.25, "assignment": 0.25, "chain": 0.25})
+    assert task_offsets(both.mix.tasks) == ({"retrieval": 0, "assignment": 0, "chain": 0}, RESERVED)
 
 
 def test_distances_fall_on_both_sides_of_a_window():

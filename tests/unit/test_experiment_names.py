@@ -205,7 +205,7 @@ def test_the_claim_kind_of_a_plug_in_is_checked_judged_and_gets_its_runs(load):
         optional = load(old, "{kind: more_tokens, cell: one, than: [two, unused]}")
         assert "unused" in optional.needed_cells()
         assert judge(experiment.claims[0], experiment, {"unused": {0: record()}}) == Verdict(True, "tokens")
-        assert judge(experiment.claims[0], experiment, {}) == Verdict(None, "not run: unused")
+        assert judge(experiment.claims[0], experiment, {}) == Verdict(None, "not run: unused", word="not run")
         with pytest.raises(UserError, match="toy-table1 has no cell 'unusd'; did you mean 'unused'"):
             load(old, "{kind: more_tokens, cell: one, at: unusd}")
     finally:

@@ -7,13 +7,16 @@ import pytest
 
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Experiment, Panel, Plot
+from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.plot import Panel, PaperMark, Plot
 from hybridlab.registry import FIGURE_KINDS
+from hybridlab.reporting.drawing import draw
 from hybridlab.reporting.figure_kind import FigureKind, one_run, whole
-from hybridlab.reporting.figures import _csv_lines, _panel_data, draw
+from hybridlab.reporting.figures import _csv_lines, _errors_text, _panel_data
 from hybridlab.reporting.kinds import contributions
 from hybridlab.reporting.lines import moving_average
-from tests.records import config_of, make_record, make_results
+from hybridlab.reporting.style import PAPER
+from tests.records import config_of, make_loss, make_record, make_results
 
 MASKS = [[0, 0], [0, 1], [1, 1]]
 LEARNED = {"masks": MASKS, "scores": [[0.1, 0.3], [0.5, 0.7], [0.8, 1.0]]}
@@ -44,11 +47,11 @@ LOOPS = {"chunks": [4, 1], "layers": [1, 2], "entropy": STATISTIC, "fresh": {"en
 
 
 def shown(kind, *records, panel=None, **settings):
-    """The data of a figure with one panel, a series for each record."""
+    """The data of a figure with one panel, a series for each record, or for the records of several seeds."""
     series = [{"cell": f"cell {i}", "label": f"run {i}"} for i in range(len(records))]
     panel = panel or {"title": "a title", "series": series}
     plot = Plot.model_validate({"kind": kind, "panels": [panel], **settings})
-    by_cell = {f"cell {i}": record for i, record in enumerate(records)}
+    by_cell = {f"cell {i}": record if isinstance(record, dict) else {0: record} for i, record in enumerate(records)}
     return plot, {"panels": [_panel_data(plot, plot.panels[0], by_cell)]}
 
 
@@ -67,7 +70,8 @@ def drawn(plot, data):
 
 
 def legend_of(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()] if ax.get_legend() else []
+    """What a panel has in the figure's legend."""
+    return ax.get_legend_handles_labels()[1]
 
 
 def test_a_history_is_smoothed_and_may_be_a_perplexity():
@@ -135,7 +139,16 @@ def test_stages_are_bars_of_tokens_or_the_masks_of_one_run():
     length = min(4 * window, seq_len)
     assert (drawn_map == 1).sum() == length * (length + 1) / 2, "full: every earlier key"
     assert (drawn_map == 0).sum() == window * (length - window) + window * (window + 1) / 2
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["head 1\nα = 0.5", "head 2\nα = 0.7"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == [
+        "head 1\nα = 0.5\nwindow by rank\n(by α > 0: full)",
+        "head 2\nα = 0.7",
+    ], "a head whose rank decided otherwise than the sign of α"
+    negative = {**LEARNED, "scores": [[-2.0, -1.9], [-2.3, -1.9], [-1.0, -0.5]]}
+    config = config_of("consa")
+    record = make_record(config=config, hooks={config["controller"]["kind"]: negative, "entropy-log": {}})
+    (ax,), _ = drawn(*shown("stages", record))
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["head 1\nα = −2.3", "head 2\nα = −1.9\nfull by rank\n(by α > 0: window)"]
 
 
 def test_head_entropies_end_with_the_variance_in_each_layer():
@@ -147,10 +160,27 @@ def test_head_entropies_end_with_the_variance_in_each_layer():
     assert entropies["layers"][2]["lines"]["layer 1"] == pytest.approx([0.01, 0.04, 0.16])
     plot, data = shown("head entropies", record, y_label="entropy")
     axes, legend = drawn(plot, data)
-    assert [ax.get_ylabel() for ax in axes] == ["entropy", "entropy", "variance of entropy"] and not legend
+    assert [ax.get_ylabel() for ax in axes] == ["entropy", "entropy", "variance of entropy"]
+    assert legend == ["head 1", "head 2", "layer 1", "layer 2"], "one legend, outside the panels"
     assert [legend_of(ax) for ax in axes] == [["head 1", "head 2"]] * 2 + [["layer 1", "layer 2"]]
     assert [list(ax.lines[-1].get_xdata()) for ax in axes] == [[20, 20]] * 3
     assert len(_csv_lines(data, plot)) == 18 and _csv_lines(data, plot)[-1]["picture"] == "variance in each layer"
+
+
+def test_two_runs_show_the_same_heads_those_that_move_most_over_both():
+    other = [[[0.8, 0.8], [0.9, 0.9]], [[0.1, 0.8], [0.9, 0.8]], [[0.9, 0.8], [0.5, 0.3]]]
+    plot, data = shown("head entropies", logged(TWO_LAYERS), logged(other), depth=0.0, count=1)
+    chosen = [list(series["data"]["layers"][0]["lines"]) for series in data["panels"][0]["series"]]
+    assert chosen == [["head 1"], ["head 1"]], "alone, the first run would show head 2"
+    axes, _ = drawn(plot, data)
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+
+
+def test_many_heads_all_look_different():
+    table = [[0.9 - 0.01 * head for head in range(16)]]
+    (ax,), legend = drawn(*shown("head entropies", logged([table, table]), depth=0.0))
+    looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
+    assert len(looks) == 16 == len(legend)
 
 
 def test_head_entropies_at_a_depth_show_the_heads_that_move_most():
@@ -166,8 +196,10 @@ def test_head_entropies_at_a_depth_show_the_heads_that_move_most():
 def test_many_panels_of_head_entropies_share_a_legend():
     record = logged([[[0.9, 0.8]] * 5, [[0.9, 0.7]] * 5])
     axes, legend = drawn(*shown("head entropies", record))
-    assert axes[0].figure.get_size_inches() == pytest.approx([4 * 2.2 + 0.4, 2 * 1.9])
-    assert legend == ["head 1", "head 2"] and [bool(legend_of(ax)) for ax in axes] == [False] * 5 + [True]
+    assert axes[0].figure.get_size_inches() == pytest.approx([3 * 2.3 + 0.4, 2 * 1.9 + 0.16]), "three fit a page"
+    assert legend == ["head 1", "head 2", *(f"layer {i + 1}" for i in range(5))]
+    assert len({tuple(ax.get_ylim()) for ax in axes[:5]}) == 1, "panels of heads have the same axis"
+    assert axes[5].get_ylim() != axes[0].get_ylim() and axes[5].get_legend() is None
 
 
 def test_entropy_variance_has_a_line_for_each_chosen_layer():
@@ -259,11 +291,11 @@ def test_contributions_are_those_of_the_chosen_example():
 
 
 def test_points_are_in_the_order_of_x_and_leave_out_missing_runs():
-    runs = {"a": make_record(flops=2.0), "b": make_record(flops=1.0, results=make_results())}
+    runs = {"a": {0: make_record(flops=2.0)}, "b": {0: make_record(flops=1.0, results=make_results())}}
     series = [{"cells": ["a", "b", "not run"], "label": "by record"}]
     plot = Plot(kind="points", metric="results.validation.loss", x="flops", panels=[{"series": series}])
     data = {"panels": [_panel_data(plot, plot.panels[0], runs)]}
-    first = {"x": 1.0, "y": 3.0, "stderr": 0.05}
+    first = {"x": 1.0, "y": 3.0, "stderr": None, "over": None, "n": 1}
     assert data["panels"][0]["series"][0]["data"] == {
         "points": [{"run": "b", **first}, {"run": "a", **first, "x": 2.0}]
     }
@@ -291,7 +323,7 @@ def test_distributions_are_over_dynamic_heads_or_all_in_two_panels():
     axes, _ = drawn(plot, data)
     assert [ax.get_title() for ax in axes] == ["a title, run 0, ridgelines", "a title, run 0, boxes"]
     assert [ax.get_xlabel() for ax in axes] == ["entropy", "loop (resolution)"]
-    assert [text.get_text() for text in axes[0].texts] == ["loop 1 (1/4)", "loop 2 (1)"]
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == ["1\n(1/4)", "2\n(1)"], "beside the bars"
     assert [label.get_text() for label in axes[1].get_xticklabels()] == ["1\n(1/4)", "2\n(1)"]
     assert list(axes[1].lines[-1].get_ydata()) == pytest.approx([0.25, 0.7]) and len(_csv_lines(data, plot)) == 4
 
@@ -384,3 +416,196 @@ def test_a_kind_from_outside_is_drawn_like_any_other():
 def test_moving_average():
     assert moving_average([1, 2, 3, 4], 1) == [1, 2, 3, 4]
     assert moving_average([0, 3, 6, 9], 3) == [1.5, 3, 6, 7.5]
+
+
+# ---- several seeds ----
+
+
+def history(*losses, **changes):
+    """The runs of several seeds: the same steps and FLOPs, and these losses."""
+    columns = {"step": [1, 2, 3], "flops": [10.0, 20.0, 40.0]}
+    return {seed: make_record(history={**columns, "loss": loss}, **changes) for seed, loss in enumerate(losses)}
+
+
+def test_seeds_become_a_mean_with_a_band_of_one_standard_error():
+    curve = numbers("history", history([1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [2.0, 2.0, 5.0]), metric="loss")
+    assert curve["y"] == [2.0, 2.0, 3.0] and curve["seeds"] == 3 and curve["x"] == [1, 2, 3]
+    error = 1 / math.sqrt(3)
+    assert curve["low"][:2] == pytest.approx([2 - error, 2.0]) and curve["high"][0] == pytest.approx(2 + error)
+    plot, data = shown("history", history([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]), metric="loss")
+    assert data["panels"][0]["series"][0]["seeds"] == [0, 1]
+    (ax,), _ = drawn(plot, data)
+    assert len(ax.collections) == 1, "the band"
+    assert _csv_lines(data, plot)[0] == {
+        "panel": "a title",
+        "series": "run 0",
+        "x": 1,
+        "y": 2.0,
+        "low": 1.0,
+        "high": 3.0,
+    }
+    (ax,), _ = drawn(*shown("history", history([1.0, 2.0, 3.0]), metric="loss"))
+    assert not ax.collections, "one seed has no band"
+
+
+def test_bands_of_named_lines_points_and_shares():
+    seeds = {0: logged(TWO_LAYERS), 1: logged([[[x - 0.1 for x in row] for row in table] for table in TWO_LAYERS])}
+    entropies = numbers("layer entropy", seeds, count=1)
+    (name,) = entropies["lines"]
+    assert entropies["lines"][name] == pytest.approx([0.85, 0.85]) and entropies["bands"][name][0] == pytest.approx(
+        [0.8, 0.8]
+    )
+    assert numbers("entropy variance", seeds, count=1)["seeds"] == 2
+    share = numbers("window share", {0: learned(), 1: learned()})
+    assert share["y"] == [1.0, 0.5, 0.0] and share["low"] == share["smooth"] == [0.75, 0.5, 0.25]
+    series = [{"cells": ["a", "b"], "label": "by record"}]
+    plot = Plot(kind="points", metric="results.validation.loss", x="flops", panels=[{"series": series}])
+
+    def run(loss):
+        return make_record(flops=1.0, results=make_results(validation=make_loss(loss)))
+
+    runs = {"a": {0: run(3.0), 1: run(3.2)}, "b": {0: run(4.0)}}
+    panel = _panel_data(plot, plot.panels[0], runs)
+    a, b = panel["series"][0]["data"]["points"]
+    assert (a["y"], a["stderr"], a["over"], a["n"]) == (pytest.approx(3.1), pytest.approx(0.1), "seeds", 2)
+    assert (b["y"], b["stderr"], b["over"]) == (4.0, None, None)
+    assert _errors_text([panel]) == "bands and bars: ± one standard error over 2 seeds"
+
+
+def test_boxes_hold_the_heads_of_all_seeds_and_bars_those_of_their_means():
+    spread = numbers("distributions", {0: probed(loops=LOOPS), 1: probed(loops=LOOPS)}, metric="entropy")
+    assert [point["seed"] for point in spread["points"]] == [0] * 4 + [1] * 4
+    axes, _ = drawn(*shown("distributions", {0: probed(loops=LOOPS), 1: probed(loops=LOOPS)}, metric="entropy"))
+    assert len(axes[1].collections) == 1, "error bars"
+
+
+def test_a_kind_of_single_runs_shows_the_first_seed():
+    _, data = shown("layer masks", {0: learned(), 1: learned()})
+    assert data["panels"][0]["series"][0]["seeds"] == [0] and _errors_text(data["panels"]) == "seed 0 alone"
+
+
+def test_errors_over_windows_leave_out_what_all_runs_have_in_common():
+    hard = [float(i // 10) for i in range(30)]
+    series = [{"cells": ["a", "b"], "label": "by record"}]
+    plot = Plot(kind="points", metric="results.validation.loss", x="flops", panels=[{"series": series}])
+    windows = {"a": hard, "b": [x + 0.1 for x in hard]}
+    loss = {name: {**make_loss(sum(w) / 30), "windows": w} for name, w in windows.items()}
+    runs = {name: {0: make_record(flops=1.0, results=make_results(validation=loss[name]))} for name in windows}
+    panel = _panel_data(plot, plot.panels[0], runs)
+    points = panel["series"][0]["data"]["points"]
+    assert [point["stderr"] for point in points] == pytest.approx([0.0, 0.0]) and "blocks" not in points[0]
+    assert "windows in blocks of ten" in _errors_text([panel]) and "decides nothing" in _errors_text([panel])
+
+
+# ---- differences, parts of a history, and what the paper prints ----
+
+
+def test_a_panel_can_show_the_difference_to_a_run_of_the_same_seed():
+    runs = {"arm": history([1.5, 2.5, 3.5], [1.0, 2.0, 3.0]), "base": history([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])}
+    panel = {"relative_to": "base", "series": [{"cell": "arm", "label": "arm"}]}
+    plot = Plot.model_validate({"kind": "history", "metric": "loss", "panels": [panel]})
+    line = _panel_data(plot, plot.panels[0], runs)["series"][0]["data"]
+    assert line["y"] == [-0.25] * 3 and line["high"] == pytest.approx([0.5] * 3), "paired: +0.5 and −1"
+    without = _panel_data(plot, plot.panels[0], {"arm": runs["arm"]})["series"][0]
+    assert without["data"] is None and without["seeds"] == []
+    wrong = Plot.model_validate({"kind": "scores", "panels": [panel]})
+    with pytest.raises(UserError, match="'scores' cannot be relative_to a cell; leave it out"):
+        _panel_data(wrong, wrong.panels[0], {"arm": {0: learned()}})
+
+
+def test_at_equal_flops_a_difference_lies_between_the_points_of_the_other_run():
+    arm = {0: make_record(history={"flops": [5.0, 15.0, 30.0, 50.0], "loss": [9.0, 2.0, 2.0, 1.0]})}
+    panel = {"relative_to": "base", "series": [{"cell": "arm", "label": "arm"}]}
+    plot = Plot.model_validate({"kind": "history", "metric": "loss", "x": "flops", "panels": [panel]})
+    line = _panel_data(plot, plot.panels[0], {"arm": arm, "base": history([1.0, 2.0, 3.0])})["series"][0]["data"]
+    assert line["x"] == [37.5, 75.0], "percent of the other run's FLOPs, where it has points on both sides"
+    assert line["y"] == pytest.approx([2.0 - 1.5, 2.0 - 2.5])
+
+
+def test_a_history_can_be_divided_and_begin_later():
+    runs = history([8.0, 16.0, 24.0])
+    series = [{"cell": "cell 0", "label": "run", "divide_by": "config.shape.layers"}]
+    plot, data = shown("history", runs, panel={"series": series}, metric="loss", skip=0.5)
+    assert data["panels"][0]["series"][0]["data"] == {"x": [2, 3], "y": [2.0, 3.0]}, "tiny has eight layers"
+    series[0]["divide_by"] = "config.no.such"
+    with pytest.raises(UserError, match="divide_by: run 0000000000000000 has no number at config.no.such, or it is 0"):
+        shown("history", runs, panel={"series": series}, metric="loss")
+
+
+def test_a_series_looks_the_same_in_every_panel_and_is_named_once():
+    series = [{"cell": "b", "label": "B"}, {"cell": "a", "label": "A"}]
+    panels = [{"series": series[1:]}, {"series": series}]
+    plot = Plot.model_validate({"kind": "history", "metric": "loss", "y_label": "loss", "panels": panels})
+    runs = {"a": history([1.0, 2.0, 3.0]), "b": history([5.0, 6.0, 7.0])}
+    axes, legend = drawn(plot, {"panels": [_panel_data(plot, panel, runs) for panel in plot.panels]})
+    assert legend == ["A", "B"] and axes[0].lines[0].get_color() == axes[1].lines[1].get_color()
+    assert axes[0].get_ylim() == axes[1].get_ylim() and axes[0].get_ylim()[1] > 7
+
+
+def test_a_title_can_hold_the_flops_of_its_runs():
+    panel = {"title": "{flops} FLOPs", "series": [{"cell": "cell 0", "label": "run"}]}
+    _, data = shown("history", history([1.0, 2.0, 3.0], flops=3.51e12), panel=panel, metric="loss")
+    assert data["panels"][0]["title"] == "3.5·10¹² FLOPs"
+
+
+MARK = {"label": "a gain", "source": "Table 1"}
+
+
+def test_what_the_paper_prints_is_drawn_in_grey_and_named_with_its_place():
+    paper = [
+        {**MARK, "x": [1.0, 2.0], "y": [2.5, 2.6]},
+        {**MARK, "label": "a range", "x": [1.5, 2.5], "band": True},
+        {**MARK, "label": "its last step", "x": [100.0], "of": 100},
+        {**MARK, "label": "a level", "y": [2.0]},
+    ]
+    panel = {"series": [{"cell": "cell 0", "label": "run"}], "paper": paper}
+    plot, data = shown("history", history([1.0, 2.0, 3.0]), panel=panel, metric="loss")
+    (ax,), legend = drawn(plot, data)
+    assert legend == ["run", "paper: a gain", "paper: a range", "paper: its last step", "paper: a level"]
+    by_name = {line.get_label(): line for line in ax.lines}
+    assert list(by_name["paper: a gain"].get_ydata()) == [2.5, 2.6] and by_name["paper: a gain"].get_color() == PAPER
+    assert list(by_name["paper: its last step"].get_xdata()) == [3.0, 3.0], "at the same share of the run's axis"
+    assert _csv_lines(data, plot)[3:5] == [
+        {"panel": "", "series": "paper: a gain", "source": "Table 1", "x": 1.0, "y": 2.5},
+        {"panel": "", "series": "paper: a gain", "source": "Table 1", "x": 2.0, "y": 2.6},
+    ]
+
+
+def test_marks_on_layers_lie_at_their_share_of_the_depth():
+    mark = {**MARK, "x": [1, 28], "y": [0, 0], "of": 28}
+    panel = {"series": [{"cell": "cell 0", "label": "run"}], "paper": [mark]}
+    (ax,), legend = drawn(*shown("layer masks", learned(), panel=panel))
+    assert list(ax.lines[0].get_xdata()) == pytest.approx([-0.5 + 3 / 56, 2.5 - 3 / 56]), "three layers here"
+    assert legend == ["full attention", "window", "paper: a gain"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "give the values that the paper prints"),
+        ({"x": [1.0], "y": [1.0, 2.0]}, r"points need as many x \(1\) as y \(2\)"),
+        ({"x": [1.0], "band": True}, "a band lies between two values, not 1"),
+        ({"x": [1.0], "of": 0}, "greater than 0"),
+    ],
+)
+def test_marks_that_cannot_be_drawn_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        PaperMark.model_validate({**MARK, **values})
+
+
+def test_panels_of_the_paper_alone_stand_beside_the_measured_ones():
+    panels = [{"series": [{"cell": "a", "label": "run"}]}, {"title": "the paper", "paper": [{**MARK, "y": [2.0]}]}]
+    plot = Plot.model_validate({"kind": "history", "metric": "loss", "panels": panels})
+    axes, legend = drawn(
+        plot, {"panels": [_panel_data(plot, one, {"a": history([1.0, 2.0, 3.0])}) for one in plot.panels]}
+    )
+    assert [ax.get_title() for ax in axes] == ["", "the paper"] and legend == ["run", "paper: a gain"]
+
+
+def test_an_axis_shows_at_least_the_range_that_compared_figures_share():
+    plot, data = shown("history", history([1.0, 2.0, 3.0]), metric="loss", value_range=(2.0, 9.0))
+    (ax,), _ = drawn(plot, data)
+    assert ax.get_ylim()[0] < 1.0 and ax.get_ylim()[1] == 9.0
+    _, data = shown("distributions", probed(loops=LOOPS), metric="entropy", value_range=(0.0, 1.0))
+    axes, _ = drawn(_, data)
+    assert axes[0].get_xlim() == (0.0, 1.0) and axes[1].get_ylim()[1] == 1.0

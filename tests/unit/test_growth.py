@@ -200,3 +200,37 @@ def test_rules_of_growth_hold_for_random_settings_and_entropies(data):
 def test_settings_that_contradict_each_other_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         operator(**wrong)
+
+
+def random_heads(seed, layers=(1, 3, 5), **settings):
+    """Layer → heads that the operator draws."""
+    config = {"kind": "entropy-growth", "heads": 2, "start_step": 10, "interval": 10, "fade_steps": 0}
+    config |= {"select": "random", "layers": list(layers), "exclude": []}
+    growth = Growth(EntropyGrowthConfig(**{**config, **settings}), 8, list(range(LAYERS)), seed)
+    drive(growth, 120, [[0.1 * head for head in range(8)]] * LAYERS)
+    return growth.kept_heads()
+
+
+def test_random_heads_are_drawn_by_seed_and_layer_and_nothing_else():
+    drawn = random_heads(0)
+    assert drawn == random_heads(0) and {layer: len(heads) for layer, heads in drawn.items()} == {1: 2, 3: 2, 5: 2}
+    assert random_heads(0, layers=(3,))[3] == drawn[3]
+    shortlisted = random_heads(0, shortlist=4)
+    assert shortlisted == drawn
+    many = [heads for seed in range(40) for heads in random_heads(seed, layers=range(LAYERS)).values()]
+    counts = [sum(head in heads for heads in many) for head in range(8)]
+    # 240 draws of 2 of 8 heads: each head 60 times, with a standard deviation of 6.7.
+    assert all(33 < count < 87 for count in counts) and len(set(many)) == 28
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"entropies_of": {"run": "a"}, "entropies": [[0.1]]}, "both given; leave one of them out"),
+        ({"entropies_of": {"run": "a"}, "ema_decay": 0.9}, "ema_decay has no effect with entropies_of"),
+        ({"select": "most"}, "high"),
+    ],
+)
+def test_settings_of_entropies_that_do_not_fit(settings, message):
+    with pytest.raises(ValueError, match=message):
+        EntropyGrowthConfig(**{"kind": "entropy-growth", **settings})

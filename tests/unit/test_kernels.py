@@ -4,10 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.errors import UserError
 from hybridlab.models import kernels
 from hybridlab.models.attention import HeadGroup, attend
-from hybridlab.models.kernels import Visible, banded, eager, probabilities, sdpa
+from hybridlab.models.build import build_model
+from hybridlab.models.kernels import Visible, banded, blocks, eager, probabilities, sdpa
 from hybridlab.plan import bands
 from hybridlab.plan.kinds import Full, Mixed, Window
 
@@ -34,12 +36,12 @@ def by_definition(q, k, v, window, valid=None, segments=None):
     return out
 
 
-CPU_KERNELS = ["eager", "sdpa", "banded", "flex"]
+CPU_KERNELS = ["eager", "sdpa", "banded", "blocks", "flex"]
 WINDOWS = [1, 2, 5, 17, 36, 37, 100]
 
 
 @pytest.mark.parametrize(
-    ("name", "window"), [(n, w) for n in CPU_KERNELS for w in [None, *WINDOWS] if (n, w) != ("banded", None)]
+    ("name", "window"), [(n, w) for n in CPU_KERNELS for w in [None, *WINDOWS] if w or n not in ("banded", "blocks")]
 )
 def test_kernels_equal_the_definition(name, window, monkeypatch):
     monkeypatch.setattr(bands, "MIN_BLOCK", 4)
@@ -58,14 +60,15 @@ def test_kernels_equal_the_definition_with_padding_and_documents(name, monkeypat
     torch.testing.assert_close(computed, by_definition(q, k, v, 5, valid, segments), atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.parametrize("kernel", [banded, blocks])
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 70), st.integers(1, 40), st.sampled_from([(4, 4), (4, 2), (6, 2), (3, 1)]), st.integers(1, 3))
-def test_banded_equals_eager_forward_and_backward(length, window, heads, batch):
+def test_blocks_of_a_window_equal_eager_forward_and_backward(kernel, length, window, heads, batch):
     inputs = tensors(batch, *heads, length, 4, grad=True)
     weight = torch.randn_like(inputs[0])
     reference = eager(*inputs, Visible(window))
     wanted = torch.autograd.grad((reference * weight).sum(), inputs)
-    computed = banded(*inputs, Visible(window))
+    computed = kernel(*inputs, Visible(window))
     torch.testing.assert_close(computed, reference, atol=1e-12, rtol=1e-10)
     for got, want in zip(torch.autograd.grad((computed * weight).sum(), inputs), wanted, strict=True):
         torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-9)
@@ -78,8 +81,9 @@ def test_a_window_holds_exactly_w_keys(window):
     assert (seen == torch.arange(1, 21).clamp(max=window)).all()
 
 
-def test_banded_never_makes_a_square_matrix():
-    """The largest tensor that banded makes grows with S·w, not S²; eager's is the positive control."""
+@pytest.mark.parametrize("in_blocks", [banded, blocks])
+def test_blocks_of_a_window_never_make_a_square_matrix(in_blocks):
+    """The largest tensor that is made grows with S·w, not S²; eager's is the positive control."""
 
     class Largest(TorchDispatchMode):
         size = 0
@@ -97,14 +101,15 @@ def test_banded_never_makes_a_square_matrix():
             kernel(*inputs, Visible(16)).sum().backward()
         return seen.size
 
-    assert largest(banded, 2048) <= 2.1 * largest(banded, 1024)
-    assert largest(banded, 2048) < 2048 * 2048 / 8
+    assert largest(in_blocks, 2048) <= 2.1 * largest(in_blocks, 1024)
+    assert largest(in_blocks, 2048) < 2048 * 2048 / 8
     assert largest(eager, 2048) >= 2048 * 2048
 
 
-def test_banded_refuses_full_attention():
-    with pytest.raises(UserError, match="windows only"):
-        banded(*tensors(), Visible(None))
+@pytest.mark.parametrize("kernel", [banded, blocks])
+def test_blocks_of_a_window_refuse_full_attention(kernel):
+    with pytest.raises(UserError, match=f"kernel {kernel.__name__} computes windows only"):
+        kernel(*tensors(), Visible(None))
 
 
 def test_kernels_that_cannot_run_here_say_why():
@@ -117,7 +122,7 @@ def test_kernels_that_cannot_run_here_say_why():
         kernels.xformers(*tensors(), Visible())
     with pytest.raises(UserError, match="backward"):
         kernels.require_kernel("flex", cpu, training=True)
-    for name in ("auto", "eager", "sdpa", "banded"):
+    for name in ("auto", "eager", "sdpa", "banded", "blocks"):
         kernels.require_kernel(name, cpu, training=True)
 
 
@@ -141,6 +146,55 @@ def test_mixed_heads_are_the_gated_sum_of_full_and_window_attention():
         assert torch.equal(out, per_head * full + (1 - per_head) * window)
     with pytest.raises(ValueError, match="gate"):
         attend(HeadGroup(q, k, v), [Mixed(3)] * 2)
+
+
+def mixed_gradients(kernel, precision, length, **inputs):
+    """The output of mixed heads and the gradients of q, k, v and the gate, at a window of 5."""
+    q, k, v = (t.to(precision).requires_grad_() for t in tensors(length=length))
+    gate = torch.tensor([0.3, 0.8], dtype=torch.float64).to(torch.promote_types(precision, torch.float32))
+    gate.requires_grad_()
+    out = attend(HeadGroup(q, k, v, kernel, gate, **inputs), [Mixed(5)] * 2).out
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return out, *torch.autograd.grad((out * weight.to(precision)).sum(), (q, k, v, gate))
+
+
+@pytest.mark.parametrize(
+    ("precision", "atol", "rtol"),
+    [(torch.float64, 1e-12, 1e-10), (torch.float32, 1e-4, 1e-5), (torch.bfloat16, 0.3, 0.05)],
+)
+@pytest.mark.parametrize("length", [37, 64])
+@pytest.mark.parametrize("rows", ["whole", "padded", "packed"])
+def test_mixed_heads_with_their_fast_window_equal_the_reference(precision, atol, rtol, length, rows):
+    inputs = {
+        "whole": {},
+        "padded": {"valid": torch.arange(length)[None] < torch.tensor([length, 20])[:, None]},
+        "packed": {"segments": torch.tensor([[0] * 9 + [1] * (length - 9), [5] * 2 + [6] * (length - 2)])},
+    }[rows]
+    assert kernels.choose_beside("auto", 5, length, torch.device("cpu"), precision == torch.bfloat16) == "blocks"
+    reference = mixed_gradients("eager", precision, length, **inputs)
+    for got, want in zip(mixed_gradients("auto", precision, length, **inputs), reference, strict=True):
+        torch.testing.assert_close(got, want, atol=atol, rtol=rtol)
+
+
+def test_the_window_of_mixed_heads_takes_the_cheapest_kernel():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    for low_precision in (False, True):
+        assert kernels.choose_beside("auto", 8, 128, cpu, low_precision) == "blocks"
+        assert kernels.choose_beside("auto", 64, 128, cpu, low_precision) == ("eager" if low_precision else "sdpa")
+        assert kernels.choose_beside("auto", 8, 128, gpu, low_precision) == "banded"
+    assert kernels.choose_beside("eager", 8, 128, cpu, True) == "eager"
+    assert kernels.choose("blocks", None, 128, cpu, True) == "sdpa"
+
+
+def test_both_softmaxes_of_mixed_heads_are_billed():
+    """What mask learning costs in the ledger does not depend on how its window is computed."""
+    cost = {arch: ledger(build_model(arch).structure, 128, "executed").forward for arch in ("consa", "vanilla")}
+    shape = build_model("vanilla").shape
+    scores = 4 * 128 * 128 * shape.heads * shape.head_width * shape.layers
+    assert cost["consa"] - cost["vanilla"] == scores
+    used = build_model("consa").kernels_used(128, torch.device("cpu"), low_precision=True)
+    assert used == {"full": "eager", "window(8)": "eager"}
+    assert convention_of(["sdpa", "blocks"]) == "executed-banded" != convention_of(used.values())
 
 
 def test_returned_weights_are_full_or_the_last_row():

@@ -17,7 +17,8 @@ MACROS = set(
     re.findall(
         r"\w+",
         """
-toprule midrule bottomrule begin end par medskip smallskip textit caption label centering footnotesize setlength
+toprule midrule bottomrule begin end par parbox scriptsize medskip smallskip textit caption label centering
+footnotesize setlength
 tabcolsep resizebox ifdim width linewidth else fi raggedright arraybackslash textbackslash textasciitilde
 textasciicircum textless textgreater textbar textbullet dots S P copyright pm times div cdot circ leq geq neq
 approx sim propto to leftarrow leftrightarrow uparrow downarrow Rightarrow in infty sum prod surd partial nabla

@@ -11,8 +11,9 @@ from hybridlab.config.loading import preset_names
 from hybridlab.config.presets import first_sentence, summaries
 from hybridlab.errors import UserError
 from hybridlab.papers.ids import SCALES
+from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.scales import SAYS
-from tests.conftest import run_python
+from tests.conftest import ROOT, run_python
 
 
 def listed(*arguments):
@@ -76,3 +77,74 @@ def test_a_list_takes_less_than_a_second_and_no_torch(what):
 )
 def test_the_first_sentence_of_a_file(text, sentence):
     assert first_sentence(text) == sentence
+
+
+# ---- the papers' claims ----
+
+
+def test_claims_are_listed_by_paper_with_verdict_scale_and_place():
+    done = listed("--claims", "--paper", "consa", "gains", "3.7", "--results-dir", "nowhere")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[0] == "consa-table1"
+    assert "holds  print  Head-wise (single-layer) gains 3.7 % over Rule (head-wise)" in done.stdout
+    assert "(section 5.2)" in done.stdout and "all: 1 claims: 1 holds" in done.stdout
+
+
+def test_a_list_of_claims_fits_80_columns():
+    lines = listed("--claims", "--results-dir", "nowhere").stdout.splitlines()
+    assert len(lines) > 400 and max(map(len, lines)) <= 80
+
+
+def test_claims_as_json_have_their_evidence_and_are_counted(tmp_path):
+    found = json.loads(listed("--claims", "sgt", "--results-dir", str(tmp_path), "--json").stdout)
+    assert {claim["paper"] for claim in found["claims"]} == {"sgt"}
+    assert all(claim["text"] and claim["source"] and claim["evidence"] for claim in found["claims"])
+    assert {claim["scale"] for claim in found["claims"]} == {None}, "nothing has been run"
+    assert sum(found["counts"]["all"].values()) == len(found["claims"])
+    of_runs = [claim for claim in found["claims"] if claim["about"] == "runs"]
+    assert found["counts"]["runs"] == {"not run": len(of_runs)}
+
+
+def test_a_claim_has_the_verdict_of_the_largest_scale_with_its_runs():
+    results = ROOT / "results"
+    scales = {
+        claim["scale"]
+        for claim in json.loads(listed("--claims", "--results-dir", str(results), "--json").stdout)["claims"]
+    }
+    assert scales - {None} and scales <= {None, *SCALES}
+
+
+def test_claims_by_verdict():
+    found = json.loads(listed("--claims", "--verdict", "fails", "--results-dir", "nowhere", "--json").stdout)
+    assert found["claims"] and {claim["verdict"] for claim in found["claims"]} == {"fails"}
+    assert "no claim matches" in listed("--claims", "no such sentence").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--claims", "--sizes"], "--claims and --sizes are two lists"),
+        (["--claims", "--done"], "--done has no effect on --claims"),
+        (["--verdict", "fails"], "add --claims"),
+        (["--claims", "--verdict", "fals"], "did you mean 'fails'?"),
+        (["--claims", "--paper", "consas"], "did you mean 'consa'?"),
+    ],
+)
+def test_mistakes_in_a_list_of_claims_are_one_sentence(arguments, part):
+    assert part in str(listed(*arguments).exception)
+
+
+def test_every_claim_has_a_sentence_and_a_place_and_stands_once_in_its_file():
+    for identifier in experiment_ids():
+        texts = [(claim.text, claim.source) for claim in load_experiment(identifier).claims]
+        assert all(text.strip() and source.strip() for text, source in texts), identifier
+        assert len({text for text, _ in texts}) == len(texts), identifier
+
+
+def test_no_claim_is_listed_in_two_experiments():
+    """A file that extends another one must replace its claims."""
+    places = {}
+    for identifier in experiment_ids():
+        for claim in load_experiment(identifier).claims:
+            places.setdefault((claim.text, str(claim.test)), []).append(identifier)
+    assert {claim: ids for claim, ids in places.items() if len(ids) > 1} == {}

@@ -2,13 +2,23 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from hybridlab.statistics import (
+    LEVEL,
     NOT_MEASURED,
+    Above,
+    Always,
+    Below,
+    Between,
+    FewerShared,
+    Finding,
     Measurement,
-    _ranks,
+    block_mean,
+    clustered_mean,
     correlation,
+    decide,
     holm,
     independent_difference,
     mean_and_error,
@@ -19,7 +29,12 @@ from hybridlab.statistics import (
     proportion,
     rank_correlation,
     resolved,
+    seeds_for_difference,
+    seeds_for_equivalence,
+    seeds_for_signs,
+    sign_p,
 )
+from hybridlab.statistics.estimates import _ranks
 
 
 def test_mean_and_its_error():
@@ -102,3 +117,191 @@ def test_holms_correction_steps_down():
     assert holm([0.01, 0.04, 0.03]) == [0.03, 0.06, 0.06]
     assert holm([0.04, None, 0.01]) == [0.04, None, 0.02]
     assert holm([0.5, 0.9, 0.4]) == [1.0, 1.0, 1.0] and holm([None]) == [None] and holm([]) == []
+
+
+def test_values_of_a_cluster_count_as_one_observation_for_the_error():
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=40)
+    numbers = np.repeat(np.arange(40), 5)
+    repeated = clustered_mean(np.repeat(means, 5), numbers)
+    assert repeated.n == 200 and repeated.value == pytest.approx(means.mean())
+    assert repeated.stderr == pytest.approx(mean_and_error(means).stderr)
+    alone = clustered_mean(means, np.arange(40))
+    assert alone.stderr == pytest.approx(mean_and_error(means).stderr)
+    assert clustered_mean(means, np.zeros(40, dtype=int)).stderr is None
+    assert clustered_mean([], []).value is None
+
+
+def test_the_error_of_clusters_of_different_sizes_is_that_of_repeated_draws():
+    """Half of a value's variance is its cluster's, and larger clusters have no other mean."""
+    rng = np.random.default_rng(1)
+    means, errors = [], []
+    for _ in range(400):
+        sizes = rng.integers(1, 12, size=60)
+        numbers = np.repeat(np.arange(60), sizes)
+        drawn = clustered_mean(rng.normal(size=60)[numbers] + rng.normal(size=len(numbers)), numbers)
+        means.append(drawn.value)
+        errors.append(drawn.stderr)
+    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.1)
+
+
+# ---- blocks ----
+
+
+def test_errors_of_neighbouring_windows_come_from_blocks_of_ten():
+    """Two blocks of ten with means 1 and 3, and five more values: the mean is over all, the error over whole blocks."""
+    found = block_mean([1.0] * 10 + [3.0] * 10 + [7.0] * 5)
+    assert found == Measurement(value=75 / 25, stderr=1.0, n=25)
+    assert block_mean([1.0] * 19).stderr is None and block_mean([]) == NOT_MEASURED
+    assert block_mean([1.0, 1.0, 2.0, 2.0], size=2) == Measurement(value=1.5, stderr=0.5, n=4)
+
+
+# ---- what a claim asks of one number for each seed ----
+
+
+def test_above_and_below_are_the_two_sided_t_test():
+    """1, 2, 3: t = 3.464 with two degrees of freedom, p = 0.07418; against 1.5 t = 0.866, p = 0.478."""
+    up, down = Above().tested([1.0, 2.0, 3.0]), Below().tested([1.0, 2.0, 3.0])
+    assert up.side == 1 and down.side == -1
+    assert math.isclose(up.p, 0.0741799002274, rel_tol=1e-6) and up.p == down.p and up.spread == 1
+    other = Below(2.5).tested([1.0, 2.0, 3.0])
+    assert other.side == 1 and math.isclose(other.p, 0.4777670321329, rel_tol=1e-6)
+
+
+def test_fewer_than_three_seeds_have_a_direction_and_no_p():
+    for asked in (Above(), Below(-9), Between(-9, 9), Always(), FewerShared(((2, 2, 9),) * 2)):
+        assert asked.tested([1.0, 2.0]).p is None
+    assert Above().tested([1.0]).side == 1 and Below().tested([1.0, 2.0]).side == -1
+    assert [Between(-1, 1).tested([value]).side for value in (0.5, 2.0, -2.0)] == [1, -1, -1]
+    assert Above().tested([]).side == Between(0, 1).tested([]).side == Always().tested([]).side == 0
+
+
+def test_without_a_spread_every_seed_is_a_yes_or_a_no():
+    """Two-sided sign test: 2 · 0.5^n."""
+    assert Above().tested([0.5] * 5).p == Below(1.0).tested([0.5] * 5).p == 0.0625
+    assert Above().tested([0.5] * 6).p == 0.03125 == Always().tested([1] * 6).p
+    assert Above().tested([0.1 + 0.2, 0.3, 0.3]).spread == 0, "rounding is no spread"
+    assert Between(-1, 1).tested([0.5] * 6).p == 0.03125 == Between(-1, 1).tested([2.0] * 6).p
+    assert Above(0.5).tested([0.5] * 6).p is None and Above(0.5).tested([0.5] * 6).side == 0
+
+
+def test_equivalence_is_two_one_sided_tests():
+    """Mean 0.01, s.e. 0.01 over three: the larger distance of the bounds -0.1 and 0.1 is 9 errors away, t = 9 with two
+    degrees of freedom has the one-sided p (1 − 9/√(81 + 2)) / 2."""
+    values = [0.01 - 0.01 * math.sqrt(3), 0.01, 0.01 + 0.01 * math.sqrt(3)]
+    found = Between(-0.1, 0.1).tested(values)
+    assert found.side == 1 and math.isclose(found.p, (1 - 9 / math.sqrt(83)) / 2, rel_tol=1e-6)
+    low = Between(-0.08, 0.1).tested(values)
+    assert math.isclose(low.p, (1 - 9 / math.sqrt(83)) / 2, rel_tol=1e-6), "the nearer bound counts"
+    near = Between(-0.04, 0.1).tested(values)
+    assert math.isclose(near.p, (1 - 5 / math.sqrt(27)) / 2, rel_tol=1e-6)
+    beyond = Between(-0.1, 0.005).tested(values)
+    assert beyond.side == -1 and math.isclose(beyond.p, 1 - 0.5 / math.sqrt(2.25), rel_tol=1e-6)
+    open_below = Between(None, 0.05).tested([value - 7 for value in values])
+    assert open_below.side == 1 and open_below.p < 1e-5
+
+
+def test_always_counts_yes_and_no():
+    assert Always().tested([1, 1, 0, 1]).side == 1 and Always().tested([0, 0, 0, 1]).side == -1
+    assert Always().tested([1, 0, 1, 0]).side == 0 and sign_p([True] * 4 + [False]) == 0.375
+    assert Always().tested([1, 1, 1]).p == 0.25
+
+
+def test_fewer_in_common_than_random_choices():
+    """Two of four, twice: 0, 1, 2 in common with 1/6, 4/6, 1/6; three seeds without any have (1/6)³."""
+    asked = FewerShared(((2, 2, 4),) * 3)
+    assert asked.expected == 1
+    none, all_of_them = asked.tested([0, 0, 0]), asked.tested([2, 2, 2])
+    assert none.side == 1 and all_of_them.side == -1
+    assert math.isclose(none.p, 2 / 216) and math.isclose(all_of_them.p, 2 / 216)
+    assert asked.tested([1, 1, 1]).side == 0 and asked.tested([1, 1, 1]).p == 1
+    assert math.isclose(asked.tested([0, 0, 1]).p, 2 * (1 / 216 + 3 * 4 / 216))
+
+
+# ---- one claim of several comparisons ----
+
+
+def finding(side, p):
+    return Finding(NOT_MEASURED, 1.0, side, p)
+
+
+def test_a_claim_holds_if_every_comparison_is_resolved_as_asked():
+    both = decide([finding(1, 0.04), finding(1, 0.01)])
+    assert both.outcome is True and both.p == [0.04, 0.02] and both.resolved == [True, True]
+    assert decide([finding(1, 0.03), finding(1, 0.04)]).outcome is None, "0.03 becomes 0.06"
+    assert decide([finding(1, 0.01), finding(1, 0.3)]).outcome is None
+    assert decide([finding(1, LEVEL)]).outcome is None and decide([]).outcome is None
+
+
+def test_a_claim_fails_if_one_comparison_is_resolved_the_other_way():
+    assert decide([finding(1, 0.01), finding(-1, 0.01)]).outcome is False
+    assert decide([finding(-1, 0.03), finding(1, 0.5)]).outcome is None
+    assert decide([finding(0, 0.001)]).outcome is None
+
+
+def test_a_comparison_that_was_not_measured_counts_in_the_correction():
+    found = decide([finding(1, 0.03), finding(1, None)])
+    assert found.outcome is None and found.p == [0.06, None]
+    assert decide([finding(-1, 0.02), finding(0, None)]).outcome is False
+
+
+def test_a_comparison_that_need_not_be_resolved_must_not_be_resolved_the_other_way():
+    assert decide([finding(1, 0.01), finding(1, 0.9)], [True, False]).outcome is True
+    assert decide([finding(1, 0.01), finding(-1, 0.01)], [True, False]).outcome is False
+    assert decide([finding(1, 0.9), finding(1, 0.01)], [True, False]).outcome is None
+    assert decide([finding(1, 0.01)], [False]).outcome is None
+
+
+# ---- power ----
+
+
+def test_seeds_for_a_t_test_are_those_of_tables():
+    """Paired t, two-sided 5 %, 80 %: 34 pairs for half a standard deviation, 10 for one (Cohen; G*Power), 5 for two."""
+    assert [seeds_for_difference(1.0, effect) for effect in (0.2, 0.5, 1.0, 2.0)] == [199, 34, 10, 5]
+    assert seeds_for_difference(0.01, -0.005) == 34 and seeds_for_difference(1.0, 60.0) == 3
+    assert seeds_for_difference(1.0, 0.0) is None and seeds_for_difference(1.0, 0.001) is None
+    assert seeds_for_difference(1.0, 0.5, level=0.01) == 51
+
+
+def test_the_power_of_so_many_seeds_is_seen_in_draws():
+    """Positive control: with the n asked for, about 80 % of 4,000 draws are resolved; with a third of it far fewer."""
+    draws = np.random.default_rng(5).normal(0.7, 1.0, (4000, seeds_for_difference(1.0, 0.7)))
+    from scipy import stats
+
+    for n, low, high in ((draws.shape[1], 0.78, 0.84), (draws.shape[1] // 3, 0.1, 0.4)):
+        assert low < (stats.ttest_1samp(draws[:, :n], 0, axis=1).pvalue < LEVEL).mean() < high
+
+
+def test_seeds_for_equivalence_grow_as_the_margin_shrinks():
+    """By draws: 36 pairs find equality within half a standard deviation in 80 %."""
+    assert seeds_for_equivalence(1.0, 0.5, 0.5) == 36 and seeds_for_equivalence(1.0, None, 0.5) == 27
+    assert seeds_for_equivalence(1.0, 0.2, 0.5) == seeds_for_equivalence(1.0, 0.5, 0.2) > 150
+    assert seeds_for_equivalence(1.0, 0.0, 0.5) is None
+    draws = np.random.default_rng(6).normal(0, 1, (4000, 36))
+    error = draws.std(axis=1, ddof=1) / 6
+    from scipy import stats
+
+    found = (np.abs(draws.mean(axis=1)) + stats.t.ppf(0.95, 35) * error < 0.5).mean()
+    assert 0.78 < found < 0.84
+
+
+def test_seeds_for_signs():
+    """All yes: six, since 2 · 0.5^6 < 0.05. At one no in five: 20, of which 15 must agree.
+    A half never."""
+    assert seeds_for_signs([True] * 5) == seeds_for_signs([False] * 3) == 6 and seeds_for_signs([True, False]) is None
+    assert seeds_for_signs([True] * 4 + [False]) == 20 and seeds_for_signs([]) is None
+    assert seeds_for_signs([True] * 5, level=0.01) == 8
+
+
+def test_what_is_asked_says_how_many_seeds_it_takes():
+    values = [1.0, 2.0, 3.0]
+    assert Above(1.5).seeds(values) == Below(1.5).seeds(values) == 34
+    assert Above().seeds(values, effect=0.5) == 34 and Above().seeds(values, effect=0.5, level=0.01) == 51
+    assert Above().seeds([1.0, 1.0]) == 6 and Above(1.0).seeds([1.0, 1.0]) is None
+    assert Between(-0.5, 0.5).seeds(values) == 36 and Between(None, 0.5).seeds(values) == 27
+    assert Between(1.5, 2.5).seeds(values) == 36, "the middle, where 0 lies outside"
+    assert Between(-1.0, 0.5).seeds(values, effect=-0.25) < Between(-1.0, 0.5).seeds(values)
+    assert Between(None, -4.0).seeds(values) == seeds_for_equivalence(1.0, None, 1.0)
+    assert Between(-1, 1).seeds([0.5, 0.5]) == Always().seeds([1, 1, 1]) == 6
+    assert FewerShared(((2, 2, 4),) * 3).seeds([0.0, 1.0, 2.0]) is None
+    assert FewerShared(((2, 2, 8),) * 3).seeds([0.0, 1.0, 2.0]) == seeds_for_difference(1.0, 0.5)

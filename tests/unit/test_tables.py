@@ -1,21 +1,23 @@
 """Tables as data and as text: what a cell measures, its verdict, what tables and figures share."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from hybridlab.errors import UserError
+from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
 from hybridlab.reporting import entry_data as entry_data_module
-from hybridlab.reporting.entry_data import caption, claims_table, entry_data
-from hybridlab.reporting.table import build_table, measure, verdict_on
-from hybridlab.reporting.table_cells import cell_text
+from hybridlab.reporting import table as table_module
+from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
+from hybridlab.reporting.entry_data import caption, entry_data
+from hybridlab.reporting.measuring import Difference, Measured, block_error, difference, from_neutral
+from hybridlab.reporting.table import NOT_MEASURED, build_table, measure, verdict_on
+from hybridlab.reporting.table_cells import cell_text, short_text
 from hybridlab.reporting.table_files import write_table
 from hybridlab.reporting.terminal import print_table
 from hybridlab.runs.record import record_path, write_record
-from hybridlab.statistics import NOT_MEASURED, Measurement
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
 
@@ -37,16 +39,47 @@ def cell_row(**settings):
 # ---- what a cell measures ----
 
 
-def test_one_seed_has_the_runs_own_error():
-    assert measure(LOSS, cell_row(), seeds(3.0), None) == Measurement(value=3.0, stderr=0.05, n=50)
-    doubled = LOSS.model_copy(update={"factor": 2.0})
-    assert measure(doubled, cell_row(), seeds(3.0), None) == Measurement(value=6.0, stderr=0.1, n=50)
+def windowed(*runs):
+    """A run for each list of window losses, with the perplexity that follows from their mean."""
+
+    def loss(windows):
+        mean = sum(windows) / len(windows)
+        value = {"loss": measured(mean, 0.05, len(windows)), "perplexity": measured(math.exp(mean), 1.0, len(windows))}
+        return {**make_loss(), **value, "windows": list(windows)}
+
+    return {seed: make_record(results=make_results(validation=loss(windows))) for seed, windows in enumerate(runs)}
+
+
+def test_one_seed_has_an_error_over_blocks_of_ten_windows():
+    windows = [1.0] * 10 + [2.0] * 10 + [3.0] * 10
+    found = measure(LOSS, cell_row(), {"cell": windowed(windows)}, None)
+    assert (found.value, found.over, found.n) == (2.0, "windows", 1)
+    assert found.stderr == pytest.approx(1 / math.sqrt(3)), "three blocks, not thirty windows"
+    doubled = measure(LOSS.model_copy(update={"factor": 2.0}), cell_row(), {"cell": windowed(windows)}, None)
+    assert (doubled.value, doubled.stderr) == (4.0, pytest.approx(2 / math.sqrt(3)))
+    perplexity = column(metric="results.validation.perplexity")
+    by_slope = measure(perplexity, cell_row(), {"cell": windowed(windows)}, None)
+    assert by_slope.stderr == pytest.approx(math.exp(2) / math.sqrt(3)), "to first order"
+
+
+def test_too_few_windows_for_two_blocks_have_no_error():
+    assert measure(LOSS, cell_row(), {"cell": windowed([1.0] * 19)}, None).stderr is None
+    assert measure(LOSS, cell_row(), seeds(3.0), None) == Measured(value=3.0, n=1), "nor has a run that kept none"
 
 
 def test_several_seeds_have_the_error_of_their_mean():
-    measurement = measure(LOSS.model_copy(update={"factor": 10.0}), cell_row(), seeds(1.0, 2.0, 6.0), None)
-    assert (measurement.value, measurement.n) == (30.0, 3)
-    assert measurement.stderr == pytest.approx(10 * math.sqrt(14 / 2 / 3))
+    found = measure(LOSS.model_copy(update={"factor": 10.0}), cell_row(), seeds(1.0, 2.0, 6.0), None)
+    assert (found.value, found.n, found.over) == (30.0, 3, "seeds")
+    assert found.stderr == pytest.approx(10 * math.sqrt(14 / 2 / 3))
+    two = measure(LOSS, cell_row(), seeds(1.0, 2.0), None)
+    assert (two.value, two.n, two.stderr) == (1.5, 2, None), "two seeds are no sample"
+
+
+def test_an_accuracy_of_one_run_has_the_error_over_its_answers():
+    half = {"chance": 0.125, "window": 8, "all": measured(0.5, 0.01, 100)}
+    record = make_record(results=make_results(tasks={"retrieval": half}))
+    found = measure(column(metric="results.tasks.retrieval.all"), cell_row(), {"cell": {0: record}}, None)
+    assert found == Measured(value=0.5, stderr=0.01, over="answers", n=1)
 
 
 def test_seeds_that_did_not_measure_a_metric_do_not_count():
@@ -54,6 +87,52 @@ def test_seeds_that_did_not_measure_a_metric_do_not_count():
     records["cell"][2] = make_record(results=None)
     assert measure(LOSS, cell_row(), records, None).n == 2
     assert measure(LOSS, cell_row(), {"cell": {0: make_record(results=None)}}, None) == NOT_MEASURED
+
+
+# ---- differences to the reference row ----
+
+
+def apart(ours, theirs, path="results.validation.loss"):
+    return difference(ours, theirs, path)
+
+
+def test_from_three_seeds_on_a_difference_has_a_t_interval():
+    ours, theirs = seeds(1.0, 2.0, 6.0)["cell"], seeds(2.0, 3.5, 7.0)["cell"]
+    found = apart(ours, theirs)
+    assert (found.value, found.n, found.over) == (pytest.approx(-3.5 / 3), 3, "seeds")
+    half = 4.302653 * found.stderr
+    assert found.interval == pytest.approx((found.value - half, found.value + half)) and found.sign == -1
+    assert apart(theirs, ours).sign == 1
+    noisy = apart(seeds(1.0, 5.0, 1.0)["cell"], theirs)
+    assert noisy.sign == 0, "its interval holds 0"
+
+
+def test_seeds_are_paired_and_the_others_left_out():
+    ours, theirs = seeds(1.0, 2.0, 6.0, 9.0)["cell"], seeds(2.0, 3.5, 7.0)["cell"]
+    assert apart(ours, theirs) == apart({seed: ours[seed] for seed in (0, 1, 2)}, theirs)
+    assert apart(ours, {}) is None
+
+
+def test_fewer_seeds_are_compared_window_by_window_in_blocks():
+    base = [1.0 + 0.3 * (i % 7) for i in range(30)]
+    ours = [x + 0.1 + (0.1 if i >= 20 else 0) for i, x in enumerate(base)]
+    found = apart(windowed(ours), windowed(base))
+    assert found.value == pytest.approx(0.4 / 3) and found.over == "windows" and found.interval is None
+    assert found.stderr == pytest.approx(0.1 / 3), "the blocks' differences are 0.1, 0.1 and 0.2"
+    assert found.sign == 0, "windows decide nothing"
+    two = apart(windowed(ours, ours), windowed(base, base))
+    assert (two.n, two.stderr) == (2, found.stderr), "blocks of the mean over seeds"
+
+
+def test_blocks_of_correlated_windows_have_the_honest_error():
+    import numpy as np
+
+    noise = np.random.default_rng(0)
+    ratios = []
+    for _ in range(200):
+        steps = noise.normal(size=40).repeat(10)
+        ratios.append(block_error(steps))
+    assert np.mean(ratios) == pytest.approx(1 / math.sqrt(40), rel=0.05), "as many observations as blocks"
 
 
 def test_what_was_not_run_or_has_no_metric_is_not_measured():
@@ -65,7 +144,7 @@ def test_what_was_not_run_or_has_no_metric_is_not_measured():
 def test_computed_cells_are_numbers_times_the_factor_or_words():
     given = {"size": "tiny", "field": "layers"}
     computed = column("exact", compute={"function": "shape_field"}, factor=0.5)
-    assert measure(computed, cell_row(given=given), {}, None) == Measurement(value=4.0, n=1)
+    assert measure(computed, cell_row(given=given), {}, None) == Measured(value=4.0, n=1)
     words = column("transcribed", compute={"function": "code_path", "path": "hybridlab.errors.UserError"})
     assert measure(words, cell_row(), {}, None) == "errors.UserError"
 
@@ -85,11 +164,11 @@ BATCHES = {"275M": {"Block Loop": {"1": {"decode": speed(0.8)}, "2": {"decode": 
 def test_a_benchmark_cell_is_found_by_what_its_row_gives():
     ratio = column("timed", metric="results.{group}.{model}.{batch}.decode.ratio")
     row = cell_row(cell=BENCHMARK, given={"group": "275M", "model": "Block Loop", "batch": 2})
-    assert measure(ratio, row, {}, make_benchmark(BATCHES)) == Measurement(value=0.5, stderr=0.01, n=3)
+    assert measure(ratio, row, {}, make_benchmark(BATCHES)) == Measured(value=0.5, stderr=0.01, over="rounds", n=3)
     assert measure(ratio, row, {}, None) == NOT_MEASURED
     by_short = column("timed", metric="results.275M.{short}.1.decode.tokens_per_second")
     row = cell_row(cell=BENCHMARK, short="Block Loop")
-    assert measure(by_short, row, {}, make_benchmark(BATCHES)) == Measurement(value=9.0, n=3)
+    assert measure(by_short, row, {}, make_benchmark(BATCHES)) == Measured(value=9.0, n=1)
 
 
 def test_a_name_in_a_metric_that_the_row_does_not_give_is_an_error():
@@ -102,13 +181,13 @@ def test_a_name_in_a_metric_that_the_row_does_not_give_is_an_error():
 # ---- verdicts ----
 
 
-def verdict(kind, value, paper, stderr=None, base=None, printed_base=None):
-    return verdict_on(column(kind, digits=2), value, stderr, paper, (base, printed_base))
+def verdict(kind, value, paper, **settings):
+    return verdict_on(kind, 2, value, paper, **settings)
 
 
 def test_exact_cells_agree_to_the_printed_digits():
     assert verdict("exact", 17.4163, 17.42) == "agrees" and verdict("exact", 17.41, 17.42) == "differs"
-    assert verdict("named discrepancy", 17.41, 17.42) == "differs"
+    assert verdict("named discrepancy", 17.41, 17.42) == "differs" == verdict("fitted", 17.41, 17.42)
 
 
 def test_words_agree_when_they_are_the_same():
@@ -126,48 +205,131 @@ def test_nothing_to_compare_has_no_verdict():
     assert verdict("trained", None, 1.0) == "not run"
 
 
-def test_trained_cells_agree_within_two_errors():
-    assert verdict("trained", 1.1, 1.0, stderr=0.06) == "agrees" == verdict("trained", 0.9, 1.0, stderr=0.06)
-    assert verdict("trained", 1.1, 1.0, stderr=0.04) == "differs" == verdict("trained", 1.1, 1.0)
+def by(value, low=None, high=None):
+    return Difference(value=value, interval=None if low is None else (low, high), n=3)
 
 
-def test_trained_cells_may_point_in_the_same_direction_from_the_reference():
-    assert verdict("trained", 5.0, 2.0, base=4.0, printed_base=1.0) == "same direction"
-    assert verdict("trained", 3.0, 0.5, base=4.0, printed_base=1.0) == "same direction"
-    assert verdict("trained", 3.0, 2.0, base=4.0, printed_base=1.0) == "differs"
-    assert verdict("trained", 5.0, 2.0, base=4.0) == "differs" == verdict("trained", 5.0, 2.0, printed_base=1.0)
+def test_a_trained_cell_never_agrees_with_the_papers_value():
+    for kind in ("trained", "timed"):
+        assert verdict(kind, 1.0, 1.0) is None, "nothing to compare with"
+        assert verdict(kind, 1.0, 1.0, found=by(0.1, 0.05, 0.15)) is None, "the paper prints no reference"
 
 
-def test_a_speed_is_compared_only_as_a_ratio_with_its_error():
-    assert verdict("timed", 100.0, 200.0) is None
-    assert verdict("timed", 0.9, 0.8, stderr=0.06) == "agrees"
-    assert verdict("timed", 0.9, 0.8, stderr=0.01, base=1.0, printed_base=1.0) == "same direction"
+def test_a_direction_counts_only_where_seeds_resolve_it():
+    up, down = by(0.1, 0.05, 0.15), by(-0.1, -0.15, -0.05)
+    assert verdict("trained", 5.0, 2.0, found=up, gap=1.0) == "same direction"
+    assert verdict("trained", 3.0, 2.0, found=down, gap=-1.0) == "same direction"
+    assert verdict("trained", 3.0, 2.0, found=down, gap=1.0) == "opposite direction"
+    assert verdict("trained", 5.0, 2.0, found=by(0.1, -0.05, 0.25), gap=1.0) == "open"
+    assert verdict("trained", 5.0, 2.0, found=by(0.1), gap=1.0) == "open", "fewer than three seeds"
+    assert verdict("trained", 5.0, 2.0, found=up, gap=0.0) == "open", "the paper's own are equal"
+
+
+def test_a_ratio_is_compared_with_one():
+    ratio = Measured(value=0.9, stderr=0.02, over="rounds", n=5)
+    found = from_neutral(ratio, 1.0)
+    assert found.value == pytest.approx(-0.1) and found.interval == pytest.approx((-0.1555, -0.0445), abs=1e-4)
+    assert verdict("timed", 0.9, 0.8, found=found, gap=-0.2) == "same direction"
+    assert from_neutral(ratio.model_copy(update={"n": 2}), 1.0).interval is None
+    assert from_neutral(NOT_MEASURED, 1.0) is None
 
 
 # ---- text ----
 
 
 def test_cells_as_text():
-    cell = {"measured": 1234.5678, "stderr": 0.256, "paper": 1200.0, "n": 3, "verdict": None}
-    assert cell_text(cell, column(digits=1)) == "1,234.6 ± 0.3 | 1,200.0"
+    cell = {"measured": 1234.5678, "stderr": 0.256, "over": "seeds", "paper": 1200.0, "n": 3, "verdict": None}
+    cell |= {"difference": None, "same_as": None}
+    assert cell_text(cell, column(digits=1)) == "1,234.6 ± 0.26 seeds | 1,200.0"
+    assert short_text(cell, column(digits=1)) == "1,234.6 | 1,200.0"
     assert cell_text({**cell, "stderr": None, "paper": None}, column()) == "1,234.57"
     assert cell_text({**cell, "measured": None, "stderr": None}, column()) == "– | 1,200.00"
     assert cell_text({**cell, "measured": "words", "paper": None}, column("transcribed")) == "words"
     assert cell_text({**cell, "paper": "printed"}, column("transcribed")) == "printed"
+    assert cell_text({**cell, "same_as": "another row"}, column()) == "as above | 1,200.00"
+
+
+def test_a_difference_stands_in_the_place_of_the_cells_own_error():
+    found = {"value": 0.25, "stderr": 0.04, "over": "seeds", "interval": (0.1, 0.4), "p": 0.01, "n": 5}
+    cell = {"measured": 3.0, "stderr": 0.5, "over": "seeds", "paper": None, "n": 5, "verdict": None}
+    cell |= {"difference": found, "same_as": None}
+    assert cell_text(cell, column()) == "3.00, Δ +0.250 [+0.100, +0.400] 5 seeds"
+    windows = {**found, "interval": None, "over": "windows", "value": -0.25}
+    assert cell_text({**cell, "difference": windows}, column()) == "3.00, Δ −0.250 ± 0.040 windows"
+    assert cell_text({**cell, "difference": {**windows, "stderr": None}}, column()) == "3.00, Δ −0.250"
+    assert cell_text({**cell, "difference": {**windows, "value": -1e-9}}, column()) == "3.00, Δ 0.000 ± 0.040 windows"
+
+
+def claim_of(verdict, text="A is better"):
+    return {"text": text, "source": "section 1", **verdict.as_json()}
+
+
+OPEN = Verdict(
+    None,
+    "|a| = 1",
+    note="direction only",
+    n=2,
+    p=0.0312,
+    n_needed=7,
+    minutes_needed=31.4,
+    scale="at desk scale (n = 2)",
+)
+CONTROLLED = Verdict(
+    None,
+    "a = 1",
+    word="cannot tell here",
+    n=5,
+    p=0.0004,
+    controls=(Control("lower oracle", Verdict(False, "no gap", n=5)), Control("bounds", Verdict(True, "1.00", n=5))),
+)
 
 
 def test_claims_as_a_table():
-    claim = {"text": "A is better", "source": "section 1", "holds": None, "evidence": "|a| = 1"}
-    lines = claims_table([claim, {**claim, "holds": True}, {**claim, "holds": False}])
-    assert lines[:2] == ["## Claims", ""] and lines[4] == "| A is better | section 1 | open | /a/ = 1 |"
-    assert [line.split("|")[3].strip() for line in lines[5:]] == ["holds", "fails"]
+    lines = claims_table([claim_of(OPEN), claim_of(CONTROLLED), claim_of(Verdict(True, "printed"))])
+    assert lines[:3] == ["## Claims", "", "holds 1 · open 1 · cannot tell here 1."]
+    assert lines[4].split("|")[1:-1] == [
+        " claim ",
+        " place ",
+        " verdict ",
+        " n ",
+        " p ",
+        " to decide it ",
+        " evidence ",
+    ]
+    assert lines[6] == (
+        "| A is better | section 1 | open (direction only) | 2 | 0.031 | 7 seeds, 31 min more | "
+        "/a/ = 1; at desk scale (n = 2) |"
+    )
+    assert "| cannot tell here | 5 | <0.001 |  |" in lines[7]
+    assert "control lower oracle: fails (no gap); control bounds: holds (1.00)" in lines[7]
+    assert lines[8] == "| A is better | section 1 | holds |  |  |  | printed |"
     assert claims_table([]) == []
+
+
+def test_claims_in_latex_and_on_a_narrow_terminal(capsys):
+    claims = [claim_of(OPEN), claim_of(CONTROLLED), claim_of(Verdict(None, "not run: x", word="not run"))]
+    panel = claims_panel(claims)
+    assert panel.rows[0] == ["A is better", "section 1", "open (direction only)", "2", "0.031", "7 seeds, 31 min more"]
+    assert counted(claims) == "open 1 · cannot tell here 1 · not run 1"
+    print_claims(claims, Console(width=80))
+    printed = capsys.readouterr().out
+    assert (
+        "open (direction only)  A is better [section 1]" in printed
+        and "       p = 0.031, at desk scale (n = 2)" in printed
+        and "       n = 5, p < 0.001" in printed
+    )
+    assert "       control lower oracle: fails (no gap)" in printed
+    long = claim_of(Verdict(True, "many words " * 30))
+    print_claims([long], Console(width=80))
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert len(lines) > 3 and all(line.startswith("       ") and len(line) <= 80 for line in lines)
 
 
 def test_the_caption_says_where_numbers_come_from():
     data = {"source": "Table 1", "scale": "smoke", "machine": "two cores", "seeds": [0, 1]}
-    assert caption(data) == "Table 1. Scale smoke: two cores; 2 seeds."
-    assert caption({**data, "seeds": [0]}) == "Table 1. Scale smoke: two cores; 1 seed."
+    shows = "It shows that every part works; with one seed it decides no claim about a trained model."
+    assert caption(data) == f"Table 1. Scale smoke: two cores; 2 seeds. {shows}"
+    assert caption({**data, "seeds": [0]}) == f"Table 1. Scale smoke: two cores; 1 seed. {shows}"
     assert caption({**data, "seeds": []}) == "Table 1. Scale smoke: two cores."
     rows = [{"cells": {"a": {"class": "transcribed"}, "b": {"class": "exact"}}}]
     analytic = {**data, "machine": None, "rows": rows}
@@ -192,6 +354,7 @@ def experiment(**changes):
         "claims": [{"text": "met", "source": "x", "test": GAIN}],
         "columns": [
             {"name": "speed", "title": "speed", "kind": "timed", "metric": "results.70M.{model}.1.decode.ratio"}
+            | {"neutral": 1.0}
         ],
         "rows": [
             {
@@ -228,9 +391,9 @@ def judged(monkeypatch):
     """Claims are judged with what was measured, and all hold."""
     given = []
 
-    def judge(claim, experiment, records, benchmark=None):
-        given.append((records, benchmark))
-        return SimpleNamespace(holds=True, evidence="as asked")
+    def judge(claim, experiment, records, benchmark=None, scale=None):
+        given.append((records, benchmark, scale))
+        return Verdict(True, "as asked", n=5, p=0.01, scale="at smoke scale (n = 5)")
 
     monkeypatch.setattr(entry_data_module, "judge", judge)
     return given
@@ -241,18 +404,20 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     results = {"70M": {"plain": {"1": {"decode": speed(1.0)}}, "A loop": {"1": {"decode": speed(0.8)}}}}
     write_record(make_benchmark(results, hash=digest), record_path(digest, tmp_path))
     table, folder = write_table(experiment(), "smoke", tmp_path)
-    keys = "id title source scale machine seeds complete_seeds rows claims notes runs"
+    keys = "id title source scale machine seeds complete_seeds rows claims notes runs tally"
     assert list(table) == keys.split()
     assert table["machine"] == "two cores; measured on a machine (cpu)" and table["runs"] == {
         "benchmark": {"0": digest}
     }
-    assert [row["cells"]["speed"]["verdict"] for row in table["rows"]] == ["agrees", "same direction"]
+    assert [row["cells"]["speed"]["verdict"] for row in table["rows"]] == ["open", "same direction"]
+    assert table["tally"] == {"timed": {"open": 1, "same direction": 1}}
     assert judged[0][0] == {} and judged[0][1].hash == digest
     assert sorted(path.name for path in folder.iterdir()) == ["table.csv", "table.json", "table.md", "table.tex"]
-    assert "| met | x | holds | as asked |" in (folder / "table.md").read_text()
+    assert "| met | x | holds | 5 | 0.01 |  | as asked; at smoke scale (n = 5) |" in (folder / "table.md").read_text()
     print_table(table, experiment(), Console(width=80))
     printed = capsys.readouterr().out
-    assert "0.80 ± 0.01 | 0.90" in printed and "holds  met [x]" in printed
+    assert "0.80 | 0.90" in printed and "± 0.01 rounds" in printed and "holds  met [x]" in printed
+    assert "timed: open 1, same direction 1" in printed
 
 
 def test_a_mistake_in_a_metric_names_the_experiment(tmp_path):
@@ -266,4 +431,142 @@ def test_a_mistake_in_a_metric_names_the_experiment(tmp_path):
 def test_an_entry_lists_the_runs_of_every_seed(judged):
     data = entry_data(experiment(), "smoke", seeds(1.0, 2.0), None, {"panels": []})
     assert data["runs"] == {"cell": {"0": "0" * 16, "1": "0" * 16}} and data["machine"] == "two cores"
-    assert data["claims"] == [{"text": "met", "source": "x", "holds": True, "evidence": "as asked"}]
+    [claim] = data["claims"]
+    assert claim == {"text": "met", "source": "x", **Verdict(True, "as asked", n=5, p=0.01).as_json()} | {
+        "scale": "at smoke scale (n = 5)"
+    }
+    assert judged[0][2] == "smoke"
+    assert {"verdict", "evidence", "n", "p", "n_needed", "minutes_needed", "scale", "controls"} < set(claim)
+
+
+# ---- what is shown ----
+
+
+TRAINED = {
+    "id": "toy-table2",
+    "title": "Toy",
+    "paper": "toy",
+    "source": "nowhere",
+    "reference": ["small base", "large base"],
+    "panels": {"here": "Measured", "paper": "The paper's"},
+    "columns": [
+        {"name": "loss", "title": "loss", "kind": "trained", "metric": "results.validation.loss", "panel": "here"},
+        {
+            "name": "layers",
+            "title": "L",
+            "kind": "exact",
+            "metric": "config.shape.layers",
+            "digits": 0,
+            "panel": "here",
+        },
+        {"name": "far", "title": "Far", "kind": "trained", "panel": "paper"},
+    ],
+    "rows": [
+        {"name": "Base (S)", "short": "small base", "cell": "S/base", "paper": {"loss": 3.0, "far": 44.0}},
+        {"name": "Arm (S)", "short": "small arm", "cell": "S/arm", "paper": {"loss": 2.5, "layers": 9.0}},
+        {"name": "Arm (S), again", "short": "again", "cell": "S/arm", "paper": {"layers": 8.0}},
+        {"name": "Base (L)", "short": "large base", "cell": "L/base"},
+        {"name": "Arm (L)", "short": "large arm", "cell": "L/arm"},
+    ],
+    "cells": {
+        "S/base": {"arch": "vanilla", "phase": "train", "group": "S"},
+        "S/arm": {"arch": "rule-swa", "phase": "train", "group": "S"},
+        "L/base": {"arch": "vanilla", "phase": "train", "group": "L"},
+        "L/arm": {"arch": "rule-swa", "phase": "train", "group": "L"},
+    },
+    "scales": {
+        "desk": {
+            "machine": "two cores",
+            "size": {"S": "tiny"},
+            "data": "embedded",
+            "seeds": [0, 1, 2],
+            "phases": {"train": {}},
+        }
+    },
+}
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """The table of hand-made records, three seeds for each arm; the arm is 0.5 better, less a little noise."""
+    content = {**TRAINED, "scales": {"smoke": TRAINED["scales"]["desk"]}}
+    noise = {"S/base": (0.0, 0.1, 0.2), "S/arm": (-0.5, -0.41, -0.29)}
+
+    def seed_record(value):
+        return make_record(results=make_results(validation=make_loss(3 + value)))
+
+    records = {cell: {seed: seed_record(x) for seed, x in enumerate(values)} for cell, values in noise.items()}
+    monkeypatch.setattr(table_module, "records_of", lambda *a: records)
+
+    def write(all_columns=False, **changes):
+        experiment = Experiment.model_validate({**content, **changes})
+        return experiment, *write_table(experiment, "smoke", tmp_path, all_columns=all_columns)
+
+    return write
+
+
+def test_each_row_is_compared_with_the_reference_above_it(trained):
+    _, table, _ = trained()
+    assert [row["reference"] for row in table["rows"]] == [None, "small base", "small base", None, "large base"]
+    base, arm, again, *_ = (row["cells"]["loss"] for row in table["rows"])
+    assert base["verdict"] is None and base["difference"] is None
+    assert arm["difference"]["value"] == pytest.approx(-0.5) and arm["difference"]["n"] == 3
+    assert arm["verdict"] == "same direction" and again["verdict"] is None, "the paper prints no loss there"
+    _, single, _ = trained(reference="small base")
+    assert single["rows"][4]["reference"] == "small base" and single["rows"][0]["reference"] is None
+
+
+def test_a_number_of_the_same_run_is_shown_once(trained):
+    _, table, folder = trained()
+    assert [row["cells"]["loss"]["same_as"] for row in table["rows"]] == [None, None, "small arm", None, None]
+    page = (folder / "table.md").read_text()
+    assert page.count("2.60") == 1 and "| Arm (S), again [tiny, in the place of S] | as above |" in page
+
+
+def test_rows_and_panels_name_the_model_that_was_trained(trained):
+    _, table, folder = trained()
+    assert table["rows"][0]["model"] == {"size": "tiny", "in_place_of": "S", "parameters": 1000000}
+    assert table["rows"][4]["model"] is None, "this scale has no size for L"
+    page = (folder / "table.md").read_text()
+    assert "**Measured. Scale smoke: tiny, in the place of S (1.0M parameters)**" in page
+    assert "| Base (S) [tiny, in the place of S] |" in page
+    assert "| Base (L)" not in page and "not trained at this scale: the rows of L" in page
+
+
+def test_columns_that_nothing_here_measures_are_one_line(trained, capsys):
+    experiment, table, folder = trained()
+    line = "not measured here: Far (the paper's values: --all-columns)"
+    for name in ("table.md", "table.tex"):
+        text = (folder / name).read_text().replace("-{}-", "--")
+        assert line in text and "44.00" not in text
+    assert "Far" not in (folder / "table.csv").read_text() and "far" in table["rows"][0]["cells"]
+    print_table(table, experiment, Console(width=80))
+    assert line in capsys.readouterr().out
+
+
+def test_all_columns_shows_them_with_the_papers_values(trained, capsys):
+    experiment, table, folder = trained(all_columns=True)
+    for name in ("table.md", "table.tex", "table.csv"):
+        text = (folder / name).read_text()
+        assert "not measured here" not in text and "44.0" in text
+    print_table(table, experiment, Console(width=80), all_columns=True)
+    assert "44.00" in capsys.readouterr().out
+
+
+def test_fitted_cells_are_counted_apart(trained):
+    columns = [{**one, **({"fitted_rows": ["again"]} if one["name"] == "layers" else {})} for one in TRAINED["columns"]]
+    _, table, folder = trained(columns=columns)
+    assert [row["cells"]["layers"]["class"] for row in table["rows"]][:3] == ["exact", "exact", "fitted"]
+    assert table["tally"]["exact"] == {"differs": 1} and table["tally"]["fitted"] == {"agrees": 1}
+    text = (folder / "table.md").read_text()
+    assert "trained: same direction 1 · exact 0 of 1 · fitted 1 of 1" in text
+
+
+def test_the_page_says_what_an_error_is_over(trained, monkeypatch):
+    _, _, folder = trained()
+    page = (folder / "table.md").read_text()
+    assert "Δ: difference to small base, paired by seed, with its 95 % t-interval." in page and "windows" not in page
+    one = {cell: windowed([1.0 * i for i in range(40)]) for cell in ("S/base", "S/arm")}
+    monkeypatch.setattr(table_module, "records_of", lambda *a: one)
+    page = (trained()[2] / "table.md").read_text()
+    assert "over validation windows in blocks of ten" in page and "decides nothing" in page and "t-interval" not in page

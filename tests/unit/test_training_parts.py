@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hybridlab.config.controllers import Schedule
-from hybridlab.config.schema import Optimizer
+from hybridlab.config.training import Optimizer
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, write_json
 from hybridlab.models.build import build_model

@@ -1,21 +1,147 @@
-"""The verdict on a claim of an experiment."""
+"""The verdict on a claim of an experiment, by the rule of hybridlab/statistics/rule.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from hybridlab.config.loading import Layer
 from hybridlab.papers.calls import CLAIM_KINDS, called
+from hybridlab.papers.claims.comparison import Comparison
+from hybridlab.papers.claims.cost import minutes_for, scale_sentence
 from hybridlab.papers.claims.kinds import Given
-from hybridlab.papers.claims.verdict import Open, Verdict
+from hybridlab.papers.claims.verdict import DIRECTION_ONLY, Control, NotRun, Open, Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.records import Records
 from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, Decision, decide
 
 
-def judge(claim: Claim, experiment: Experiment, records: Records, benchmark: BenchmarkRecord | None = None) -> Verdict:
-    """Whether a claim holds, with the evidence; open if records that its test needs are missing."""
-    layer = Layer(claim.test, {(): f"{experiment.id}, claim {claim.text!r}"})
+def judge(
+    claim: Claim,
+    experiment: Experiment,
+    records: Records,
+    benchmark: BenchmarkRecord | None = None,
+    scale: str | None = None,
+) -> Verdict:
+    """What is known about a claim. scale: the name of the one that the records are of, for the verdict's sentence."""
+    given = Given(experiment, records, benchmark)
+    where = f"{experiment.id}, claim {claim.text!r}"
+    verdict = _judged(claim.test, given, where, claim.effect, scale)
+    if not claim.controls or verdict.word == "not run":
+        return verdict
+    controls = tuple(Control(_as_text(test), _judged(test, given, where, None, scale)) for test in claim.controls)
+    return _under(replace(verdict, controls=controls))
+
+
+def _under(verdict: Verdict) -> Verdict:
+    """The verdict as its controls allow it. A control that enough seeds do not resolve holds as little as one that
+    fails: where an oracle is not better than a random choice, nothing can be told of the arms between them."""
+    silent = [
+        control for control in verdict.controls if control.verdict.word == "fails" or _unresolved(control.verdict)
+    ]
+    if silent:
+        named = "; ".join(f"control {one.test} {_outcome(one.verdict)}: {one.verdict.evidence}" for one in silent)
+        return replace(verdict, holds=None, word="cannot tell here", note="", evidence=f"{verdict.evidence}; {named}")
+    waiting = [control for control in verdict.controls if control.verdict.word != "holds"]
+    if waiting:
+        named = "; ".join(f"control {control.test} is {control.verdict.shown}" for control in waiting)
+        return replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
+    return verdict
+
+
+def _unresolved(control: Verdict) -> bool:
+    """Whether a control is open although there are seeds enough for a test."""
+    return control.word == "open" and (control.n or 0) >= FEWEST_SEEDS
+
+
+def _outcome(control: Verdict) -> str:
+    return "fails" if control.word == "fails" else f"is not resolved by {control.n} seeds"
+
+
+def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None, scale: str | None) -> Verdict:
+    """The verdict of one test. where: for errors."""
+    layer = Layer(test, {(): where})
     kind, arguments = called(CLAIM_KINDS, "kind", layer)
     try:
-        return kind.run(Given(experiment, records, benchmark), **arguments)
+        result: Verdict | list[Comparison] = kind.run(given, **arguments)
     except Open as reason:
-        return Verdict(None, str(reason))
+        return Verdict(None, str(reason), word="not run" if isinstance(reason, NotRun) else "open")
+    if isinstance(result, Verdict):
+        return result
+    verdict = verdict_of(result, effect)
+    named = [(refers.to, name) for _, refers, name in kind.references(arguments)]
+    cells = [given.cell_of(name) if to == "row" else name for to, name in named if to in ("row", "cell")]
+    sentence = None if scale is None or not verdict.n else scale_sentence(scale, given, cells, result)
+    if verdict.word == "open" and verdict.n_needed is not None:
+        minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells)
+        verdict = replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
+    return replace(verdict, scale=sentence)
+
+
+def verdict_of(comparisons: Sequence[Comparison], effect: float | None = None) -> Verdict:
+    """The verdict on a claim that makes these comparisons, each of them one number for each seed.
+
+    effect: the size of the effect that an open claim is to be able to see; by default the observed one.
+    """
+    decision = decide([one.found for one in comparisons], [one.needed for one in comparisons])
+    evidence = "; ".join(one.described(p) for one, p in zip(comparisons, decision.p, strict=True))
+    measured = [one.n for one in comparisons if one.n]
+    if not measured:
+        not_run = any(not one.run for one in comparisons)
+        return Verdict(None, evidence, word="not run" if not_run else "open", n=0)
+    n = min(measured)
+    p = _deciding_p(comparisons, decision)
+    if decision.outcome is not None:
+        return Verdict(decision.outcome, evidence, n=n, p=p)
+    note = DIRECTION_ONLY if max(measured) < FEWEST_SEEDS else ""
+    if note:
+        evidence = f"{_direction(comparisons)}; {evidence}"
+    n_needed = _seeds_needed(comparisons, decision, effect)
+    return Verdict(
+        None, f"{evidence}; {_takes(n_needed, n, effect, comparisons[0].of)}", note=note, n=n, p=p, n_needed=n_needed
+    )
+
+
+def _deciding_p(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
+    """The p that the outcome rests on: the smallest of those resolved the other way, else the largest of those that
+    had to be resolved."""
+    pairs = list(zip(comparisons, decision.p, decision.resolved, strict=True))
+    if decision.outcome is False:
+        return min(p for one, p, clear in pairs if clear and one.found.side < 0 and p is not None)
+    return max((p for one, p, _ in pairs if one.needed and p is not None), default=None)
+
+
+def _direction(comparisons: Sequence[Comparison]) -> str:
+    """How many of the comparisons point where the claim says."""
+    sides = [one.found.side for one in comparisons if one.n]
+    if len(sides) == 1:
+        return {1: "as claimed", -1: "the opposite of the claim", 0: "neither way"}[sides[0]]
+    return f"as claimed in {sides.count(1)} of {len(sides)} comparisons"
+
+
+def _seeds_needed(comparisons: Sequence[Comparison], decision: Decision, effect: float | None) -> int | None:
+    """Seeds with which every comparison that is measured would be resolved, each at an equal part of LEVEL."""
+    pairs = zip(comparisons, decision.resolved, strict=True)
+    waiting = [one for one, clear in pairs if one.n and one.needed and not clear]
+    needed = [one.seeds(effect, LEVEL / len(comparisons)) for one in waiting]
+    return None if not needed or None in needed else max(number for number in needed if number is not None)
+
+
+def _takes(n_needed: int | None, n: int, effect: float | None, unit: str) -> str:
+    of = "the observed effect" if effect is None else f"an effect of {abs(effect):g}"
+    if n_needed is None:
+        return f"no number of {unit}s up to {MOST_SEEDS:,} would resolve {of}"
+    if n < 2:
+        return f"at least {n_needed} {unit}s, since the spread over {unit}s is not known"
+    return f"{n_needed} {unit}s for 80 % power at {of}"
+
+
+def _in_minutes(minutes: float | None) -> str:
+    return "" if minutes is None else f" (about {minutes:.0f} minutes more)" if minutes else " (there are as many)"
+
+
+def _as_text(test: dict[str, Any]) -> str:
+    """A test in short: its kind and what it names."""
+    return " ".join(str(value) for key, value in test.items() if key != "reason")

@@ -1,30 +1,38 @@
-"""Claim kinds: registered functions, from the results of an experiment to a verdict.
+"""Claim kinds: registered functions, from the results of an experiment to comparisons, or to a verdict.
 
     @claim_kind
-    def fewer_steps(on: Given, cell: CellName, over_cell: CellName) -> Verdict:
-        on.require([cell, over_cell])
-        ours, theirs = (on.first_seed(name).steps for name in (cell, over_cell))
-        return Verdict(ours < theirs, f"{ours} against {theirs} steps")
+    def fewer_steps(on: Given, cell: CellName, over_cell: CellName) -> list[Comparison]:
+        def fewer(ours: Record, theirs: Record) -> float:
+            return ours.steps - theirs.steps
+
+        return [on.compared(f"steps of {cell} − {over_cell}", [cell, over_cell], fewer, Below())]
 
 An experiment file calls it with `test: {kind: fewer_steps, cell: A, over_cell: B}`. Its arguments, and the rows,
 columns and cells that they name, are checked when the file is loaded; the runs that it needs follow from them.
+
+A kind that reads trained models returns comparisons, and the rule decides (judge.py). A kind about printed or computed
+numbers alone returns a `Verdict`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.calls import CLAIM_KINDS, Function
-from hybridlab.papers.claims.verdict import Open, Verdict
+from hybridlab.papers.claims.comparison import Comparison
+from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.papers.experiment import Experiment, Row
 from hybridlab.papers.records import Records
-from hybridlab.runs.record import BenchmarkRecord, Record
+from hybridlab.runs.record import BenchmarkRecord, Record, number_at
+from hybridlab.statistics import Asked
+
+Kind = TypeVar("Kind", bound=Callable[..., Verdict | list[Comparison]])
 
 
-def claim_kind(test: Callable[..., Verdict]) -> Callable[..., Verdict]:
+def claim_kind(test: Kind) -> Kind:
     """Register a test under its own name. It takes a `Given`, then the arguments that the file writes."""
     CLAIM_KINDS.add(test.__name__, Function.of(test, skip=1))
     return test
@@ -42,34 +50,51 @@ class Given:
         """The row with a short name."""
         return self.experiment.row(short)
 
-    def labelled(self, short: str) -> tuple[str, dict[int, Record]]:
-        """A row's short name and its runs."""
-        return short, self.runs(self.row(short).cell or "")
+    def cell_of(self, short: str) -> str:
+        """The cell of the row with a short name."""
+        return self.row(short).cell or ""
 
     def runs(self, cell: str) -> dict[int, Record]:
         """seed → record; empty where the cell has not been run."""
         return self.records.get(cell, {})
 
     def first_seed(self, cell: str) -> Record:
-        """The record of a cell's lowest seed; without one the claim stays open."""
+        """The record of a cell's lowest seed, for what does not depend on the seed; NotRun without one."""
         self.require([cell])
         return self.runs(cell)[min(self.runs(cell))]
 
     def require(self, cells: Sequence[str]) -> None:
-        """The claim stays open if one of these cells has not been run."""
+        """NotRun if one of these cells has not been run."""
         if missing := [cell for cell in cells if not self.runs(cell)]:
-            raise Open(f"not run: {', '.join(missing)}")
+            raise NotRun(f"not run: {', '.join(missing)}")
 
-    def probe(self, cell: str, name: str) -> dict[str, Any]:
-        """The result of a probe on the first seed's model."""
-        return probe_of(self.first_seed(cell), name)
+    def over_seeds(self, cells: Sequence[str], number: Callable[..., float]) -> dict[int, float]:
+        """seed → a number made of the records of these cells in that seed, for every seed that all of them have.
 
-    def hook(self, cell: str, name: str) -> dict[str, Any]:
-        """The result of a hook in the first seed's run."""
-        hooks = self.first_seed(cell).hooks
-        if name not in hooks:
-            raise Open(f"not measured: {name} of {cell}")
-        return hooks[name]
+        Seeds in which `number` raises Open are left out; if there are no others, its reason is raised.
+        """
+        self.require(cells)
+        values, reason = {}, Open(f"no seed in common: {', '.join(cells)}")
+        for seed in sorted(set.intersection(*(set(self.runs(cell)) for cell in cells))):
+            try:
+                values[seed] = float(number(*(self.runs(cell)[seed] for cell in cells)))
+            except Open as missing:
+                reason = missing
+        if not values:
+            raise reason
+        return values
+
+    def compared(
+        self, label: str, cells: Sequence[str], number: Callable[..., float], asked: Asked, **more: Any
+    ) -> Comparison:
+        """The comparison of a number over seeds (see `over_seeds`); without values where the runs are missing.
+
+        more: further fields of `Comparison`.
+        """
+        try:
+            return Comparison(label, self.over_seeds(cells, number), asked, **more)
+        except Open as reason:
+            return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=not isinstance(reason, NotRun))
 
     def printed(self, *cells: tuple[str, str]) -> list[float]:
         """The paper's numbers in these (row, column)s."""
@@ -92,20 +117,35 @@ class Given:
         return Given(self.experiment.other(identifier), {})
 
     def speeds(self) -> BenchmarkRecord:
-        """The record of the benchmark; without one the claim stays open."""
+        """The record of the benchmark; NotRun without one."""
         if self.benchmark is None:
-            raise Open("not run")
+            raise NotRun("not run")
         return self.benchmark
 
 
 def probe_of(record: Record, name: str) -> dict[str, Any]:
-    """The result of a probe on a run's model; without one the claim stays open."""
+    """The result of a probe on a run's model; NotRun without one."""
     measured = record.results.probes.get(name) if record.results else None
     if measured is None:
-        raise Open(f"not measured: {name}")
+        raise NotRun(f"not measured: {name}")
     if "skipped" in measured:
         raise Open(measured["skipped"])
     return measured
+
+
+def hook_of(record: Record, name: str) -> dict[str, Any]:
+    """The result of a hook in a run; NotRun without one."""
+    if name not in record.hooks:
+        raise NotRun(f"not measured: {name}")
+    return record.hooks[name]
+
+
+def metric_of(record: Record, path: str) -> float:
+    """The number at a dotted path into a record; NotRun without one."""
+    value = number_at(record, path).value
+    if value is None:
+        raise NotRun(f"not measured: {path}")
+    return value
 
 
 def listed(items: Sequence[str]) -> str:

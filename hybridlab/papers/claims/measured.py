@@ -1,47 +1,157 @@
-"""Claim kinds that several papers use, tested on the runs made here."""
+"""Claim kinds that several papers use, tested on the runs made here.
+
+    {kind: lower, pairs: [[A, B], [C, D]], metric: results.tasks.retrieval.loss.outside}
+    {kind: equivalent, pairs: [[A, B]], margin: 0.01, reason: "a tenth of the smallest gain that the table prints"}
+
+`pairs` name cells, or with `rows: true` the short names of rows. The metric is the validation loss by default; with
+`metrics` each of them is compared in every pair. One claim makes all these comparisons together (Holm).
+"""
 
 from __future__ import annotations
 
-from hybridlab.papers.calls import CellName, MetricPath, RowName
-from hybridlab.papers.claims.kinds import Given, claim_kind
-from hybridlab.papers.claims.verdict import Open, Verdict, all_of, lower_loss
-from hybridlab.runs.record import number_at
+from typing import Annotated, Any
+
+from hybridlab.papers.calls import CellName, MetricPath, Refers, RowName
+from hybridlab.papers.claims.comparison import Comparison
+from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of
+from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.runs.record import Record
+from hybridlab.statistics import FEWEST_SEEDS, Above, Asked, Below, Between, block_mean
+
+LOSS = "results.validation.loss"
+_Arm = Annotated[str, Refers("cell", row_if="rows")]
+Pairs = list[tuple[_Arm, _Arm]]
 
 
 @claim_kind
-def measured_better(on: Given, rows: list[RowName], over: list[RowName], or_equal: bool = False) -> Verdict:
-    """Every one of `rows` has a lower validation loss than every one of `over`; with `or_equal`, none has a resolved
-    higher one."""
-    pairs = [(on.labelled(left), on.labelled(right)) for left in rows for right in over]
-    return all_of([lower_loss(left, right, or_equal=or_equal) for left, right in pairs])
+def lower(
+    on: Given, pairs: Pairs, metric: MetricPath = LOSS, metrics: list[MetricPath] | None = None, rows: bool = False
+) -> list[Comparison]:
+    """In every pair the first has a lower metric than the second."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Below())
+
+
+@claim_kind
+def higher(
+    on: Given, pairs: Pairs, metric: MetricPath = LOSS, metrics: list[MetricPath] | None = None, rows: bool = False
+) -> list[Comparison]:
+    """In every pair the first has a higher metric than the second."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Above())
+
+
+@claim_kind
+def equivalent(
+    on: Given,
+    pairs: Pairs,
+    margin: float,
+    reason: str,
+    metric: MetricPath = LOSS,
+    metrics: list[MetricPath] | None = None,
+    rows: bool = False,
+) -> list[Comparison]:
+    """In every pair the metrics differ by less than a margin ("comparable", "no loss"); `reason` says why it is so
+    large. Not resolved is not equal."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Between(-margin, margin))
+
+
+@claim_kind
+def lower_or_equal(
+    on: Given,
+    pairs: Pairs,
+    margin: float,
+    reason: str,
+    metric: MetricPath = LOSS,
+    metrics: list[MetricPath] | None = None,
+    rows: bool = False,
+) -> list[Comparison]:
+    """In every pair the first has a lower metric than the second, or one that is higher by less than a margin ("matches
+    or exceeds"). It fails where the first is resolved to be higher by more."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Between(None, margin))
+
+
+@claim_kind
+def measured_better(on: Given, rows: list[RowName], over: list[RowName]) -> list[Comparison]:
+    """Every one of `rows` has a lower validation loss than every one of `over`."""
+    return compared_pairs(on, [(left, right) for left in rows for right in over], [LOSS], True, Below())
+
+
+@claim_kind
+def cells_better(on: Given, pairs: list[tuple[CellName, CellName]]) -> list[Comparison]:
+    """In each pair the first cell has a lower validation loss than the second."""
+    return compared_pairs(on, pairs, [LOSS], False, Below())
 
 
 @claim_kind
 def measured_cheaper(on: Given, rows: list[RowName], over: list[RowName]) -> Verdict:
-    """Every one of `rows` used fewer training FLOPs than every one of `over`."""
-    runs = {name: on.runs(on.row(name).cell or "") for name in (*rows, *over)}
-    if missing := [name for name, by_seed in runs.items() if not by_seed]:
-        raise Open(f"not run: {', '.join(missing)}")
-    spent = {name: by_seed[min(by_seed)].flops for name, by_seed in runs.items()}
-    ratios = {f"{a} / {b}": spent[a] / spent[b] for a in rows for b in over}
-    return Verdict(all(r < 1 for r in ratios.values()), "; ".join(f"{name} = {r:.4f}" for name, r in ratios.items()))
-
-
-@claim_kind
-def cells_better(on: Given, pairs: list[tuple[CellName, CellName]]) -> Verdict:
-    """In each pair the first cell has a lower validation loss than the second."""
-    return all_of([lower_loss((left, on.runs(left)), (right, on.runs(right))) for left, right in pairs])
+    """Every one of `rows` used fewer training FLOPs than every one of `over`, in every seed. FLOPs are counted, not
+    measured, so that one run decides."""
+    on.require([on.cell_of(name) for name in (*rows, *over)])
+    spent = {name: [run.flops for run in on.runs(on.cell_of(name)).values()] for name in (*rows, *over)}
+    ratios = {f"{a} / {b}": max(spent[a]) / min(spent[b]) for a in rows for b in over}
+    evidence = "; ".join(f"{name} = {ratio:.4f}" for name, ratio in ratios.items())
+    return Verdict(all(ratio < 1 for ratio in ratios.values()), f"counted: {evidence}")
 
 
 @claim_kind
 def measured_bounds(
     on: Given, cell: CellName, metric: MetricPath, above: float | None = None, below: float | None = None
-) -> Verdict:
-    """A metric of one cell lies above or below a bound, in every seed."""
-    values = [value for run in on.runs(cell).values() if (value := number_at(run, metric).value) is not None]
-    if not values:
-        raise Open(f"{cell}: not run")
-    holds = all((above is None or v > above) and (below is None or v < below) for v in values)
-    bounds = {"above": above, "below": below}
-    bound = " and ".join(f"{name} {value:g}" for name, value in bounds.items() if value is not None)
-    return Verdict(holds, f"{cell}: {', '.join(f'{v:.3f}' for v in values)}; asked {bound} (n = {len(values)})")
+) -> list[Comparison]:
+    """A metric of one cell lies above or below a bound."""
+
+    def number(run: Record) -> float:
+        return metric_of(run, metric)
+
+    asked: list[Asked] = [] if above is None else [Above(above)]
+    asked += [] if below is None else [Below(below)]
+    return [on.compared(f"{cell}: {metric.removeprefix('results.')}", [cell], number, one) for one in asked]
+
+
+def compared_pairs(
+    on: Given, pairs: list[tuple[str, str]], metrics: list[str], rows: bool, asked: Asked, names: str = ""
+) -> list[Comparison]:
+    """One comparison for each pair and metric: the difference first − second, paired by seed. rows: the pairs are the
+    short names of rows. names: put before each label."""
+    comparisons = []
+    for metric in metrics:
+        for left, right in pairs:
+            cells = [on.cell_of(name) if rows else name for name in (left, right)]
+            label = names + (f"{left} − {right}" if metric == LOSS else f"{left} − {right}, {_short(metric)}")
+            comparisons.append(_difference(on, label, cells, metric, asked))
+    return comparisons
+
+
+def _difference(on: Given, label: str, cells: list[str], metric: str, asked: Asked) -> Comparison:
+    def number(ours: Record, theirs: Record) -> float:
+        return metric_of(ours, metric) - metric_of(theirs, metric)
+
+    unit = " nats" if "loss" in metric.split(".") else ""
+    found = on.compared(label, cells, number, asked, unit=unit, paired=True)
+    if not 0 < found.n < FEWEST_SEEDS:
+        return found
+    return on.compared(
+        label, cells, number, asked, unit=unit, paired=True, note=_over_windows(on, cells, found, metric)
+    )
+
+
+def _over_windows(on: Given, cells: list[str], found: Comparison, metric: str) -> str:
+    """The error of a difference over validation windows, which is shown for lack of one over seeds and decides
+    nothing."""
+    differences: list[float] = []
+    for seed in found.values:
+        ours, theirs = (_windows(on.runs(cell)[seed], metric) for cell in cells)
+        if len(ours) == len(theirs):
+            differences += [a - b for a, b in zip(ours, theirs, strict=True)]
+    error = block_mean(differences).stderr
+    return "" if error is None else f"± {error:.4f} over windows in blocks of ten"
+
+
+def _windows(run: Record, metric: str) -> list[float]:
+    """The values behind a metric that is the mean over windows; empty for another one."""
+    here: Any = run
+    for part in [*metric.split(".")[:-1], "windows"]:
+        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
+    return here if isinstance(here, list) else []
+
+
+def _short(metric: str) -> str:
+    return metric.removeprefix("results.").replace(".", " ")

@@ -1,16 +1,22 @@
-"""Claim kinds about speed, tested on the times that a benchmark measured here."""
+"""Claim kinds about speed, tested on the times that a benchmark measured here.
+
+The models of a benchmark take turns, so that the unit is the round: the logarithm of the ratio of two times, one number
+for each round. The rule is that for seeds.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Literal
 
 from hybridlab.papers.calls import ModelName
+from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind
-from hybridlab.papers.claims.verdict import Open, Verdict, all_of, below_zero, unresolved
+from hybridlab.papers.claims.verdict import NotRun, Open
 from hybridlab.runs.record import Speed
-from hybridlab.statistics import Measurement, known, paired_ratio
+from hybridlab.statistics import Below, paired_ratio
 
 PARTS = ("prefill", "decode")
 Part = Literal["prefill", "decode", "passes", "token", "critical"]
@@ -18,67 +24,51 @@ Part = Literal["prefill", "decode", "passes", "token", "critical"]
 
 
 @claim_kind
-def faster_decoding(on: Given, rows: list[ModelName], over: list[ModelName]) -> Verdict:
-    """Every one of these models is faster than every one of the others, at every size and batch, in both phases, by
-    more than twice the standard error of the ratio over rounds."""
-    faster, slower, open_, smallest = 0, [], [], float("inf")
-    for group, models in on.speeds().results.items():
-        for batch, part, left, right in itertools.product(models[rows[0]], PARTS, rows, over):
-            gain = paired_ratio(_seconds(models[right][batch], part), _seconds(models[left][batch], part))
-            text = f"{left} / {right}, {group}, batch {batch}, {part}: {gain.value:.3f} ± {gain.stderr:.3f}"
-            smallest = min(smallest, known(gain))
-            lower = below_zero(_less_one(gain))
-            if lower is None:
-                open_.append(text)
-            elif lower:
-                slower.append(text)
-            else:
-                faster += 1
-    count = faster + len(slower) + len(open_)
-    evidence = f"faster in {faster} of {count} comparisons, smallest ratio {smallest:.3f}"
-    evidence += f"; slower: {'; '.join(slower)}" if slower else ""
-    evidence += f"; not resolved: {'; '.join(open_)}" if open_ else ""
-    return Verdict(False if slower else None if open_ else True, evidence)
+def faster_decoding(on: Given, rows: list[ModelName], over: list[ModelName]) -> list[Comparison]:
+    """Every one of these models is faster than every one of the others, at every size and batch, in both phases."""
+    return [
+        _shorter(f"{left} / {right}, {group}, batch {batch}, {part}", models[left][batch], models[right][batch], part)
+        for group, models in on.speeds().results.items()
+        for batch, part, left, right in itertools.product(models[rows[0]], PARTS, rows, over)
+    ]
 
 
 @claim_kind
-def faster(on: Given, rows: list[ModelName], over: list[ModelName], part: Part) -> Verdict:
-    """Less time for one part, at every size and batch, by more than twice the standard error of the paired ratios."""
-    parts = []
-    for models in on.speeds().results.values():
-        for batch, left, right in itertools.product(models[rows[0]], rows, over):
-            ours, theirs = (_seconds(models[name][batch], part) for name in (left, right))
-            parts.append(_shorter(f"{left} / {right}, {part}", ours, theirs))
-    return all_of(parts)
+def faster(on: Given, rows: list[ModelName], over: list[ModelName], part: Part) -> list[Comparison]:
+    """Less time for one part, at every size and batch."""
+    return [
+        _shorter(f"{left} / {right}, {part}", models[left][batch], models[right][batch], part)
+        for models in on.speeds().results.values()
+        for batch, left, right in itertools.product(models[rows[0]], rows, over)
+    ]
 
 
 @claim_kind
-def shorter_path(on: Given, model: ModelName) -> Verdict:
-    """A token's time without loop bodies over chunks, which it need not wait for, is shorter by a resolved amount."""
-    parts = []
+def shorter_path(on: Given, model: ModelName) -> list[Comparison]:
+    """A token's time without loop bodies over chunks, which it need not wait for, is shorter."""
+    comparisons = []
     for models in on.speeds().results.values():
         for measured in models[model].values():
             if "critical" not in measured:
                 raise Open(f"{model} has no iterations over chunks")
-            path, token = (_seconds(measured, part) for part in ("critical", "token"))
-            parts.append(_shorter(f"{model}: a token without its bodies over chunks", path, token))
-    return all_of(parts)
+            label = f"{model}: a token without its bodies over chunks"
+            comparisons.append(_shorter(label, measured, measured, "critical", "token"))
+    return comparisons
 
 
 def _seconds(measured: Mapping[str, Speed], part: str) -> list[float]:
     """The seconds of every round."""
     if part not in measured:
-        raise Open(f"not measured: {part}")
+        raise NotRun(f"not measured: {part}")
     return measured[part].seconds
 
 
-def _less_one(ratio: Measurement) -> Measurement:
-    """How far a ratio is above 1."""
-    return Measurement(value=known(ratio) - 1, stderr=ratio.stderr, n=ratio.n)
-
-
-def _shorter(label: str, ours: list[float], theirs: list[float]) -> Verdict:
-    ratio = paired_ratio(ours, theirs)
-    holds = below_zero(_less_one(ratio))
-    of_time = f"{ratio.value:.3f} ± {ratio.stderr:.3f} of the time"
-    return Verdict(holds, f"{label}: {of_time} (n = {ratio.n} rounds{unresolved(holds)})")
+def _shorter(
+    label: str, ours: Mapping[str, Speed], theirs: Mapping[str, Speed], part: str, their_part: str = ""
+) -> Comparison:
+    """Whether our part takes less time than theirs, round by round."""
+    mine, others = _seconds(ours, part), _seconds(theirs, their_part or part)
+    ratio = paired_ratio(mine, others)
+    logarithms = {number: math.log(a / b) for number, (a, b) in enumerate(zip(mine, others, strict=True))}
+    note = f"{ratio.value:.3f} ± {ratio.stderr:.3f} of the time"
+    return Comparison(f"ln of the times {label}", logarithms, Below(), note=note, paired=True, of="round")

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from hybridlab.papers.calls import CellName
-from hybridlab.papers.claims.kinds import Given, claim_kind, probe_of
-from hybridlab.papers.claims.verdict import Open, Verdict, all_of, below_zero, lower_loss, unresolved
-from hybridlab.runs.record import number_at
-from hybridlab.statistics import independent_difference, known, mean_and_error
+from hybridlab.papers.claims.comparison import Comparison
+from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
+from hybridlab.papers.claims.measured import LOSS, compared_pairs
+from hybridlab.papers.claims.verdict import NotRun, Open
+from hybridlab.runs.record import Record
+from hybridlab.statistics import Above, Below, Between, FewerShared, known, mean_and_error
 
 LoopMetric = Literal["entropy", "local_mass"]
 """A statistic that the probe `loops` keeps for each head."""
 
 
-def _statistic(on: Given, cell: str, metric: LoopMetric, heads: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values (T, N) of the chosen heads of all seeds, after training and with fresh weights; and the T chunk sizes."""
-    trained, fresh = [], []
-    for record in on.runs(cell).values():
-        loops = probe_of(record, "loops")
-        chunks = np.array(loops["chunks"])
-        chosen = np.array(loops[metric]["dynamic"]).flatten() if heads == "dynamic" else slice(None)
-        trained.append(np.array(loops[metric]["values"]).reshape(len(chunks), -1)[:, chosen])
-        fresh.append(np.array(loops["fresh"][metric]).reshape(len(chunks), -1)[:, chosen])
-    return np.concatenate(trained, axis=1), np.concatenate(fresh, axis=1), chunks
+def _statistic(record: Record, metric: LoopMetric, heads: str = "all") -> tuple[np.ndarray, np.ndarray]:
+    """Values (T, N) of the chosen heads after training, and with fresh weights, from coarse to fine."""
+    loops = probe_of(record, "loops")
+    chunks = np.array(loops["chunks"])
+    chosen = np.array(loops[metric]["dynamic"]).flatten() if heads == "dynamic" else slice(None)
+    trained, fresh = (
+        np.array(part).reshape(len(chunks), -1) for part in (loops[metric]["values"], loops["fresh"][metric])
+    )
+    order = np.argsort(-chunks, kind="stable")
+    return trained[order][:, chosen], fresh[order][:, chosen]
 
 
 @claim_kind
@@ -35,50 +39,89 @@ def trend_with_resolution(
     metric: LoopMetric,
     direction: Literal["falls", "rises"],
     heads: Literal["dynamic", "all"] = "dynamic",
-) -> Verdict:
-    """Training makes the mean over heads fall (or rise) from every resolution to the next finer one.
+) -> list[Comparison]:
+    """The mean over heads falls (or rises) from every resolution to the next finer one, as the paper measures it. The
+    evidence adds the same less what fresh weights show, since causal attention over 16 latents differs from that over
+    128 even without training."""
+    steps = len(_loops_of(on, cell)) - 1
+    asked = Below() if direction == "falls" else Above()
 
-    Tested on the change by training, since causal attention over 16 latents differs from that over 128 even with fresh
-    weights; each step must be more than twice its error over heads.
-    """
-    on.require([cell])
-    trained, fresh, chunks = _statistic(on, cell, metric, heads)
-    order = np.argsort(-chunks, kind="stable")
-    changes = np.diff((trained - fresh)[order], axis=0)
-    outcomes = [below_zero(mean_and_error(step if direction == "falls" else -step)) for step in changes]
-    after, before = (", ".join(f"{value:.3f}" for value in v[order].mean(1)) for v in (trained, fresh))
-    evidence = f"{cell}, {heads} heads, {metric.replace('_', ' ')} from coarse to fine: {after}; with fresh weights: "
-    evidence += f"{before} (n = {trained.shape[1]} heads, {len(on.runs(cell))} seed)"
-    verdict = all_of([Verdict(holds, evidence) for holds in outcomes])
-    return Verdict(verdict.holds, evidence + unresolved(verdict.holds))
+    def change(step: int) -> Comparison:
+        def trained(run: Record) -> float:
+            values, _ = _statistic(run, metric, heads)
+            return float((values[step + 1] - values[step]).mean())
+
+        def by_training(run: Record) -> float:
+            values, fresh = _statistic(run, metric, heads)
+            return float(((values - fresh)[step + 1] - (values - fresh)[step]).mean())
+
+        ours = on.compared("the same by training alone", [cell], by_training, asked)
+        label = f"{cell}, {heads} heads, {metric.replace('_', ' ')}, resolution {step + 2} − {step + 1}"
+        return on.compared(label, [cell], trained, asked, note=ours.described(None))
+
+    return [change(step) for step in range(steps)]
 
 
-@claim_kind
-def weaker_shift(on: Given, cell: CellName, over_cell: CellName, metric: LoopMetric) -> Verdict:
-    """The change by training from the first to the last iteration is smaller in one run than in another, over all
-    heads. Only these two iterations are compared, since a range over more of them is wider in any case."""
-    on.require([cell, over_cell])
-    shifts = []
-    for name in (cell, over_cell):
-        trained, fresh, _ = _statistic(on, name, metric, "all")
-        shifts.append(mean_and_error(np.abs((trained - fresh)[-1] - (trained - fresh)[0])))
-    difference = independent_difference(*shifts)
-    what = f"mean change of {metric.replace('_', ' ')} from the first to the last loop, less that of fresh weights"
-    each = ", ".join(f"{name} {shift.value:.3f}" for name, shift in zip((cell, over_cell), shifts, strict=True))
-    apart = f"difference {difference.value:+.3f} ± {difference.stderr:.3f}"
-    return Verdict(below_zero(difference), f"{what}: {each}, {apart}")
+def _loops_of(on: Given, cell: str) -> list[int]:
+    """The chunk sizes of a cell's loops."""
+    chunks: list[int] = probe_of(on.first_seed(cell), "loops")["chunks"]
+    return chunks
 
 
 @claim_kind
-def concentrates(on: Given, cell: CellName, metric: LoopMetric, share: float = 0.4) -> Verdict:
-    """The heads with the largest ranges have a larger share of the sum of ranges after training than before, by at
-    least 0.1. (Ranges spread evenly between 0 and the largest would give the first 40 % of the heads 64 %.)"""
-    on.require([cell])
-    trained, fresh, _ = _statistic(on, cell, metric, "all")
-    after, before = (_held_by_first(np.ptp(values, axis=0), share) for values in (trained, fresh))
-    evidence = f"{cell}: the {100 * share:.0f} % of the heads that move most hold {100 * after:.0f} % of the range of "
-    evidence += f"{metric.replace('_', ' ')}; with fresh weights {100 * before:.0f} %"
-    return Verdict(after > before + 0.1, evidence)
+def weaker_shift(on: Given, cell: CellName, over_cell: CellName, metric: LoopMetric) -> list[Comparison]:
+    """The mean of heads' changes from the coarsest to the finest loop is smaller in one run than in another, as the
+    paper measures it; the evidence adds the same less what fresh weights show. Only these two loops are compared, since
+    a range over more of them is wider in any case."""
+
+    def shift(run: Record, minus_fresh: bool) -> float:
+        trained, fresh = _statistic(run, metric)
+        values = trained - fresh if minus_fresh else trained
+        return float(np.abs(values[-1] - values[0]).mean())
+
+    def weaker(minus_fresh: bool, label: str, note: str = "") -> Comparison:
+        def difference(ours: Record, theirs: Record) -> float:
+            return shift(ours, minus_fresh) - shift(theirs, minus_fresh)
+
+        return on.compared(label, [cell, over_cell], difference, Below(), note=note, paired=True)
+
+    ours = weaker(True, "the same by training alone")
+    name = metric.replace("_", " ")
+    return [weaker(False, f"change of {name} over the loops, {cell} − {over_cell}", ours.described(None))]
+
+
+@claim_kind
+def less_specialized(on: Given, cell: CellName, over_cell: CellName, metrics: list[LoopMetric]) -> list[Comparison]:
+    """Heads differ less in how they change over the loops (the standard deviation over heads of the change from the
+    coarsest to the finest) in one run than in another: appendix I.2's weaker specialization of heads."""
+
+    def compared(metric: LoopMetric) -> Comparison:
+        def spread(run: Record) -> float:
+            values, _ = _statistic(run, metric)
+            return float((values[-1] - values[0]).std(ddof=1))
+
+        def difference(ours: Record, theirs: Record) -> float:
+            return spread(ours) - spread(theirs)
+
+        label = f"spread over heads of the change of {metric.replace('_', ' ')}, {cell} − {over_cell}"
+        return on.compared(label, [cell, over_cell], difference, Below(), paired=True)
+
+    return [compared(metric) for metric in metrics]
+
+
+@claim_kind
+def concentrates(on: Given, cell: CellName, metric: LoopMetric, share: float = 0.4) -> list[Comparison]:
+    """The heads with the largest ranges over the loops have a larger share of the sum of ranges after training than
+    with fresh weights. (The largest 40 % of ranges that are spread evenly from 0 hold 64 %.)"""
+
+    def gained(run: Record) -> float:
+        after, before = (_held_by_first(np.ptp(values, axis=0), share) for values in _statistic(run, metric))
+        return after - before
+
+    label = (
+        f"{cell}: share of the range of {metric.replace('_', ' ')} in the {100 * share:.0f} % of heads that move most"
+    )
+    return [on.compared(f"{label}, trained − fresh", [cell], gained, Above())]
 
 
 def _held_by_first(ranges: np.ndarray, share: float) -> float:
@@ -89,68 +132,96 @@ def _held_by_first(ranges: np.ndarray, share: float) -> float:
 
 
 @claim_kind
-def other_heads(on: Given, cell: CellName) -> Verdict:
-    """The dynamic heads of the two metrics differ: they have no more heads in common than two random choices of equal
-    size have on average."""
-    loops = on.probe(cell, "loops")
-    flags = [np.array(loops[metric]["dynamic"]).flatten() for metric in ("entropy", "local_mass")]
-    shared, count, heads = int((flags[0] & flags[1]).sum()), int(flags[0].sum()), len(flags[0])
-    by_chance = count**2 / heads
-    return Verdict(shared <= by_chance, f"{cell}: {shared} of {count} in common, {by_chance:.1f} by chance (1 seed)")
+def other_heads(on: Given, cell: CellName) -> list[Comparison]:
+    """The dynamic heads of the two metrics differ: they have fewer heads in common than random choices of their sizes
+    (hypergeometric, over all seeds)."""
+
+    def flags(run: Record) -> list[np.ndarray]:
+        loops = probe_of(run, "loops")
+        return [np.array(loops[metric]["dynamic"]).flatten() for metric in ("entropy", "local_mass")]
+
+    def shared(run: Record) -> float:
+        one, other = flags(run)
+        return float((one & other).sum())
+
+    label = f"{cell}: dynamic heads in common"
+    seeds = on.over_seeds([cell], shared)
+    chosen = [flags(on.runs(cell)[seed]) for seed in seeds]
+    sizes = tuple((int(one.sum()), int(other.sum()), len(one)) for one, other in chosen)
+    return [Comparison(label, seeds, FewerShared(sizes))]
+
+
+# ---- losses by ratio and by compute ----
 
 
 @claim_kind
-def u_shaped(on: Given, cells: list[CellName]) -> Verdict:
-    """Cells in the order of a rising ratio: the lowest validation loss lies inside, and both ends are above it by more
-    than twice the error of their difference."""
+def u_shaped(on: Given, cells: list[CellName]) -> list[Comparison]:
+    """Cells in the order of a rising ratio: both ends have a higher validation loss than the lowest cell between them,
+    and the loss turns once: no step towards that cell goes up, no step away from it goes down."""
     losses = _losses(on, cells)
-    by_cell = ", ".join(f"{cell}: {loss:.4f}" for cell, loss in losses.items())
-    lowest, ends = min(losses, key=losses.__getitem__), (cells[0], cells[-1])
-    if lowest in ends:
-        [other] = {*ends} - {lowest}
-        apart = _below(on, lowest, other)
-        return Verdict(False if apart.holds else None, f"{by_cell}; lowest at an end, {lowest}; {apart.evidence}")
-    inside = all_of([_below(on, lowest, end) for end in ends])
-    return Verdict(inside.holds, f"{by_cell}; {inside.evidence}")
+    inner = cells[1:-1]
+    if not inner:
+        raise Open("a curve of two points has no shape")
+    lowest = cells.index(min(inner, key=losses.__getitem__))
+    ends = compared_pairs(on, [(cells[lowest], cells[0]), (cells[lowest], cells[-1])], [LOSS], False, Below())
+    pairs = [(b, a) if i < lowest else (a, b) for i, (a, b) in enumerate(itertools.pairwise(cells))]
+    known_ends = {(cells[lowest], cells[0]), (cells[lowest], cells[-1])}
+    steps = compared_pairs(on, [pair for pair in pairs if pair not in known_ends], [LOSS], False, Below())
+    return ends + [replace(step, needed=False) for step in steps]
 
 
 @claim_kind
-def same_minimum(on: Given, cells: list[CellName], other_cells: list[CellName]) -> Verdict:
-    """Two budgets have their lowest loss at the same ratio; open if the lowest is not resolved from the second."""
-    on.require([*cells, *other_cells])
-    positions, parts = [], []
-    for names in (cells, other_cells):
-        losses = _losses(on, names)
-        first, second = sorted(names, key=losses.__getitem__)[:2]
-        positions.append(names.index(first))
-        parts.append(_below(on, first, second))
-    evidence = "; ".join(
-        f"lowest at {names[position]} ({part.evidence})"
-        for names, position, part in zip((cells, other_cells), positions, parts, strict=True)
-    )
-    if not all(part.holds for part in parts):
-        raise Open(evidence)
-    return Verdict(positions[0] == positions[1], evidence)
+def same_minimum(on: Given, cells: list[CellName], other_cells: list[CellName]) -> list[Comparison]:
+    """Two budgets have their lowest loss at the same ratio: the places of the lowest cells differ by less than one step
+    in the mean over seeds."""
+    if len(cells) != len(other_cells):
+        raise Open("the two budgets have other ratios")
+
+    def apart(*runs: Record) -> float:
+        losses = [metric_of(run, LOSS) for run in runs]
+        ours, theirs = losses[: len(cells)], losses[len(cells) :]
+        return float(np.argmin(ours)) - float(np.argmin(theirs))
+
+    label = "place of the lowest loss, first − second budget"
+    return [on.compared(label, [*cells, *other_cells], apart, Between(-1, 1), unit=" steps of the ratio")]
 
 
 @claim_kind
-def better_frontier(on: Given, cells: list[CellName], over_cells: list[CellName]) -> Verdict:
-    """At every size, pair by pair, a lower loss at no more training FLOPs."""
+def better_frontier(on: Given, cells: list[CellName], over_cells: list[CellName]) -> list[Comparison]:
+    """A lower loss at the same training FLOPs wherever both have it: each family's loss is a line through its sizes
+    (over the logarithm of FLOPs), and they are compared at every size of either that lies within the other's."""
     on.require([*cells, *over_cells])
-    parts = []
-    for cell, over in zip(cells, over_cells, strict=True):
-        ratio = on.first_seed(cell).flops / on.first_seed(over).flops
-        loss = _below(on, cell, over)
-        parts.append(Verdict(loss.holds if ratio <= 1.001 else False, f"{loss.evidence} at {ratio:.3f} of the FLOPs"))
-    return all_of(parts)
+    ours, theirs = ({cell: on.first_seed(cell).flops for cell in family} for family in (cells, over_cells))
+    if min(len(ours), len(theirs)) < 2:
+        raise Open("one size is no frontier")
+    low, high = (pick(least(family.values()) for family in (ours, theirs)) for pick, least in ((max, min), (min, max)))
+    budgets = {cell: flops for cell, flops in {**ours, **theirs}.items() if low <= flops <= high}
+    if not budgets:
+        raise NotRun("the sizes of the two do not overlap in FLOPs")
+    names = [*cells, *over_cells]
+
+    def at(cell: str, budget: float) -> Comparison:
+        def gap(*runs: Record) -> float:
+            mine, others = runs[: len(cells)], runs[len(cells) :]
+            return _frontier(mine, budget) - _frontier(others, budget)
+
+        label = f"{' '.join(cells)} − {' '.join(over_cells)} at the FLOPs of {cell}"
+        return on.compared(label, names, gap, Below(), unit=" nats", paired=True)
+
+    return [at(cell, budget) for cell, budget in budgets.items()]
 
 
-def _below(on: Given, cell: str, over_cell: str) -> Verdict:
-    return lower_loss((cell, on.runs(cell)), (over_cell, on.runs(over_cell)))
+def _frontier(runs: tuple[Record, ...], budget: float) -> float:
+    """The loss of a family at a budget, on the line through its sizes over the logarithm of FLOPs."""
+    points = sorted((run.flops, metric_of(run, LOSS)) for run in runs)
+    flops, losses = zip(*points, strict=True)
+    return float(np.interp(np.log(budget), np.log(flops), losses))
 
 
 def _losses(on: Given, cells: list[str]) -> dict[str, float]:
     """cell → mean validation loss over seeds."""
-    on.require(cells)
-    losses = {cell: [number_at(run, "results.validation.loss") for run in on.runs(cell).values()] for cell in cells}
-    return {cell: known(mean_and_error([known(loss) for loss in by_seed])) for cell, by_seed in losses.items()}
+
+    def loss(run: Record) -> float:
+        return metric_of(run, LOSS)
+
+    return {cell: known(mean_and_error(list(on.over_seeds([cell], loss).values()))) for cell in cells}

@@ -1,84 +1,82 @@
-"""The result of a claim's test, and the comparison of two trained models that many tests use.
+"""What a claim's test comes to: a word, its evidence, and for an open one what it would take.
 
-A difference between trained models counts only if it is more than twice its standard error. With three seeds or more
-the error is over seeds; with fewer it is over the validation windows of these seeds, which does not cover the variation
-between seeds, so the evidence gives n.
+A kind that reads trained models returns comparisons (comparison.py), one number for each seed, and the rule of
+hybridlab/statistics/rule.py makes the verdict of them. A kind that is about printed or computed numbers returns its
+`Verdict`, which needs no seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from hybridlab.runs.record import Record
-from hybridlab.statistics import Measurement, known, mean_and_error, paired_difference, resolved
 
 Runs = Mapping[int, Record]
 """seed → record."""
+Word = Literal["holds", "fails", "open", "cannot tell here", "not run"]
+DIRECTION_ONLY = "direction only"
+"""The note of an open verdict from fewer than FEWEST_SEEDS seeds."""
+_WORDS: dict[bool | None, Word] = {True: "holds", False: "fails", None: "open"}
+
+
+@dataclass(frozen=True)
+class Control:
+    """A test that must hold for a claim to be read. test: its kind and arguments, as text."""
+
+    test: str
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """holds: True, False, or None for open. evidence: numbers, with n."""
+    """holds: True, False, or None for undecided. evidence: the figures.
+
+    word: by default that of `holds`. note: what stands behind the word, as `direction only`. n: seeds, the fewest of
+    the comparisons. p: after Holm's correction, of the comparison that decides (the largest where all must be
+    resolved). n_needed: seeds for 80 % power, None where no number would do or nothing was measured. minutes_needed:
+    for the missing ones, with two jobs. scale: what the verdict speaks of.
+    """
 
     holds: bool | None
     evidence: str
+    word: Word = "open"
+    note: str = ""
+    n: int | None = None
+    p: float | None = None
+    n_needed: int | None = None
+    minutes_needed: float | None = None
+    scale: str | None = None
+    controls: tuple[Control, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.holds is not None:
+            object.__setattr__(self, "word", _WORDS[self.holds])
+
+    @property
+    def shown(self) -> str:
+        """The word with its note: open (direction only)."""
+        return f"{self.word} ({self.note})" if self.note else self.word
+
+    def as_json(self) -> dict[str, Any]:
+        """As a claim of table.json has it, after its text and source."""
+        return {
+            "verdict": self.word,
+            "note": self.note,
+            "evidence": self.evidence,
+            "n": self.n,
+            "p": self.p,
+            "n_needed": self.n_needed,
+            "minutes_needed": None if self.minutes_needed is None else round(self.minutes_needed, 1),
+            "scale": self.scale,
+            "controls": [{"test": control.test, **control.verdict.as_json()} for control in self.controls],
+        }
 
 
 class Open(Exception):
-    """Raised by a test whose data is missing: the claim stays open. Its text is the evidence."""
+    """Raised where a test cannot be made of what was measured: the claim stays open. Its text is the evidence."""
 
 
-def all_of(parts: Sequence[Verdict]) -> Verdict:
-    """Holds if all parts hold, fails if one fails, open otherwise."""
-    outcomes = [part.holds for part in parts]
-    holds = None if None in outcomes and False not in outcomes else all(outcomes)
-    return Verdict(holds, "; ".join(part.evidence for part in parts))
-
-
-def below_zero(difference: Measurement) -> bool | None:
-    """Whether a difference is below 0; None if it is not resolved."""
-    return known(difference) < 0 if resolved(difference) else None
-
-
-def unresolved(holds: bool | None) -> str:
-    """The addition to the evidence for a difference that is not resolved."""
-    return ", not resolved" if holds is None else ""
-
-
-def lower_loss(
-    left: tuple[str, Runs], right: tuple[str, Runs], multiple: str | None = None, or_equal: bool = False
-) -> Verdict:
-    """Validation loss of one (label, runs) below that of another, on the same windows and seeds.
-
-    multiple: for the loss on windows of this multiple of the training length. or_equal: a difference that is not
-    resolved holds too.
-    """
-    label = f"{left[0]} − {right[0]}"
-    pairs = [[_windows(runs[seed], multiple) for _, runs in (left, right)] for seed in sorted({*left[1]} & {*right[1]})]
-    pairs = [pair for pair in pairs if all(pair)]
-    seeds = len(pairs)
-    if not seeds:
-        return Verdict(None, f"{label}: not run")
-    if seeds >= 3:
-        sides = [[known(mean_and_error(windows)) for windows in side] for side in zip(*pairs, strict=True)]
-        n = f"{seeds} seeds"
-    else:
-        sides = [[loss for windows in side for loss in windows] for side in zip(*pairs, strict=True)]
-        n = f"{len(sides[0])} windows, {seeds} seed{'s' * (seeds > 1)}"
-    difference = paired_difference(*sides)
-    if difference.stderr is None:
-        return Verdict(None, f"{label}: {difference.n} windows are too few")
-    holds = below_zero(difference)
-    evidence = f"{label} = {difference.value:+.4f} ± {difference.stderr:.4f} nats ({n}{unresolved(holds)})"
-    return Verdict(True if or_equal and holds is None else holds, evidence)
-
-
-def _windows(record: Record, multiple: str | None) -> list[float]:
-    """The loss of each validation window; empty if it was not measured."""
-    if record.results is None:
-        return []
-    if multiple is None:
-        return record.results.validation.windows
-    measured = record.results.extrapolation.get(multiple)
-    return measured.windows if measured else []
+class NotRun(Open):
+    """Raised where runs or measurements are missing: the verdict is `not run`."""

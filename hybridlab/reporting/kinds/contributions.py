@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import WIDTH, FigureKind, Numbers, Picture, fixed_size, one_run, whole
 from hybridlab.reporting.readings import probe_of

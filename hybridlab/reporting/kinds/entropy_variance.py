@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run, whole
-from hybridlab.reporting.lines import draw_ordered, name_lines, named_lines
+from hybridlab.reporting.lines import draw_ordered, named_lines
 from hybridlab.reporting.readings import entropy_variances
+from hybridlab.reporting.seeds import merge_named
 from hybridlab.reporting.style import label_axes
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def csv_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
 def draw(ax: Axes, picture: Picture) -> None:
     draw_ordered(ax, picture.numbers)
     label_axes(ax, picture.x_label, picture.y_label)
-    name_lines(ax, picture.numbers)
 
 
-FIGURE_KINDS.add("entropy variance", FigureKind(one_run(entropy_variances), draw, csv_lines, parts=whole))
+FIGURE_KINDS.add(
+    "entropy variance",
+    FigureKind(one_run(entropy_variances), draw, csv_lines, parts=whole, merge=merge_named, shared=True),
+)

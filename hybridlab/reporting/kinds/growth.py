@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import HEIGHT, WIDTH, FigureKind, Numbers, Picture, fixed_size, one_run, whole
 from hybridlab.reporting.style import COLOURS, label_axes
@@ -65,7 +65,7 @@ def draw(ax: Axes, picture: Picture) -> None:
     ax.set_ylim(0.4, numbers["layers"] + 0.8)
     ax.set_yticks(range(1, numbers["layers"] + 1))
     label_axes(ax, picture.x_label, picture.y_label)
-    _draw_legend(ax, numbers["segments"])
+    _name_colours(ax, numbers["segments"])
 
 
 def _draw_segment(ax: Axes, segment: dict[str, Any], numbers: Numbers) -> None:
@@ -80,14 +80,13 @@ def _draw_segment(ax: Axes, segment: dict[str, Any], numbers: Numbers) -> None:
         ax.text(segment["since"] + length / 2, segment["layer"] - 0.35 + height, text, fontsize=6, ha="center")
 
 
-def _draw_legend(ax: Axes, segments: list[dict[str, Any]]) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=COLOURS[5], hatch="///", edgecolor="white", label="all heads, those not kept fading")]
+def _name_colours(ax: Axes, segments: list[dict[str, Any]]) -> None:
+    """Names for the legend, on areas without a size."""
+    style: dict[str, Any] = {"hatch": "///", "edgecolor": "white", "facecolor": COLOURS[5]}
+    ax.fill_between([], [], label="all heads, those not kept fading", **style)
     for passes in sorted({s["passes"] for s in segments if s["running"] == s["kept"]}):
         name = f"kept heads, {passes} extra pass{'es' * (passes > 1)}"
-        handles.append(Patch(facecolor=COLOURS[passes - 1], label=name))
-    ax.legend(handles=handles, fontsize=6, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+        ax.fill_between([], [], facecolor=COLOURS[passes - 1], label=name)
 
 
 FIGURE_KINDS.add(

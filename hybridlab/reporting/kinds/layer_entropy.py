@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run, whole
-from hybridlab.reporting.lines import draw_ordered, name_lines, named_lines
+from hybridlab.reporting.lines import draw_ordered, named_lines
 from hybridlab.reporting.readings import entropies_of
+from hybridlab.reporting.seeds import merge_named
 from hybridlab.reporting.style import label_axes
 from hybridlab.runs.record import Record
 
@@ -39,7 +40,8 @@ def csv_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
 def draw(ax: Axes, picture: Picture) -> None:
     draw_ordered(ax, picture.numbers, marker="o")
     label_axes(ax, picture.x_label, picture.y_label)
-    name_lines(ax, picture.numbers)
 
 
-FIGURE_KINDS.add("layer entropy", FigureKind(one_run(numbers_of), draw, csv_lines, parts=whole))
+FIGURE_KINDS.add(
+    "layer entropy", FigureKind(one_run(numbers_of), draw, csv_lines, parts=whole, merge=merge_named, shared=True)
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import WIDTH, FigureKind, Numbers, Picture, one_run
 from hybridlab.reporting.grids import draw_lettered, mask_lines, name_colours

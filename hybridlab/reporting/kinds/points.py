@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
-from hybridlab.papers.experiment import Plot, Series
+from hybridlab.papers.plot import Plot, Series
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, point_lines
 from hybridlab.reporting.lines import cycled
+from hybridlab.reporting.measuring import block_means, measured, windows_of
+from hybridlab.reporting.seeds import merge_points
 from hybridlab.reporting.style import label_axes
 from hybridlab.runs.record import Record, number_at
+from hybridlab.statistics import mean_and_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,25 +22,50 @@ _MARKERS = "osD^vPX"
 
 
 def show(plot: Plot, series: Series, records: list[Record | None]) -> Numbers | None:
-    """points of the runs with a record: x from the series or from the record, y from the record, in the order of x."""
+    """points of the runs with a record: x from the series or from the record, y from the record with its error over
+    windows, in the order of x."""
     points = []
     for i, (name, record) in enumerate(zip(series.named, records, strict=True)):
         if record is None:
             continue
         x = series.x[i] if series.x else number_at(record, plot.x).value
-        y = number_at(record, plot.metric or "")
-        if x is not None:
-            points.append({"run": name, "x": x, "y": y.value, "stderr": y.stderr})
+        y = measured({0: record}, plot.metric or "")
+        if x is not None and y.value is not None:
+            blocks = block_means(windows_of(record, plot.metric or ""))
+            point = {"run": name, "x": x, "y": y.value, "stderr": y.stderr, "over": y.over, "n": 1}
+            points.append({**point, "blocks": blocks})
     return {"points": sorted(points, key=lambda point: point["x"])} if points else None
 
 
+def align(plot: Plot, runs: list[Numbers]) -> list[Numbers]:
+    """Errors over windows are those of each run's difference to the mean of all runs of the panel, which are measured
+    on the same windows: a text that is hard for all of them says nothing about their order."""
+    points = [point for run in runs for point in run["points"]]
+    measured_together = [point["blocks"] for point in points if point["over"] == "windows"]
+    if len({len(blocks) for blocks in measured_together}) == 1 and len(measured_together) > 1:
+        common = [sum(column) / len(column) for column in zip(*measured_together, strict=True)]
+        # With few runs their mean holds a good part of each of them.
+        few = math.sqrt(len(measured_together) / (len(measured_together) - 1))
+        for point in (point for point in points if point["over"] == "windows"):
+            apart = [own - mean for own, mean in zip(point["blocks"], common, strict=True)]
+            point["stderr"] = few * (mean_and_error(apart).stderr or 0.0)
+    return [{**run, "points": [_without_blocks(point) for point in run["points"]]} for run in runs]
+
+
+def _without_blocks(point: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in point.items() if key != "blocks"}
+
+
 def draw(ax: Axes, picture: Picture) -> None:
-    for i, (label, numbers) in enumerate(picture.series):
+    for label, numbers in picture.series:
+        i = picture.place(label)
         xs, ys = ([point[name] for point in numbers["points"]] for name in ("x", "y"))
+        errors = [point["stderr"] or 0.0 for point in numbers["points"]]
         style = {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 4, "linewidth": 1.1, **cycled(i)}
-        ax.plot(xs, ys, label=label, **style)
+        ax.errorbar(xs, ys, yerr=errors if any(errors) else None, capsize=2, elinewidth=0.7, label=label, **style)
+    for target in picture.targets:
+        ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))
     label_axes(ax, picture.x_label, picture.y_label)
-    ax.legend(fontsize=6.5, frameon=False)
 
 
-FIGURE_KINDS.add("points", FigureKind(show, draw, point_lines))
+FIGURE_KINDS.add("points", FigureKind(show, draw, point_lines, merge=merge_points, align=align, shared=True))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, one_run
 from hybridlab.reporting.lines import draw_series, series_lines
+from hybridlab.reporting.seeds import merge_lines
 from hybridlab.runs.record import Record
 
 
@@ -19,4 +20,7 @@ def numbers_of(plot: Plot, record: Record) -> Numbers | None:
     return {"x": [layer + 1 for layer in range(len(scores))], "y": [sum(row) / len(row) for row in scores]}
 
 
-FIGURE_KINDS.add("scores", FigureKind(one_run(numbers_of), partial(draw_series, marker="o"), series_lines))
+FIGURE_KINDS.add(
+    "scores",
+    FigureKind(one_run(numbers_of), partial(draw_series, marker="o"), series_lines, merge=merge_lines, shared=True),
+)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run
 from hybridlab.reporting.grids import mask_lines, name_colours, two_colours
-from hybridlab.reporting.style import COLOURS, label_axes
+from hybridlab.reporting.style import COLOURS, PAPER, label_axes
 from hybridlab.runs.record import Record
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ def draw(ax: Axes, picture: Picture) -> None:
         ax.barh(0, tokens, left=start, height=0.5, color=COLOURS[i], edgecolor="white")
         style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6, "color": "white"}
         ax.text(start + tokens / 2, 0, f"{label}\n{tokens:.2f}M", **style)
+        for mark in (mark for mark in picture.paper if mark["label"] == label):
+            note = f"paper:\n{mark['x'][0] / 1e9:g}B"
+            ax.text(start + tokens / 2, -0.32, note, ha="center", va="top", fontsize=6, color=PAPER)
         start += tokens
     ax.set_yticks([])
     ax.set_ylim(-0.6, 0.6)
@@ -66,9 +69,18 @@ def _draw_masks_of_one_layer(ax: Axes, numbers: Numbers) -> None:
     centres = [i * (length + 3) + length / 2 for i in range(len(numbers["masks"][mixed]))]
     # A single score for the whole layer is shown under each of its heads.
     scores = scores if len(scores) == len(centres) else scores * len(centres)
-    ax.set_xticks(centres, [f"head {i + 1}\nα = {score:.1f}" for i, score in enumerate(scores)])
+    heads = enumerate(zip(scores, numbers["masks"][mixed], strict=True), 1)
+    ax.set_xticks(centres, [f"head {i}\n{_score_text(score, full)}" for i, (score, full) in heads], fontsize=6)
     ax.set_yticks([])
     label_axes(ax, f"layer {mixed + 1}: key positions", "query positions")
 
 
-FIGURE_KINDS.add("stages", FigureKind(one_run(numbers_of), draw, csv_lines, legend=name_colours))
+def _score_text(score: float, full: int) -> str:
+    """α of a head, and where its rank among all decided otherwise than the threshold α > 0 would have."""
+    text = f"α = {score:.1f}".replace("-", "−")
+    if full == (score > 0):
+        return text
+    return f"{text}\n{'full' if full else 'window'} by rank\n(by α > 0: {'window' if full else 'full'})"
+
+
+FIGURE_KINDS.add("stages", FigureKind(one_run(numbers_of), draw, csv_lines, legend=name_colours, own_paper=True))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run
-from hybridlab.reporting.lines import cycled, moving_average, series_lines
+from hybridlab.reporting.lines import cycled, draw_band, moving_average, series_lines
 from hybridlab.reporting.readings import masks_of
+from hybridlab.reporting.seeds import merge_lines
 from hybridlab.reporting.style import label_axes
 from hybridlab.runs.record import Record
 
@@ -29,14 +31,20 @@ def numbers_of(plot: Plot, record: Record) -> Numbers | None:
     return {"x": layers, "y": shares, "smooth": moving_average(shares, SMOOTHING)}
 
 
+def merge(by_seed: Mapping[int, Numbers]) -> Numbers:
+    """Means over seeds; the band is that of the moving average."""
+    return merge_lines(by_seed, keys=("smooth", "y"))
+
+
 def draw(ax: Axes, picture: Picture) -> None:
-    for i, (label, numbers) in enumerate(picture.series):
+    for label, numbers in picture.series:
+        i = picture.place(label)
         colour = cycled(i)["color"]
         ax.plot(numbers["x"], numbers["y"], color=colour, alpha=0.3, linewidth=1, marker=".", markersize=3)
         ax.plot(numbers["x"], numbers["smooth"], linewidth=1.8, label=label, **cycled(i))
+        draw_band(ax, numbers["x"], numbers.get("low"), numbers.get("high"), colour)
     ax.set_ylim(-0.03, 1.03)
     label_axes(ax, picture.x_label, picture.y_label)
-    ax.legend(fontsize=7, frameon=False)
 
 
-FIGURE_KINDS.add("window share", FigureKind(one_run(numbers_of), draw, series_lines))
+FIGURE_KINDS.add("window share", FigureKind(one_run(numbers_of), draw, series_lines, merge=merge, shared=True))

@@ -18,24 +18,45 @@ class Case:
     """A claim, what it is judged on, whether it holds, and parts of its evidence (`^…` stands for its start)."""
 
     kind: str
-    holds: bool | None
+    word: str
     test: dict
     given: dict
+    claim: dict
     evidence: tuple[str, ...] = ()
+    fields: tuple[tuple[str, object], ...] = ()
+
+    def verdict(self):
+        test = {"kind": self.kind, **self.test}
+        claim = Claim(text="a sentence", source="section 1", test=test, **self.claim)
+        return judge(claim, **{**NOTHING, **self.given})
 
     def problem(self):
         """How the verdict differs from the expected one; None where it does not."""
-        test = {"kind": self.kind, **self.test}
-        verdict = judge(Claim(text="a sentence", source="section 1", test=test), **{**NOTHING, **self.given})
-        if verdict.holds is not self.holds:
-            return f"{verdict.holds} instead of {self.holds}: {verdict.evidence}"
-        missing = [part for part in self.evidence if part not in f"^{verdict.evidence}"]
-        return f"{missing} not in {verdict.evidence!r}" if missing else None
+        verdict = self.verdict()
+        if verdict.word != self.word:
+            return f"{verdict.word} instead of {self.word}: {verdict.evidence}"
+        missing = [part for part in self.evidence if part not in f"^{verdict.evidence}$"]
+        if missing:
+            return f"{missing} not in {verdict.evidence!r}"
+        other = {name: found for name, value in self.fields if (found := _field(verdict, name)) != value}
+        return f"{other} instead of {dict(self.fields)}" if other else None
 
 
-def case(kind, holds, test=None, given=None, evidence=""):
-    """Add a case. test: the claim's arguments. given: what `judge` gets; what is left out is empty."""
-    CASES.append(Case(kind, holds, test or {}, given or {}, (evidence,) if evidence else ()))
+def _field(verdict, name):
+    """A field of a verdict; `p_digits` is its p to four decimals."""
+    return round(verdict.p, 4) if name == "p_digits" else getattr(verdict, name)
+
+
+WORDS = {True: "holds", False: "fails", None: "open"}
+
+
+def case(kind, outcome, test=None, given=None, evidence="", claim=None, **fields):
+    """Add a case. outcome: holds (True), fails (False), open (None), or another word. test: the claim's arguments.
+    given: what `judge` gets; what is left out is empty. claim: further fields of the claim. evidence: a text, or
+    several. fields: of the verdict."""
+    parts = (evidence,) if isinstance(evidence, str) else tuple(evidence)
+    word = outcome if isinstance(outcome, str) else WORDS[outcome]
+    CASES.append(Case(kind, word, test or {}, given or {}, claim or {}, parts, tuple(fields.items())))
 
 
 # ---- experiments ----
@@ -123,13 +144,37 @@ def record(
 
 
 def runs(**cells):
-    """cell → {0: its record}; a cell may be a record or the windows of one."""
-    return {name: {0: run if isinstance(run, Record) else record(run)} for name, run in cells.items()}
+    """cell → seed → record. A cell is a list with one record or validation loss for each seed, or a single record."""
+    return {name: {seed: made(run) for seed, run in enumerate(_listed(seeds))} for name, seeds in cells.items()}
+
+
+def _listed(seeds):
+    return [seeds] if isinstance(seeds, Record) else seeds
+
+
+def made(run):
+    """A record as it is, or the record of a validation loss."""
+    return run if isinstance(run, Record) else record([run])
 
 
 def measured(**cells):
     """What a claim about cells is judged on."""
     return {"records": runs(**cells)}
+
+
+def rows_of(**cells):
+    """The same for the rows of a table, which have the cells `run A`, `run B` …"""
+    records = {f"run {name}": seeds for name, seeds in runs(**cells).items()}
+    return {"experiment": table({"A": {}, "B": {}, "C": {}}), "records": records}
+
+
+NOISE = (0.004, -0.003, 0.001, -0.002, 0.0)
+"""How seeds differ; a difference of 0.1 is resolved with any three of them."""
+
+
+def around(level, noise=NOISE, seeds=3):
+    """Numbers of so many seeds around a level."""
+    return [level + by for by in noise[:seeds]]
 
 
 def benchmark(**groups):

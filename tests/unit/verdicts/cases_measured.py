@@ -1,84 +1,183 @@
 """Claims on trained runs that papers share."""
 
-from tests.unit.verdicts.building import case, record, table
+from tests.unit.verdicts.building import NOISE, around, case, measured, record, rows_of
 
-LOW, HIGH = [2.9, 3.0, 3.1, 3.0], [3.1, 3.21, 3.29, 3.2]
-"""Windows of two models: the second is worse in each of them."""
-OTHER = [3.3, 2.6, 3.5, 2.6]
-"""As good as the first in the mean, within the noise."""
-ROWS = table({"A": {}, "B": {}, "C": {}})
+LOW, HIGH, NEAR = around(3.0), around(3.1, (0.0,) * 3), around(3.0, (0.01, -0.02, 0.015))
+"""Losses of three seeds: HIGH is above LOW in each, NEAR here and there."""
+ab = {"pairs": [["a", "b"]]}
 
+# 4, -3, 1 thousandths about -0.1: mean -0.0993, s.e. 0.0020, t = -49 with two degrees of freedom.
+case(
+    "lower",
+    True,
+    ab,
+    measured(a=LOW, b=HIGH),
+    "^a − b = -0.0993 ± 0.0020 nats (n = 3 seeds, p = 0.0004)$",
+    n=3,
+    n_needed=None,
+    note="",
+)
+case("lower", False, ab, measured(a=HIGH, b=LOW), "a − b = +0.0993")
+case("lower", None, ab, measured(a=LOW, b=NEAR), "seeds for 80 % power at the observed effect", n=3, note="")
+case("lower", "not run", ab, measured(a=LOW), "^a − b: not run: b$", n=0)
+case("lower", "not run", ab, {}, "not run: a, b")
+case("lower", "not run", ab, measured(a=[record(results=None)], b=LOW), "not measured: results.validation.loss")
+case("lower", None, ab, {"records": {"a": {0: record([3.0])}, "b": {1: record([3.0])}}}, "no seed in common: a, b")
+case(
+    "lower",
+    None,
+    ab,
+    measured(a=[3.0], b=[3.1]),
+    "^as claimed; a − b = -0.1000 nats (n = 1 seed); at least 3 seeds, since the spread over seeds is not known",
+    note="direction only",
+    n=1,
+    n_needed=3,
+    p=None,
+)
+case("lower", None, ab, measured(a=[3.2], b=[3.1]), "^the opposite of the claim; a − b = +0.1000")
+case("lower", None, ab, measured(a=[3.1], b=[3.1]), "^neither way; a − b = +0.0000")
+case("lower", None, ab, measured(a=LOW[:2], b=HIGH[:2]), "(n = 2 seeds); 3 seeds for 80 % power", n=2, n_needed=3)
 
-def trained(**cells):
-    records = {f"run {name}": {0: record(windows)} for name, windows in cells.items()}
-    return {"experiment": ROWS, "records": records}
+# Several comparisons in one claim: each must be resolved after Holm's correction.
+both = {"pairs": [["a", "b"], ["c", "b"]]}
+case("lower", True, both, measured(a=LOW, b=HIGH, c=LOW), "c − b = -0.0993 ± 0.0020 nats (n = 3 seeds, p = 0.0008)")
+case("lower", None, both, measured(a=LOW, b=HIGH, c=NEAR[:1] + HIGH[:2]))
+case("lower", False, both, measured(a=LOW, b=HIGH, c=around(3.3)))
+case("lower", None, both, measured(a=LOW, b=HIGH), "c − b: not run: c", n=3)
+case("lower", None, both, measured(a=LOW[:1], b=HIGH[:1], c=[3.4]), "^as claimed in 1 of 2 comparisons; ")
+case("lower", None, both, measured(a=LOW, b=HIGH, c=LOW[:2]), "n = 2 seeds", n=2, note="")
+# Two comparisons at p = 0.03: alone each is resolved, together neither is.
+case("lower", True, ab, measured(a=around(-0.05, (0.01, -0.02, 0.01)), b=[0.0] * 3), "p = 0.0377")
+case(
+    "lower",
+    None,
+    both,
+    measured(a=around(-0.05, (0.01, -0.02, 0.01)), b=[0.0] * 3, c=around(-0.05, (0.01, -0.02, 0.01))),
+)
 
+# The same arm under two names: no difference in any seed, and none that more seeds would show.
+case(
+    "lower",
+    None,
+    ab,
+    measured(a=LOW, b=LOW),
+    ("both gave the same numbers", "no number of seeds up to 10,000"),
+    n=3,
+    p=None,
+    n_needed=None,
+)
+case("higher", None, ab, measured(a=LOW * 4, b=LOW * 4))
+case(
+    "equivalent",
+    None,
+    ab | {"margin": 0.1, "reason": "r"},
+    measured(a=LOW * 4, b=LOW * 4),
+    "both gave the same numbers",
+)
+
+# A difference that is the same in every seed has no spread: each seed is a yes, six of them are resolved.
+case("lower", None, ab, measured(a=[3.0] * 5, b=[3.5] * 5), "p = 0.0625", n_needed=6)
+case("lower", True, ab, measured(a=[3.0] * 6, b=[3.5] * 6), "p = 0.0312")
+
+# Windows: their error is shown where there is none over seeds, from blocks of ten, and decides nothing.
+wide = [record([3.0 + 0.1 * (i // 10) for i in range(20)])]
+case("lower", None, ab, measured(a=wide, b=[record([3.5] * 20)]), "± 0.0500 over windows in blocks of ten)")
+case("lower", None, ab, measured(a=wide, b=[record([3.5] * 19)]), "a − b = -0.4500 nats (n = 1 seed)")
+case(
+    "lower",
+    True,
+    ab,
+    measured(a=wide * 2 + [record([3.06] * 20)], b=[record([3.5] * 20)] * 3),
+    "n = 3 seeds, p < 0.0001)",
+)
+
+# Other metrics, several at once, and rows in the place of cells.
+by_length = [record([3.0], {"2": [level]}) for level in LOW], [record([3.0], {"2": [level]}) for level in HIGH]
+longer = ab | {"metric": "results.extrapolation.2.loss"}
+case(
+    "lower",
+    True,
+    longer,
+    measured(a=by_length[0], b=by_length[1]),
+    "a − b, extrapolation 2 loss = -0.0993 ± 0.0020 nats",
+)
+case("lower", "not run", ab | {"metric": "results.extrapolation.3.loss"}, measured(a=by_length[0], b=by_length[1]))
+two = ab | {"metrics": ["results.validation.loss", "flops"]}
+flops = [record([level], flops=f) for level, f in zip(LOW, (3.0, 3.1, 3.3), strict=True)]
+cheap = [record([level], flops=f) for level, f in zip(HIGH, (2.0, 2.0, 2.0), strict=True)]
+case("lower", False, two, measured(a=flops, b=cheap), "a − b, flops = +1.1333 ± 0.0882 (n = 3 seeds")
+case("lower", True, {"pairs": [["A", "B"]], "rows": True}, rows_of(A=LOW, B=HIGH), "A − B = -0.0993")
+case("lower", "not run", {"pairs": [["A", "B"]], "rows": True}, rows_of(A=LOW), "A − B: not run: run B")
+
+case("higher", True, ab, measured(a=HIGH, b=LOW), "a − b = +0.0993")
+case("higher", False, ab, measured(a=LOW, b=HIGH))
+case("higher", None, ab, measured(a=LOW, b=NEAR))
+dear = [record([high], flops=2.0 + low) for high, low in zip(HIGH, LOW, strict=True)]
+case("higher", True, two, measured(a=dear, b=[record([low], flops=2.0) for low in LOW]), "a − b, flops = +3.0007")
+
+same = ab | {"margin": 0.05, "reason": "half of the gain"}
+case("equivalent", True, same, measured(a=LOW, b=around(3.001, NOISE[1:])), "nats, asked -0.05 to +0.05 (n = 3 seeds")
+case("equivalent", False, same, measured(a=LOW, b=HIGH), "a − b = -0.0993")
+case("equivalent", False, same, measured(a=HIGH, b=LOW))
+case("equivalent", None, same, measured(a=LOW, b=around(3.0, (0.06, -0.08, 0.03))), "seeds for 80 % power")
+case("equivalent", "not run", same, measured(a=LOW))
+case(
+    "equivalent",
+    True,
+    {"pairs": [["A", "B"]], "rows": True, "margin": 0.05, "reason": "r"},
+    rows_of(A=LOW, B=around(3.0, NOISE[1:])),
+)
+case("equivalent", False, same | {"metrics": ["flops"]}, measured(a=flops, b=cheap))
+case("equivalent", True, same | {"metric": "flops", "margin": 2}, measured(a=flops, b=cheap), "a − b, flops")
+
+matches = ab | {"margin": 0.02, "reason": "a fifth of the gain"}
+case("lower_or_equal", True, matches, measured(a=LOW, b=HIGH), "asked below +0.02")
+case("lower_or_equal", True, matches, measured(a=LOW, b=around(3.0, NOISE[1:])))
+case("lower_or_equal", False, matches, measured(a=HIGH, b=LOW))
+case("lower_or_equal", None, matches, measured(a=LOW, b=NEAR))
+case(
+    "lower_or_equal", True, {"pairs": [["A", "B"]], "rows": True, "margin": 0.02, "reason": "r"}, rows_of(A=LOW, B=HIGH)
+)
+case("lower_or_equal", False, matches | {"metrics": ["flops"]}, measured(a=flops, b=cheap))
+case("lower_or_equal", True, matches | {"metric": "flops", "margin": 2}, measured(a=flops, b=cheap))
 
 ours = {"rows": ["A"], "over": ["B"]}
-case("measured_better", True, ours, trained(A=LOW, B=HIGH), "A − B = -0.2000 ± 0.0041 nats (4 windows, 1 seed)")
-case("measured_better", False, ours, trained(A=HIGH, B=LOW))
-case("measured_better", None, ours, trained(A=LOW, B=OTHER), "(4 windows, 1 seed, not resolved)")
-case("measured_better", None, ours, trained(A=LOW), "A − B: not run")
-case("measured_better", None, ours, trained(A=[3.0], B=[4.0]), "A − B: 1 windows are too few")
-case("measured_better", None, ours, trained(A=[], B=[]), "A − B: not run")
-case("measured_better", None, ours, trained(A=LOW, B=[]), "A − B: not run")
-case(
-    "measured_better",
-    None,
-    ours,
-    {"experiment": ROWS, "records": {n: {0: record(results=None)} for n in ("run A", "run B")}},
-    "not run",
-)
-case("measured_better", False, ours | {"over": ["B", "C"]}, trained(A=LOW, B=LOW[:1] + OTHER[1:], C=[1.0] * 4))
-case("measured_better", None, ours | {"over": ["B", "C"]}, trained(A=LOW, B=HIGH, C=OTHER))
-case("measured_better", True, ours | {"or_equal": True}, trained(A=LOW, B=OTHER), "not resolved")
-case("measured_better", True, ours | {"or_equal": True}, trained(A=LOW, B=HIGH))
-case("measured_better", False, ours | {"or_equal": True}, trained(A=HIGH, B=LOW))
-case("measured_better", None, ours | {"or_equal": True}, trained(A=LOW), "not run")
+case("measured_better", True, ours, rows_of(A=LOW, B=HIGH), "A − B = -0.0993 ± 0.0020 nats")
+case("measured_better", False, ours, rows_of(A=HIGH, B=LOW))
+case("measured_better", None, ours, rows_of(A=LOW, B=NEAR))
+case("measured_better", "not run", ours, rows_of(A=LOW), "A − B: not run: run B")
+case("measured_better", False, ours | {"over": ["B", "C"]}, rows_of(A=LOW, B=HIGH, C=around(2.5, NOISE[1:])))
+case("measured_better", None, ours | {"over": ["B", "C"]}, rows_of(A=LOW, B=HIGH, C=NEAR))
 
-
-def seeds(*ours_and_theirs):
-    """Rows A and B with several seeds; for each seed the windows of both."""
-    left, right = zip(*ours_and_theirs, strict=True)
-    cells = {"run A": left, "run B": right}
-    records = {name: dict(enumerate(map(record, seeds_of_cell))) for name, seeds_of_cell in cells.items()}
-    return {"experiment": ROWS, "records": records}
-
-
-# From three seeds on their means count: windows that differ much do not hide a difference that every seed has.
-uneven = ([1.0, 5.0], [1.5, 4.9])
-case("measured_better", True, ours, seeds(uneven, uneven, uneven), "= -0.2000 ± 0.0000 nats (3 seeds)")
-case("measured_better", None, ours, seeds(uneven, uneven), "(4 windows, 2 seeds, not resolved)")
-case("measured_better", None, ours, seeds(([3.0] * 9, [3.5] * 9), ([3.0] * 9, [3.5] * 9), ([3.5] * 9, [3.0] * 9)))
-
-pairs = {"pairs": [["a", "b"], ["c", "b"]]}
-case("cells_better", True, pairs, {"records": {n: {0: record(w)} for n, w in (("a", LOW), ("b", HIGH), ("c", LOW))}})
-case(
-    "cells_better",
-    False,
-    pairs,
-    {"records": {n: {0: record(w)} for n, w in (("a", LOW), ("b", HIGH), ("c", [4.0] * 4))}},
-)
-case("cells_better", None, pairs, {"records": {"a": {0: record(LOW)}, "b": {0: record(HIGH)}}}, "c − b: not run")
+case("cells_better", True, both, measured(a=LOW, b=HIGH, c=LOW), "c − b = ")
+case("cells_better", False, both, measured(a=LOW, b=HIGH, c=around(3.3)))
+case("cells_better", None, both, measured(a=LOW, b=HIGH, c=NEAR[:1] + HIGH[:2]))
 
 
 def spent(**cells):
-    return {"experiment": ROWS, "records": {f"run {name}": {0: record(flops=f)} for name, f in cells.items()}}
+    return rows_of(**{name: [record(flops=f) for f in seeds] for name, seeds in cells.items()})
 
 
-case("measured_cheaper", True, ours, spent(A=90.0, B=100.0), "A / B = 0.9000")
-case("measured_cheaper", False, ours, spent(A=110.0, B=100.0))
-case("measured_cheaper", False, ours | {"over": ["B", "C"]}, spent(A=110.0, B=100.0, C=120.0))
-first_seeds = {"run A": {1: record(flops=300.0), 0: record(flops=90.0)}, "run B": {0: record(flops=100.0)}}
-case("measured_cheaper", True, ours, {"experiment": ROWS, "records": first_seeds}, "A / B = 0.9000")
-case("measured_cheaper", None, ours, spent(A=90.0), "not run: B")
+case("measured_cheaper", True, ours, spent(A=[90.0], B=[100.0]), "^counted: A / B = 0.9000$", n=None)
+case("measured_cheaper", False, ours, spent(A=[110.0], B=[100.0]))
+case("measured_cheaper", False, ours | {"over": ["B", "C"]}, spent(A=[110.0], B=[100.0], C=[120.0]))
+case("measured_cheaper", False, ours, spent(A=[90.0, 99.0], B=[100.0, 98.0]), "A / B = 1.0102")
+case("measured_cheaper", "not run", ours, spent(A=[90.0]), "not run: run B")
 
-flops = {"cell": "a", "metric": "flops"}
-three = {"records": {"a": {0: record(flops=3.0), 1: record(flops=3.2)}}}
-case("measured_bounds", True, flops | {"above": 2.5}, three, "a: 3.000, 3.200; asked above 2.5 (n = 2)")
-case("measured_bounds", True, flops | {"below": 3.5}, three, "asked below 3.5")
-case("measured_bounds", True, flops | {"above": 2.5, "below": 3.5}, three, "asked above 2.5 and below 3.5")
-case("measured_bounds", False, flops | {"above": 3.1}, three)
-case("measured_bounds", False, flops | {"below": 3.1}, three)
-case("measured_bounds", None, flops | {"above": 2.5}, {}, "a: not run")
-case("measured_bounds", None, {"cell": "a", "metric": "results.tasks.retrieval.all", "above": 2.5}, three, "not run")
+bound = {"cell": "a", "metric": "results.validation.loss"}
+case(
+    "measured_bounds",
+    True,
+    bound | {"above": 2.5},
+    measured(a=LOW),
+    "^a: validation.loss = +3.0007 ± 0.0020, asked above 2.5",
+)
+case("measured_bounds", True, bound | {"below": 3.5}, measured(a=LOW), "asked below 3.5")
+case("measured_bounds", True, bound | {"above": 2.5, "below": 3.5}, measured(a=LOW), ("above 2.5", "below 3.5"))
+case("measured_bounds", False, bound | {"above": 3.1}, measured(a=LOW))
+case("measured_bounds", False, bound | {"below": 2.9}, measured(a=LOW))
+case("measured_bounds", None, bound | {"above": 3.0}, measured(a=LOW))
+case("measured_bounds", "not run", bound | {"above": 2.5}, {}, "not run: a")
+case(
+    "measured_bounds", "not run", {"cell": "a", "metric": "results.tasks.retrieval.all", "above": 2.5}, measured(a=LOW)
+)

@@ -2,7 +2,7 @@
 
 from tests.unit.verdicts.building import benchmark, case
 
-FAST, SLOW = [1.0, 1.02, 0.98, 1.01, 0.99], [2.0, 2.02, 1.98, 2.01, 1.99]
+FAST, SLOW = [1.0, 1.02, 0.98, 1.01, 0.99], [2.0, 2.03, 1.97, 2.01, 1.98]
 NOISY = [0.5, 2.0, 1.0, 0.6, 1.7]
 
 
@@ -14,26 +14,41 @@ def decoding(ours, theirs, late=None):
 
 
 models = {"rows": ["A"], "over": ["B"]}
-case("faster_decoding", True, models, decoding(FAST, SLOW), "faster in 4 of 4 comparisons, smallest ratio 2.000")
-case("faster_decoding", False, models, decoding(SLOW, FAST), "; slower: A / B, small, batch 1, prefill: 0.500 ± 0.")
-case("faster_decoding", False, models, decoding(FAST, SLOW, late=[0.5] * 5), "faster in 3 of 4 comparisons")
-case("faster_decoding", None, models, decoding(FAST, SLOW, late=NOISY), "; not resolved: A / B, large, batch 1, decode")
-case("faster_decoding", None, models, {}, "not run")
+four = decoding(FAST, SLOW)
+case("faster_decoding", True, models, four, "^ln of the times A / B, small, batch 1, prefill = -0.692", n=5)
+case("faster_decoding", True, models, four, "0.500 ± 0.0", note="")
+case("faster_decoding", False, models, decoding(SLOW, FAST), "= +0.692")
+case("faster_decoding", False, models, decoding(FAST, SLOW, late=[0.5, 0.51, 0.49, 0.5, 0.5]))
+case(
+    "faster_decoding",
+    None,
+    models,
+    decoding(FAST, SLOW, late=NOISY),
+    "rounds up to 10,000 would resolve the observed effect",
+)
+case("faster_decoding", "not run", models, {}, "^not run$")
 
 part = models | {"part": "prefill"}
-case("faster", True, part, decoding(FAST, SLOW), "A / B, prefill: 0.50")
-case("faster", False, part, decoding(SLOW, FAST), "A / B, prefill: 2.0")
-case("faster", None, part, decoding(FAST, NOISY), "(n = 5 rounds, not resolved)")
-case("faster", None, part, {}, "not run")
-case("faster", None, models | {"part": "token"}, decoding(FAST, SLOW), "not measured: token")
+case("faster", True, part, four, "ln of the times A / B, prefill = -0.692")
+case("faster", False, part, decoding(SLOW, FAST))
+case("faster", None, part, decoding(FAST, NOISY), "n = 5 rounds")
+case("faster", None, part, decoding(FAST, FAST), "both gave the same numbers")
+case("faster", "not run", part, {}, "not run")
+case("faster", "not run", models | {"part": "token"}, four, "not measured: token")
 
 
 def tokens(critical, token):
     return benchmark(small={"A": {"token": token, **({"critical": critical} if critical else {})}})
 
 
-case("shorter_path", True, {"model": "A"}, tokens(FAST, SLOW), "A: a token without its bodies over chunks: 0.50")
+case(
+    "shorter_path",
+    True,
+    {"model": "A"},
+    tokens(FAST, SLOW),
+    "^ln of the times A: a token without its bodies over chunks = -0.692",
+)
 case("shorter_path", False, {"model": "A"}, tokens(SLOW, FAST))
-case("shorter_path", None, {"model": "A"}, tokens(NOISY, FAST), "not resolved")
+case("shorter_path", None, {"model": "A"}, tokens(NOISY, FAST))
 case("shorter_path", None, {"model": "A"}, tokens(None, FAST), "A has no iterations over chunks")
-case("shorter_path", None, {"model": "A"}, {}, "not run")
+case("shorter_path", "not run", {"model": "A"}, {}, "not run")

@@ -1,24 +1,91 @@
 """Every kind of claim on figures chosen by hand: a case that holds, one that fails, one that stays open."""
 
+from dataclasses import replace
+
 import pytest
 
 from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
+    cases_changes,
     cases_consa,
+    cases_exact,
+    cases_masks,
     cases_measured,
     cases_printed,
+    cases_rule,
     cases_sgt,
     cases_speed,
     cases_spiral,
+    cases_trends,
 )
 from tests.unit.verdicts.building import CASES
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i].kind}-{CASES[i].holds}")
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i].kind}-{CASES[i].word}")
 def test_verdict_and_evidence(number):
     assert CASES[number].problem() is None
 
 
+NEVER_OPEN = {"printed_differ_in", "printed_count"}
+"""Kinds that can always be decided, beside those on computed numbers and on cases that the claim writes out."""
+WITHOUT_RUNS = (".arithmetic", ".theory", ".not_here")
+"""Modules whose kinds read no run."""
+
+
+def module_of(name):
+    return CLAIM_KINDS.get(name).run.__module__
+
+
 def test_every_kind_holds_fails_and_stays_open_in_some_case():
-    outcomes = {name: {case.holds for case in CASES if case.kind == name} for name in CLAIM_KINDS.names()}
-    assert {name: seen for name, seen in outcomes.items() if seen != {True, False, None}} == {}
+    outcomes = {name: {case.word for case in CASES if case.kind == name} for name in CLAIM_KINDS.names()}
+    assert outcomes.pop("not_here") == {"not run"}
+    assert {name: seen for name, seen in outcomes.items() if not seen >= {"holds", "fails"}} == {}
+    undecided = {name: seen for name, seen in outcomes.items() if not seen & {"open", "not run"}}
+    assert {name for name in undecided if not module_of(name).endswith(WITHOUT_RUNS)} == NEVER_OPEN
+
+
+EXACT = {name for name in CLAIM_KINDS.names() if CLAIM_KINDS.get(name).run.__annotations__["return"] == "Verdict"}
+"""Kinds about printed, computed or counted numbers."""
+
+
+def test_a_kind_is_exact_or_makes_comparisons():
+    made = {name: CLAIM_KINDS.get(name).run.__annotations__["return"] for name in CLAIM_KINDS.names()}
+    assert set(made.values()) == {"Verdict", "list[Comparison]"}
+    about_numbers = {name for name in EXACT if name.startswith(("printed_", "computed_"))}
+    others = {name for name in EXACT - about_numbers if not module_of(name).endswith(WITHOUT_RUNS)}
+    assert others == {"measured_cheaper", "lemma_on_row", "sees_no_later_token", "grows_downwards"}
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_with_fewer_than_three_seeds_every_trained_claim_is_open(seeds):
+    """Every case of every kind that reads trained models, with all but the first seeds taken away."""
+    seen = set()
+    for case in CASES:
+        if case.kind in EXACT or "records" not in case.given:
+            continue
+        records = {
+            cell: {seed: by_seed[seed] for seed in sorted(by_seed)[:seeds]}
+            for cell, by_seed in case.given["records"].items()
+        }
+        verdict = replace(case, given={**case.given, "records": records}).verdict()
+        assert verdict.word in ("open", "not run"), (case.kind, verdict)
+        if verdict.word == "open" and verdict.n:
+            assert verdict.note == "direction only" and verdict.p is None, case.kind
+            assert verdict.shown == "open (direction only)" and verdict.n <= seeds
+            seen.add(case.kind)
+    timed = {"faster", "faster_decoding", "shorter_path"}
+    assert seen == set(CLAIM_KINDS.names()) - EXACT - timed
+
+
+def test_seeds_are_counted_whatever_their_numbers_are():
+    """The same three pairs under other seeds, in another order, and beside seeds that only one arm has."""
+    for case in [case for case in CASES if case.kind == "lower" and case.word == "holds"]:
+        expected = case.verdict()
+        records = {
+            cell: {100 - 7 * seed: run for seed, run in reversed(by_seed.items())}
+            for cell, by_seed in case.given["records"].items()
+        }
+        name, by_seed = next(iter(records.items()))
+        records[name] = {**by_seed, 3: next(iter(by_seed.values()))}
+        found = replace(case, given={**case.given, "records": records}).verdict()
+        assert (found.word, found.n, found.evidence) == (expected.word, expected.n, expected.evidence)

@@ -1,4 +1,4 @@
-"""Means, standard errors and paired comparisons, for the whole package. No torch.
+"""Means, standard errors, differences and correlations of what was measured. No torch.
 
 A measurement is a value with its standard error and number of observations. The value is None if nothing was measured;
 the standard error is None if there is only one observation.
@@ -48,6 +48,35 @@ def mean_and_error(values: Sequence[float] | np.ndarray) -> Measurement:
     return Measurement(value=float(array.mean()), stderr=error, n=len(array))
 
 
+def clustered_mean(values: Sequence[float] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> Measurement:
+    """The mean of values that are not independent within a cluster, such as the answers of one row.
+
+    clusters: for each value a whole number ≥ 0, equal for values of one cluster. The error is that of a ratio of sums
+    over clusters; None if there is only one. n counts values.
+    """
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    mean, count = float(array.mean()), int(numbers.max()) + 1
+    if count == 1:
+        return Measurement(value=mean, n=len(array))
+    deviations = np.bincount(numbers, weights=array - mean)
+    error = math.sqrt(count / (count - 1) * float(np.square(deviations).sum())) / len(array)
+    return Measurement(value=mean, stderr=error, n=len(array))
+
+
+def block_mean(values: Sequence[float] | np.ndarray, size: int = 10) -> Measurement:
+    """The mean of values that are correlated with their neighbours, such as the losses of validation windows; its
+    standard error is that of the means of whole blocks of `size` values, None for fewer than two blocks."""
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    blocks = len(array) // size
+    error = mean_and_error(array[: blocks * size].reshape(blocks, size).mean(axis=1)).stderr
+    return Measurement(value=float(array.mean()), stderr=error, n=len(array))
+
+
 def proportion(right: Sequence[bool] | np.ndarray) -> Measurement:
     """The share of true values with its binomial standard error."""
     n = len(right)
@@ -60,54 +89,6 @@ def proportion(right: Sequence[bool] | np.ndarray) -> Measurement:
 def paired_difference(left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray) -> Measurement:
     """Mean of the differences left − right of paired observations, with its standard error."""
     return mean_and_error(np.subtract(left, right))
-
-
-FEWEST_SEEDS = 3
-"""With fewer pairs of runs there is no test: a difference is open, whatever its size."""
-LEVEL = 0.05
-"""The level α of a test, after Holm's correction where there are several."""
-
-
-class PairedTest(BaseModel):
-    """Student's t-test of paired differences, two-sided.
-
-    interval: of 95 %. p: the probability of such a difference, or a larger one, if there were none. Both are None for
-    fewer than FEWEST_SEEDS pairs, and where all differences are equal, so that their spread is unknown.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    difference: Measurement
-    interval: tuple[float, float] | None = None
-    p: float | None = None
-
-
-def paired_t(left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray) -> PairedTest:
-    """The test of left − right, one pair for each training seed."""
-    difference = paired_difference(left, right)
-    if difference.n < FEWEST_SEEDS or not difference.stderr:
-        return PairedTest(difference=difference)
-    from scipy import stats
-
-    result = stats.ttest_rel(left, right)
-    low, high = result.confidence_interval(1 - LEVEL)
-    return PairedTest(difference=difference, interval=(float(low), float(high)), p=float(result.pvalue))
-
-
-def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """The 95 % t-interval of a mean; None for fewer than FEWEST_SEEDS values, or without a spread."""
-    return paired_t(values, np.zeros(len(values))).interval
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction of the p-values of one family of tests, in the same order; None stays None, uncounted."""
-    order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for rank, (p, i) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
-        corrected[i] = largest
-    return corrected
 
 
 def independent_difference(left: Measurement, right: Measurement) -> Measurement:

@@ -1,0 +1,82 @@
+"""Rows on which probes measure a model: text of the validation part, and synthetic tasks of the run's mix.
+
+The rows of tasks are others than those of the evaluation, so that a map that a probe has chosen is not measured on the
+rows that it was chosen on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridlab.analysis.probe import spaced_windows
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.batches import Rows, task_generator
+from hybridlab.data.shards import Corpus
+from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
+from hybridlab.evaluation.measure import task_window
+from hybridlab.evaluation.rows import chunks
+from hybridlab.models.decoder import Decoder
+from hybridlab.training.objective import make_objective
+
+_FIRST_ROW = 10**6
+"""Number of the first row of a task; evaluations count theirs from 0."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """text: (N, S) tokens. tasks: the rows of each task, by its name. offsets: the id of a task's first token."""
+
+    text: Tensor
+    tasks: dict[str, list[TaskRow]]
+    offsets: dict[str, int]
+
+    def tokens(self, task: str) -> Tensor:
+        """(N, S): the rows of a task."""
+        return torch.from_numpy(np.stack([row.tokens for row in self.tasks[task]]) + self.offsets[task])
+
+
+def material(model: Decoder, corpus: Corpus, config: RunConfig, length: int, rows: int) -> Material:
+    """`rows` windows of text of `length` tokens, and as many rows of each task; UserError if the text is too short."""
+    offsets = {name: corpus.vocab + first for name, first in task_offsets(config.data.mix.tasks)[0].items()}
+    numbers = range(_FIRST_ROW, _FIRST_ROW + rows)
+    tasks = {name: [make_row(name, length, task_generator(task_number(name), i)) for i in numbers] for name in offsets}
+    return Material(spaced_windows(model, corpus, length, rows), tasks, offsets)
+
+
+def text_losses(model: Decoder, config: RunConfig, text: Tensor) -> np.ndarray:
+    """(N,): the mean loss of each window of text (N, S), in nats per token."""
+    objective, device, losses = make_objective(config), next(model.parameters()).device, []
+    for tokens in chunks(text.cpu().numpy(), model, text.shape[1]):
+        rows = Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
+        batch = objective.batch(rows, config.training.seed, 0).to(device)
+        with torch.no_grad():
+            losses += objective.metrics(model(**batch.inputs), batch)["loss"].tolist()
+    return np.array(losses)
+
+
+def answer_losses(model: Decoder, rows: list[TaskRow], offset: int) -> np.ndarray:
+    """The loss of every answer of these rows, one row after another, in nats: a choice among the answer's options, so
+    that a guess among n costs ln(n). offset: id of the task's first token."""
+    device, losses = next(model.parameters()).device, []
+    for part in chunks(rows, model, len(rows[0].tokens)):
+        with torch.no_grad():
+            logits = model(torch.from_numpy(np.stack([row.tokens for row in part]) + offset).to(device)).logits.float()
+        for scores, row in zip(logits.cpu(), part, strict=True):
+            options, right = torch.from_numpy(row.options), torch.from_numpy(row.tokens[row.answers])
+            among = scores[row.answers - 1].gather(1, options + offset)
+            place = (options == right[:, None]).int().argmax(1)
+            losses.append(F.cross_entropy(among, place, reduction="none").numpy())
+    return np.concatenate(losses)
+
+
+def window_of(model: Decoder, config: RunConfig, window: int | None) -> int | None:
+    """The window that a probe asks about: its own setting, that of the evaluation, or the only one of the map."""
+    return window if window is not None else task_window(model, config)
+
+
+NO_WINDOW = "this run names no window; set --window N, or evaluation.task_window in the run"

@@ -1,0 +1,70 @@
+"""Settings of training: steps, batches, optimizer and schedule."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from hybridlab.config.controllers import Schedule
+from hybridlab.config.types import Beta, Misfit, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Strict
+
+
+class Optimizer(Strict):
+    """AdamW."""
+
+    lr: PositiveFloat = 3e-4
+    """Peak learning rate."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of the averages of gradients and of their squares."""
+    eps: PositiveFloat = 1e-8
+    """Added to the root of the average square, against division by 0."""
+    weight_decay: NonNegativeFloat = 0.1
+    """Weight decay, multiplied by the learning rate."""
+    decay_all: bool = False
+    """Apply weight decay to norms and embeddings too, as OLMo does; otherwise only to the matrices of the blocks and
+    the output head."""
+
+
+class Training(Strict):
+    steps: PositiveInt
+    """Number of optimizer steps."""
+    tokens_per_step: PositiveInt
+    """Tokens in one optimizer step, over all its sequences."""
+    seq_len: Annotated[int, Field(ge=2)]
+    """Tokens in one training sequence."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of the weights, of the order of the data and of all other random numbers."""
+    skip_steps: NonNegativeInt | None = None
+    """Number of batches to skip at the start, because the run to start from was already trained on them."""
+    clip: PositiveFloat = 1.0
+    """Largest norm of the gradient; a larger one is scaled down to it."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Number format of the forward and backward pass; auto: bf16 where the machine computes with it, else fp32."""
+    optimizer: Optimizer = Optimizer()
+    """Settings of the optimizer."""
+    schedule: Schedule = Schedule()
+    """Learning rate over the steps."""
+
+    @model_validator(mode="after")
+    def _whole_rows(self) -> Training:
+        if self.tokens_per_step % self.seq_len:
+            down = self.tokens_per_step // self.seq_len * self.seq_len
+            raise Misfit(
+                f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
+                f"use {max(down, self.seq_len)} or {down + self.seq_len}",
+                "tokens_per_step",
+                "seq_len",
+            )
+        if self.schedule.warmup_steps > self.steps:
+            raise Misfit(
+                f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})",
+                "schedule.warmup_steps",
+                "steps",
+            )
+        return self
+
+    @property
+    def rows(self) -> int:
+        """Sequences in one optimizer step."""
+        return self.tokens_per_step // self.seq_len

@@ -1,0 +1,125 @@
+"""The list of the papers' sentences that are tested here, each with its verdict at the best scale at hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.claims.not_here import KIND as NOT_HERE
+from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.experiment import Claim, Experiment
+from hybridlab.papers.ids import SCALES, VERDICTS, matches
+from hybridlab.papers.listing import Filter
+from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.records import Records, benchmark_record, records_of
+from hybridlab.runs.record import BenchmarkRecord
+
+ABOUT = ("print", "runs", "not here")
+"""What a claim is tested on: what the paper prints and what can be counted, runs made here, or nothing at hand."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
+    runs it was judged on; None for a claim about the print, and where nothing has been run. note, n, n_needed and
+    minutes_needed: see `Verdict`."""
+
+    id: str
+    paper: str
+    text: str
+    source: str
+    about: str
+    verdict: str
+    scale: str | None
+    evidence: str
+    note: str
+    n: int | None
+    n_needed: int | None
+    minutes_needed: float | None
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The records of an experiment at one scale."""
+
+    scale: str
+    records: Records
+    benchmark: BenchmarkRecord | None
+
+
+def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
+    """The claims of all experiments in their order, those that pass the filter.
+
+    wanted: kind and paper are those of the experiment; each word stands in its id, its paper, the claim or its place.
+    verdict: only claims with this one.
+    """
+    listed: list[Listed] = []
+    for identifier in experiment_ids():
+        experiment = load_experiment(identifier)
+        if wanted.kind in (None, experiment.kind) and wanted.paper in (None, experiment.paper):
+            chosen = [claim for claim in experiment.claims if matches(wanted.words, _texts(experiment, claim))]
+            listed += _judged(experiment, chosen, results_dir) if chosen else []
+    return [claim for claim in listed if verdict in (None, claim.verdict)]
+
+
+def counts(listed: Iterable[Listed]) -> dict[str, dict[str, int]]:
+    """about → verdict → how many claims, with a row "all"; verdicts in the order of VERDICTS."""
+    table: dict[str, Counter[str]] = {about: Counter() for about in (*ABOUT, "all")}
+    for claim in listed:
+        for row in (claim.about, "all"):
+            table[row][claim.verdict] += 1
+    return {about: {word: row[word] for word in VERDICTS if row[word]} for about, row in table.items() if row}
+
+
+def as_json(listed: Iterable[Listed]) -> list[dict[str, Any]]:
+    """The claims as plain objects."""
+    return [asdict(claim) for claim in listed]
+
+
+def _texts(experiment: Experiment, claim: Claim) -> tuple[str, ...]:
+    return experiment.id, experiment.paper, claim.text, claim.source
+
+
+def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> Iterator[Listed]:
+    """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
+    measured: list[_Measured] | None = None
+    for claim in chosen:
+        found, about, scale = judge(claim, experiment, {}), "print", None
+        if claim.test.get("kind") == NOT_HERE:
+            about = "not here"
+        elif found.holds is None:
+            about = "runs"
+            measured = _by_scale(experiment, results_dir) if measured is None else measured
+            found, scale = _at_best(claim, experiment, measured, found)
+        places = (experiment.id, experiment.paper, claim.text, claim.source)
+        needed = (found.n, found.n_needed, found.minutes_needed)
+        yield Listed(*places, about, found.word, scale, found.evidence, found.note, *needed)
+
+
+def _by_scale(experiment: Experiment, results_dir: Path) -> list[_Measured]:
+    """What has been measured for an experiment, from the largest scale to the smallest; nothing without records."""
+    found = []
+    for scale in reversed(SCALES):
+        here = _Measured(
+            scale, records_of(experiment, scale, results_dir), benchmark_record(experiment, scale, results_dir)
+        )
+        found += [here] if here.records or here.benchmark else []
+    return found
+
+
+def _at_best(
+    claim: Claim, experiment: Experiment, measured: list[_Measured], without: Verdict
+) -> tuple[Verdict, str | None]:
+    """The verdict at the largest scale at which what the claim needs has been run, and that scale.
+
+    without: the verdict without any record.
+    """
+    for at in measured:
+        verdict = judge(claim, experiment, at.records, at.benchmark, at.scale)
+        if verdict.word != "not run":
+            return verdict, at.scale
+    return without, None

@@ -1,0 +1,67 @@
+"""Claim kinds that need no run: numbers that a text states, and what the package counts and computes."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from hybridlab.config.loading import Layer
+from hybridlab.errors import UserError
+from hybridlab.papers.analytic import ANALYTIC, compute
+from hybridlab.papers.calls import called
+from hybridlab.papers.claims.kinds import Given, claim_kind
+from hybridlab.papers.claims.verdict import Verdict
+
+
+def _checked(call: dict[str, Any]) -> dict[str, Any]:
+    try:
+        called(ANALYTIC, "function", Layer(call))
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return call
+
+
+Call = Annotated[dict[str, Any], AfterValidator(_checked)]
+"""An analytic function with its arguments, `{function: NAME, …}`; see papers/analytic.py."""
+
+
+def _number(call: dict[str, Any]) -> float:
+    value = compute(call, {})
+    if isinstance(value, str):
+        raise UserError(f"{call['function']} computes a text, {value!r}; a claim compares numbers")
+    return value
+
+
+@claim_kind
+def stated_product(on: Given, factors: list[float], stated: float, within: float = 0.01) -> Verdict:
+    """Numbers of the text, multiplied, give another one up to a share of it: steps × sequences × tokens, say."""
+    product = math.prod(factors)
+    written = " × ".join(f"{factor:,.15g}" for factor in factors)
+    evidence = f"{written} = {product:,.6g}, stated {stated:,.6g} ({100 * (product / stated - 1):+.1f} %)"
+    return Verdict(abs(product / stated - 1) <= within, evidence)
+
+
+@claim_kind
+def computes(on: Given, compute: Call, low: float, high: float, factor: float = 1.0) -> Verdict:
+    """A computed number, multiplied by a factor, lies between two bounds."""
+    value = _number(compute) * factor
+    return Verdict(low <= value <= high, f"exact: {value:,.6g}, stated {low:,.6g} to {high:,.6g}")
+
+
+@claim_kind
+def computed_in_order(on: Given, computes: list[Call], direction: Literal["rises", "falls"]) -> Verdict:
+    """Computed numbers rise (or fall) from each to the next."""
+    values = [_number(call) for call in computes]
+    signed = values if direction == "rises" else [-value for value in values]
+    in_order = all(a < b for a, b in zip(signed, signed[1:], strict=False))
+    return Verdict(in_order, f"exact: {', '.join(f'{value:,.6g}' for value in values)}")
+
+
+@claim_kind
+def computed_ratio(on: Given, compute: Call, over: Call, low: float, high: float) -> Verdict:
+    """One computed number divided by another lies between two bounds."""
+    ours, theirs = _number(compute), _number(over)
+    evidence = f"exact: {ours:,.6g} / {theirs:,.6g} = {ours / theirs:.6g}, stated {low:g} to {high:g}"
+    return Verdict(low <= ours / theirs <= high, evidence)

@@ -1,0 +1,44 @@
+"""The model that stands in a row or a series at a scale: a small one in the place of the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.papers.records import Records
+
+Model = dict[str, Any]
+"""size: the preset. in_place_of: the paper's model, None where it is that model itself. parameters: of the runs."""
+
+
+def model_of(experiment: Experiment, scale: str, cell: str | None, records: Records) -> Model | None:
+    """The model behind a cell at a scale; None for a benchmark, without a cell, and where it is not trained."""
+    if cell is None or cell == BENCHMARK or scale not in experiment.scales:
+        return None
+    spec, paper = experiment.scales[scale], experiment.scales.get("paper")
+    # A scale may have cells of its own.
+    found = {**experiment.cells, **getattr(spec, "cells", {})}.get(cell)
+    size = spec.size_of(found) if found else None
+    if found is None or size is None:
+        return None
+    printed = found.group or (paper.size_of(found) if paper else None)
+    runs = records.get(cell, {}).values()
+    parameters = max((run.parameters.get("total", 0) for run in runs), default=None)
+    return {"size": size, "in_place_of": None if scale == "paper" else printed, "parameters": parameters}
+
+
+def model_text(model: Model) -> str:
+    """The model in words: "tiny, in the place of 573M"."""
+    return model["size"] + (f", in the place of {model['in_place_of']}" if model["in_place_of"] else "")
+
+
+def models_text(models: Iterable[Model | None]) -> str:
+    """All models of a panel or figure in words, with the range of their parameters; "" if there are none."""
+    known = [model for model in models if model is not None]
+    names = list(dict.fromkeys(model_text(model) for model in known))
+    counts = sorted(model["parameters"] for model in known if model["parameters"])
+    if not names or not counts:
+        return "; ".join(names)
+    low, high = (f"{count / 1e6:,.1f}" for count in (counts[0], counts[-1]))
+    return f"{'; '.join(names)} ({low if low == high else f'{low} to {high}'}M parameters)"
