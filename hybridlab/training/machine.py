@@ -61,11 +61,11 @@ def cpu_cores() -> int:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory of freed tensors for the next ones; False where the C library has no such switch.
+    """Let this process keep the memory of freed tensors for the next ones; False where the C library has no switch.
 
-    By default glibc gives every tensor of a few megabytes back to the system and fetches its pages again: 11,000 page
-    faults in each step of `tiny`, and an eighth of the step's time. Numbers do not depend on it. Tensors above 64 MB are
-    still given back, and so is what lies free at the end beyond 1 GB.
+    By default glibc gives every tensor of some megabytes back to the system and fetches its pages again: 11,000 page
+    faults in each step of `tiny`, and an eighth of the step's time. Numbers do not depend on it. Tensors above 64 MB
+    are still given back, and so is what lies free at the end beyond 1 GB.
     """
     if not sys.platform.startswith("linux"):
         return False
