@@ -151,3 +151,13 @@ def metric_of(record: Record, path: str) -> float:
 def listed(items: Sequence[str]) -> str:
     """The exceptions, for the end of an evidence."""
     return f" (not: {'; '.join(items)})" if items else ""
+
+
+def value_at(record: Record, path: str) -> Any:
+    """What stands at a dotted path into a record, such as a table of a probe; NotRun without it."""
+    here: Any = record
+    for part in path.split("."):
+        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
+        if here is None:
+            raise NotRun(f"not measured: {path}")
+    return here

@@ -11,6 +11,7 @@ from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_exact,
     cases_masks,
     cases_measured,
+    cases_orders,
     cases_printed,
     cases_rule,
     cases_sgt,
