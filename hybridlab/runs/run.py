@@ -38,6 +38,7 @@ from hybridlab.training.labels import Label, start_facts
 from hybridlab.training.machine import (
     describe_machine,
     git_revision,
+    keep_freed_memory,
     library_versions,
     pick_device,
     pick_precision,
@@ -67,6 +68,7 @@ def execute(
     that the configuration names. show: makes what shows the progress, from the arguments of `Progress`. Busy if another
     process trains this run.
     """
+    keep_freed_memory()
     with folder.locked(), using_threads(_threads(config, folder, say)):
         if label is not None and label.name is not None:
             runs.check_name(label.name, folder)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,27 @@ def _cpu_flags() -> set[str]:
 def cpu_cores() -> int:
     """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory of freed tensors for the next ones; False where the C library has no switch.
+
+    By default glibc gives every tensor of some megabytes back to the system and fetches its pages again: 11,000 page
+    faults in each step of `tiny`, and an eighth of the step's time. Numbers do not depend on it. Tensors above 64 MB
+    are still given back, and so is what lies free at the end beyond 1 GB.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False  # a C library without it, such as musl
+    return all([mallopt(switch, value) == 1 for switch, value in _MALLOPT.items()])
+
+
+_MALLOPT = {-3: 2**26, -1: 2**30, -2: 2**26}
+"""M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of glibc's malloc.h."""
 
 
 @contextmanager

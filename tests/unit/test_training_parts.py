@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import platform
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from hybridlab.training.optimizer import model_groups
 from hybridlab.training.progress import Progress, clock
 from hybridlab.training.schedules import learning_rate_factor
 from hybridlab.training.speed import peak_flops
+from tests.conftest import run_python
 
 
 def factors(name, steps=100, **changes):
@@ -202,3 +204,18 @@ def test_lines_are_shown_while_training_on_a_terminal_and_elsewhere(capsys):
     with Progress("title", 10, 256, quiet=True) as progress:
         progress.say("nothing")
     assert capsys.readouterr().err == "title: step 3: [something] happened\n"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switch is one of glibc")
+def test_freed_memory_is_kept_for_the_next_tensor():
+    """Page faults of 40 tensors of 8 MB, one after the other: 2,048 for each where it is given back."""
+    code = (
+        "import resource, torch\nfrom hybridlab.training.machine import keep_freed_memory\n"
+        "def faults():\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    for _ in range(40): torch.ones(2**21).sum()\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "torch.set_num_threads(1); faults(); kept = keep_freed_memory(); faults(); print(kept, faults())"
+    )
+    kept, faults = run_python(code).split()
+    assert kept == "True" and int(faults) < 2048
