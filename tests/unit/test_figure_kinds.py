@@ -449,6 +449,14 @@ def test_seeds_become_a_mean_with_a_band_of_one_standard_error():
     assert not ax.collections, "one seed has no band"
 
 
+def test_seeds_that_spend_other_flops_meet_on_the_first_ones_x():
+    first = make_record(history={"flops": [10.0, 20.0, 40.0], "loss": [4.0, 3.0, 1.0]})
+    second = make_record(history={"flops": [12.0, 24.0, 40.0], "loss": [4.0, 2.0, 2.0]})
+    curve = numbers("history", {0: first, 1: second}, metric="loss", x="flops")
+    assert curve["x"] == [20.0, 40.0], "10 lies before the second run's first point"
+    assert curve["y"] == pytest.approx([(3 + 8 / 3) / 2, 1.5])
+
+
 def test_bands_of_named_lines_points_and_shares():
     seeds = {0: logged(TWO_LAYERS), 1: logged([[[x - 0.1 for x in row] for row in table] for table in TWO_LAYERS])}
     entropies = numbers("layer entropy", seeds, count=1)
