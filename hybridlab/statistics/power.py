@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 
@@ -16,14 +17,14 @@ MOST_SEEDS = 10_000
 
 
 def seeds_for_difference(spread: float, effect: float, level: float = LEVEL) -> int | None:
-    """Seeds for 80 % power of a two-sided paired t-test, from the noncentral t distribution. spread: the standard
+    """Seeds with which a two-sided paired t-test resolves an effect, on its side, in 80 % (noncentral t). spread: the standard
     deviation of the differences; effect: their true mean. None beyond MOST_SEEDS."""
     from scipy import stats
 
     def power(n: int) -> float:
-        shift = abs(effect) / spread * math.sqrt(n)
+        shift = _within_digits(abs(effect) / spread * math.sqrt(n))
         bound = stats.t.ppf(1 - level / 2, n - 1)
-        return float(stats.nct.sf(bound, n - 1, shift) + stats.nct.cdf(-bound, n - 1, shift))
+        return float(stats.nct.sf(bound, n - 1, shift))
 
     return _fewest(power, abs(effect) / spread)
 
@@ -36,27 +37,27 @@ def seeds_for_equivalence(spread: float, below: float | None, above: float, leve
     def power(n: int) -> float:
         bound = stats.t.ppf(1 - level, n - 1)
         rooms = [room for room in (below, above) if room is not None]
-        powers = [float(stats.nct.sf(bound, n - 1, room / spread * math.sqrt(n))) for room in rooms]
+        shifts = [_within_digits(room / spread * math.sqrt(n)) for room in rooms]
+        powers = [float(stats.nct.sf(bound, n - 1, shift)) for shift in shifts]
         return sum(powers) - (len(powers) - 1)
 
     return _fewest(power, min(above, math.inf if below is None else below) / spread)
 
 
+def _within_digits(shift: float) -> float:
+    """A shift of the noncentral t, at most 30: beyond, all is power, and no digits are left."""
+    return min(shift, 30.0)
+
+
 def _fewest(power: Callable[[int], float], ratio: float) -> int | None:
     """The smallest n with enough power, which rises with n. ratio: effect / spread, which is above 0 where some n
     has it."""
-    # A shift of 2 standard errors has less than enough power in every test here, one of 30 all there is (and no digits
-    # are left of its distribution).
+    # A shift of 2 standard errors has less than enough power in every test here, one of 8 more (from ten seeds on).
     if ratio < 2 / math.sqrt(MOST_SEEDS):
         return None
-    low = high = max(FEWEST_SEEDS, int((2 / ratio) ** 2))
-    while ratio * math.sqrt(high) < 30 and power(high) < POWER:
-        low, high = high + 1, max(high + 2, high * 5 // 4)
-    while low < high:
-        middle = (low + high) // 2
-        enough = power(middle) >= POWER
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return low if low <= MOST_SEEDS else None
+    numbers = range(max(FEWEST_SEEDS, int((2 / ratio) ** 2)), max(10, math.ceil((8 / ratio) ** 2)))
+    found = numbers.start + bisect.bisect_left(numbers, True, key=lambda n: power(n) >= POWER)
+    return found if found <= MOST_SEEDS else None
 
 
 def seeds_for_signs(right: Sequence[bool], level: float = LEVEL) -> int | None:

@@ -33,7 +33,7 @@ class Case:
     def problem(self):
         """How the verdict differs from the expected one; None where it does not."""
         verdict = self.verdict()
-        if verdict.word != self.word:
+        if verdict.as_json()["verdict"] != self.word:
             return f"{verdict.word} instead of {self.word}: {verdict.evidence}"
         missing = [part for part in self.evidence if part not in f"^{verdict.evidence}$"]
         if missing:

@@ -75,6 +75,15 @@ case(
     "both gave the same numbers",
 )
 
+# The same in one seed is not the same arm.
+case(
+    "lower",
+    None,
+    ab,
+    measured(a=[3.0] * 3, b=[3.0, 3.1, 3.12]),
+    "a − b = -0.0733 ± 0.0371 nats (n = 3 seeds, p = 0.1869);",
+)
+
 # A difference that is the same in every seed has no spread: each seed is a yes, six of them are resolved.
 case("lower", None, ab, measured(a=[3.0] * 5, b=[3.5] * 5), "p = 0.0625", n_needed=6)
 case("lower", True, ab, measured(a=[3.0] * 6, b=[3.5] * 6), "p = 0.0312")

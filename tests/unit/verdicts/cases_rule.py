@@ -128,12 +128,15 @@ held = measured(a=LOW, b=HIGH, c=weak, d=LOW)
 case("lower", True, three, held, "c − b = -0.0200 ± 0.0031 nats (n = 3 seeds, p = 0.0225)", p_digits=0.0225)
 mixed = measured(a=LOW, b=HIGH, c=around(3.3), d=around(3.12, (0.004, -0.006, 0.002)))
 case("lower", False, three, mixed, ("c − b = +0.2007 ± 0.0020 nats (n = 3 seeds, p = 0.0003)",), p_digits=0.0003)
+against = measured(a=around(3.0, (0.0, 0.0, 0.0001)), b=HIGH, c=around(3.12, (0.004, -0.006, 0.002)), d=LOW)
+case("lower", False, three, against, ("a − b", "p < 0.0001"), p_digits=0.0225)
 unsure = measured(a=LOW, b=HIGH, c=weak, d=flat)
 case("lower", None, three, unsure, "d − b = +0.0007 ± 0.0103 nats (n = 3 seeds, p = 0.9545)", p_digits=0.9545)
 # Each comparison at a third of the level: the one that takes most seeds counts, and what is resolved takes none.
 one_of_two = {"pairs": [["a", "b"], ["c", "b"]]}
-half = measured(a=LOW, b=HIGH, c=around(3.07, (0.03, -0.03, 0.0)))
-case("lower", None, one_of_two, half, "13 seeds for 80 % power", n_needed=13)
+half = {"a": LOW, "b": HIGH, "c": around(3.07, (0.03, -0.03, 0.0))}
+case("lower", None, one_of_two, measured(**half), "13 seeds for 80 % power", n_needed=13)
+case("lower", None, three, measured(**half, d=around(3.07, (0.04, -0.04, 0.0))), n_needed=22)
 # A step that must only not go the other way needs no seeds.
 valley = measured(
     a=around(3.3),

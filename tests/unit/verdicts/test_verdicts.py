@@ -1,5 +1,6 @@
 """Every kind of claim on figures chosen by hand: a case that holds, one that fails, one that stays open."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,16 @@ def test_a_kind_is_exact_or_makes_comparisons():
     about_numbers = {name for name in EXACT if name.startswith(("printed_", "computed_"))}
     others = {name for name in EXACT - about_numbers if not module_of(name).endswith(WITHOUT_RUNS)}
     assert others == COUNTED
+
+
+def test_an_exact_kind_reads_no_trained_model():
+    """Without records its verdicts are the same. (FLOPs are counted, and are all that `measured_cheaper` reads.)"""
+    for case in CASES:
+        if case.kind in EXACT - COUNTED and not case.claim:
+            bare = {name: value for name, value in case.given.items() if name != "records"}
+            assert replace(case, given=bare).verdict() == case.verdict()
+    source = inspect.getsource(CLAIM_KINDS.get("measured_cheaper").run)
+    assert "run.flops" in source and "results" not in source
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
