@@ -45,17 +45,18 @@ def seeds_for_equivalence(spread: float, below: float | None, above: float, leve
 def _fewest(power: Callable[[int], float], ratio: float) -> int | None:
     """The smallest n with enough power, which rises with n. ratio: effect / spread, which is above 0 where some n
     has it."""
-    low = high = FEWEST_SEEDS
-    # A shift beyond 30 has all the power there is, and no digits are left of its distribution.
+    # A shift of 2 standard errors has less than enough power in every test here, one of 30 all there is (and no digits
+    # are left of its distribution).
+    if ratio < 2 / math.sqrt(MOST_SEEDS):
+        return None
+    low = high = max(FEWEST_SEEDS, int((2 / ratio) ** 2))
     while ratio * math.sqrt(high) < 30 and power(high) < POWER:
-        low, high = high + 1, 2 * high
-        if low > MOST_SEEDS:
-            return None
+        low, high = high + 1, max(high + 2, high * 5 // 4)
     while low < high:
         middle = (low + high) // 2
         enough = power(middle) >= POWER
         low, high = (low, middle) if enough else (middle + 1, high)
-    return low
+    return low if low <= MOST_SEEDS else None
 
 
 def seeds_for_signs(right: Sequence[bool], level: float = LEVEL) -> int | None:

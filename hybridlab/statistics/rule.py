@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridlab.statistics.estimates import Measurement, known, mean_and_error, proportion
-from hybridlab.statistics.paired import FEWEST_SEEDS, LEVEL, holm, mean_interval, sign_p
+from hybridlab.statistics.paired import FEWEST_SEEDS, LEVEL, holm, sign_p
 from hybridlab.statistics.power import seeds_for_difference, seeds_for_equivalence, seeds_for_signs
 
 
@@ -27,7 +27,6 @@ class Finding:
     spread: float
     side: int
     p: float | None = None
-    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Between:
         below = float(stats.ttest_1samp(values, self.high, alternative="less").pvalue)
         above = 0.0 if self.low is None else float(stats.ttest_1samp(values, self.low, alternative="greater").pvalue)
         p = max(below, above) if inside else min(1.0, 2 * (1 - max(below, above)))
-        return Finding(estimate, spread, side, p, mean_interval(values))
+        return Finding(estimate, spread, side, p)
 
     def _contains(self, value: float) -> bool:
         return value < self.high and (self.low is None or value > self.low)
@@ -115,11 +114,12 @@ class Always:
 
     def tested(self, values: Sequence[float]) -> Finding:
         """The test of these values, 1 or 0."""
-        share = proportion([value > 0 for value in values])
+        yes = [value > 0 for value in values]
+        share = proportion(yes)
         if share.value is None:
             return Finding(share, 0.0, 0)
         side = int(np.sign(share.value - 0.5))
-        p = sign_p([value > 0 for value in values]) if share.n >= FEWEST_SEEDS else None
+        p = sign_p(yes) if share.n >= FEWEST_SEEDS else None
         return Finding(share, _spread(values), side, p)
 
     def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
@@ -206,7 +206,7 @@ def _one_sided_of_bound(values: Sequence[float], bound: float, sign: int) -> Fin
     from scipy import stats
 
     p = float(stats.ttest_1samp(values, bound).pvalue)
-    return Finding(estimate, spread, side, p, mean_interval(values))
+    return Finding(estimate, spread, side, p)
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -123,7 +123,9 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
     assert dense["loss"]["n"] == 1 and dense["loss"]["stderr"] is None, "eight windows are less than two blocks"
     assert dense["ppl"]["verdict"] is None and learned["loss"]["difference"]["n"] == 1
     assert dense["ppl"]["measured"] == pytest.approx(math.exp(dense["loss"]["measured"]))
-    assert table["claims"][1]["holds"] is True and "8 windows, 1 seed" in table["claims"][0]["evidence"]
+    first, second = table["claims"]
+    assert first["verdict"] == second["verdict"] == "open" and first["note"] == second["note"] == "direction only"
+    assert "(n = 1 seed" in first["evidence"] and first["scale"].startswith("at smoke scale (") and first["n"] == 1
     assert "Dense,absent,,3.0,,,0,,,,,,,,trained,not run" in (folder / "table.csv").read_text().splitlines()
     rows = [
         line for line in (folder / "table.md").read_text().splitlines() if line.startswith(("| Dense", "| Learned"))
@@ -183,7 +185,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(toy, tmp_path):
     assert "learned/1" in outcome.failed["learned/2"]
     assert set(outcome.finished) >= {"dense"}
     table = build_table(experiment, "smoke", tmp_path / "results")
-    assert table["rows"][1]["cells"]["ppl"]["measured"] is None and table["claims"][0]["holds"] is None
+    assert table["rows"][1]["cells"]["ppl"]["measured"] is None and table["claims"][0]["verdict"] == "not run"
 
 
 def test_seeds_give_a_mean_with_its_error(toy, tmp_path):
@@ -195,14 +197,14 @@ def test_seeds_give_a_mean_with_its_error(toy, tmp_path):
     hashes = table["runs"]["dense"].values()
     losses = [r["results"]["validation"]["loss"]["value"] for r in records if r["hash"] in hashes]
     assert cell["n"] == 3 == len(losses) and cell["measured"] == pytest.approx(sum(losses) / 3)
-    assert "3 seeds" in table["claims"][0]["evidence"]
+    assert "n = 3 seeds" in table["claims"][0]["evidence"] and table["claims"][0]["n"] == 3
 
 
 def test_without_runs_every_measured_cell_is_a_dash(toy, tmp_path, capsys):
     experiment = toy()
     table = build_table(experiment, "smoke", tmp_path / "nothing")
     assert all(cell["measured"] is None for row in table["rows"] for cell in row["cells"].values())
-    assert [claim["holds"] for claim in table["claims"]] == [None, None]
+    assert [claim["verdict"] for claim in table["claims"]] == ["not run", "not run"]
     print_table(table, experiment, Console(width=80))
     assert "–" in capsys.readouterr().out
 

@@ -47,8 +47,8 @@ def _seconds(run: Record) -> float:
 def scale_sentence(scale: str, given: Given, cells: Sequence[str], comparisons: Sequence[Comparison]) -> str:
     """As "at desk scale (1M parameters, 2M tokens, n = 5)": sizes and tokens of the arms, and seeds."""
     runs = [run for cell in dict.fromkeys(cells) for run in given.runs(cell).values()]
-    counts = {one.n for one in comparisons if one.n}
-    n = f"n = {min(counts)}" if len(counts) == 1 else f"n = {min(counts)} to {max(counts)}"
+    counts = sorted({one.n for one in comparisons if one.n})
+    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {max(counts)}"
     if not runs:
         return f"at {scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]

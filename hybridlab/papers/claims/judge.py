@@ -63,7 +63,7 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
         return result
     verdict = verdict_of(result, effect)
     named = [(refers.to, name) for _, refers, name in kind.references(arguments)]
-    cells = [given.row(name).cell or "" if to == "row" else name for to, name in named if to in ("row", "cell")]
+    cells = [given.cell_of(name) if to == "row" else name for to, name in named if to in ("row", "cell")]
     sentence = None if scale is None or not verdict.n else scale_sentence(scale, given, cells, result)
     if verdict.word == "open" and verdict.n_needed is not None:
         minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells)

@@ -38,8 +38,13 @@ class Case:
         missing = [part for part in self.evidence if part not in f"^{verdict.evidence}$"]
         if missing:
             return f"{missing} not in {verdict.evidence!r}"
-        other = {name: getattr(verdict, name) for name, value in self.fields if getattr(verdict, name) != value}
+        other = {name: found for name, value in self.fields if (found := _field(verdict, name)) != value}
         return f"{other} instead of {dict(self.fields)}" if other else None
+
+
+def _field(verdict, name):
+    """A field of a verdict; `p_digits` is its p to four decimals."""
+    return round(verdict.p, 4) if name == "p_digits" else getattr(verdict, name)
 
 
 WORDS = {True: "holds", False: "fails", None: "open"}

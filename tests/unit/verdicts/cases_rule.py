@@ -120,6 +120,38 @@ case(
     minutes_needed=0.0,
 )
 
+# ---- which p, and how many seeds, where there are several comparisons ----
+
+three = {"pairs": [["a", "b"], ["c", "b"], ["d", "b"]]}
+weak, flat = around(3.08, (0.004, -0.006, 0.002)), around(3.1, (0.01, -0.02, 0.012))
+held = measured(a=LOW, b=HIGH, c=weak, d=LOW)
+case("lower", True, three, held, "c − b = -0.0200 ± 0.0031 nats (n = 3 seeds, p = 0.0225)", p_digits=0.0225)
+mixed = measured(a=LOW, b=HIGH, c=around(3.3), d=around(3.12, (0.004, -0.006, 0.002)))
+case("lower", False, three, mixed, ("c − b = +0.2007 ± 0.0020 nats (n = 3 seeds, p = 0.0003)",), p_digits=0.0003)
+unsure = measured(a=LOW, b=HIGH, c=weak, d=flat)
+case("lower", None, three, unsure, "d − b = +0.0007 ± 0.0103 nats (n = 3 seeds, p = 0.9545)", p_digits=0.9545)
+# Each comparison at a third of the level: the one that takes most seeds counts, and what is resolved takes none.
+one_of_two = {"pairs": [["a", "b"], ["c", "b"]]}
+half = measured(a=LOW, b=HIGH, c=around(3.07, (0.03, -0.03, 0.0)))
+case("lower", None, one_of_two, half, "13 seeds for 80 % power", n_needed=13)
+# A step that must only not go the other way needs no seeds.
+valley = measured(
+    a=around(3.3),
+    b=around(3.001, (0.001, -0.002, 0.001)),
+    c=around(3.0, (0.004, 0.001, 0.002)),
+    d=around(3.05, (0.03, -0.03, 0.01)),
+)
+case("u_shaped", None, {"cells": ["a", "b", "c", "d"]}, valley, n_needed=7)
+
+# Of two comparisons without figures one was not run, and the other has no seed in common.
+apart = {"records": {"a": {0: record([3.0])}, "b": {1: record([3.0])}}}
+case("lower", "not run", one_of_two, apart, ("no seed in common", "not run: c"))
+# Of two controls that are open, the one that takes more seeds counts.
+wide, wider = around(3.4, (0.2, -0.2, 0.05)), around(3.4, (0.4, -0.4, 0.05))
+under = {"kind": "measured_bounds", "metric": "results.validation.loss", "below": 3.6}
+both = {"controls": [under | {"cell": "c"}, under | {"cell": "d"}]}
+case("lower", None, ab, measured(a=LOW, b=HIGH, c=wide, d=wider), claim=both, n_needed=40)
+
 # ---- the scale ----
 
 sized = {"parameters": {"total": 984_928}, "tokens": 2_048_000}

@@ -127,6 +127,7 @@ case("lemma_holds", None, a, converging(six, six, skipped=True), "a: no row brea
 # −0.1 ln 0.1 − 0.9 ln 0.9 = 0.3251, exp(−0.3251 / 2) = 0.85.
 case("lemma_on_row", False, {"row": [0.1, 0.9]}, {}, "^exact: the row (0.1, 0.9) has A_ii = 0.9, bound 0.8500$")
 case("lemma_on_row", True, {"row": [1, 1, 0.0, 2]}, {}, "the row (0.25, 0.25, 0, 0.5) has A_ii = 0.5, bound 0.7711")
+case("lemma_on_row", True, {"row": [0, 0.95, 0.05]}, {}, "has A_ii = 0.05, bound 0.9360")
 case("lemma_on_row", None, {"row": [0.0, 0.0]}, {}, "no weights")
 case("lemma_on_row", None, {"row": [-1, 2.0]}, {}, "no weights")
 
@@ -296,6 +297,8 @@ case("contributions_sharpen", None, a, contributing([sharp], [sharp[::-1]], [mil
 case("contributions_sharpen", None, a, contributing([sharp]), "loop 1 − loop 0 = -0.0944", note="direction only")
 skipped = {"contributions": {"skipped": "no head is looped"}}
 case("contributions_sharpen", None, a, measured(a=[record(probes=skipped)]), "no head is looped")
+case("contributions_sharpen", None, a, contributing([sharp]), "loop 2 − loop 1 = -0.1711")
+case("contributions_sharpen", None, a, contributing([sharp], [sharp[:2]]), "n = 2 seeds); 6 seeds")
 case("contributions_sharpen", "not run", a, {}, "not run: a")
 # The whole measurement where the record has it: one row for each sequence and head.
 whole_probe = [

@@ -46,7 +46,17 @@ REVERSED_NAMES = {"all": "any", "any": "all", "min": "max", "max": "min"}
 
 EQUIVALENT = {
     # The line through the points near a budget is read where x is 0, whichever way x runs.
-    ("_loss_at", "flops[near] / budget - 1"),
+    ("loss_at", "flops[near] / budget - 1"),
+    # Only squares and sizes of these differences are used.
+    ("gates_stay_together", "1 - np.array(_learned(run, 'scores'), dtype=float)"),
+    ("weaker_shift", "trained - fresh"),
+    ("less_specialized", "values[-1] - values[0]"),
+    ("_over_windows", "a - b"),
+    ("Above.seeds", "float(np.mean(values)) - self.bound"),
+    # So many yes and as many no have the same two-sided p, and need the same number of seeds.
+    ("Above.seeds", "value > self.bound"),
+    ("Always.seeds", "value > 0"),
+    ("_one_sided_of_bound", "value > bound"),
 }
 """(function, expression) that may be reversed without any effect on a verdict or its evidence."""
 
@@ -118,7 +128,7 @@ def function_of(module, name):
     member = module
     for part in name.split("."):
         member = vars(member)[part]
-    return getattr(member, "__func__", member)
+    return member.fget if isinstance(member, property) else getattr(member, "__func__", member)
 
 
 @contextmanager

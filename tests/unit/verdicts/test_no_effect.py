@@ -1,0 +1,168 @@
+"""Where nothing differs, at most 5 % of claims are resolved: 2,000 draws for each number of seeds.
+
+A draw makes the validation losses of several arms: what a seed does to all arms (their order of batches), what it does
+to one arm, and what windows have in common with their neighbours, all normal. The arms have equal means. Over 2,000
+draws a share of 0.05 has the standard error 0.0049, so that 0.05 + 3 · 0.0049 = 0.065 bounds what is seen.
+"""
+
+import numpy as np
+import pytest
+
+from hybridlab.evaluation.results import LossResult, Results
+from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.experiment import Claim
+from hybridlab.statistics import (
+    Above,
+    Always,
+    Below,
+    Between,
+    FewerShared,
+    Measurement,
+    decide,
+    mean_and_error,
+    resolved,
+)
+from tests.unit.verdicts.building import record, table
+
+DRAWS, BOUND = 2000, 0.065
+FEWER, FEWER_BOUND = 400, 0.083
+"""Through records and the judge, which takes longer: 0.05 + 3 · 0.0109."""
+WINDOWS, NEIGHBOURS = 40, 0.9
+
+
+def losses(seeds, arms, effect=0.0, draws=DRAWS):
+    """(draws, arms, seeds, windows): the losses of validation windows; the first arm's lie lower by `effect` standard
+    deviations of what a seed does to the difference of two arms."""
+    chance = np.random.default_rng([7, seeds, arms, round(100 * effect)])
+    shared = chance.normal(0, 0.05, (draws, 1, seeds, 1))
+    own = chance.normal(0, 0.01 / np.sqrt(2), (draws, arms, seeds, 1))
+    windows = np.empty((draws, arms, seeds, WINDOWS))
+    steps = chance.normal(0, 0.01, windows.shape)
+    windows[..., 0] = steps[..., 0]
+    for i in range(1, WINDOWS):
+        windows[..., i] = NEIGHBOURS * windows[..., i - 1] + np.sqrt(1 - NEIGHBOURS**2) * steps[..., i]
+    found = 3.0 + shared + own + windows
+    found[:, 0] -= effect * 0.01
+    return found
+
+
+def outcomes(draws, pairs):
+    """The outcome of a claim that compares these pairs of arms, in each draw."""
+    by_seed = draws.mean(axis=3)
+    return [decide([Below().tested(arms[a] - arms[b]) for a, b in pairs]).outcome for arms in by_seed]
+
+
+def share(found):
+    return np.mean([outcome is not None for outcome in found])
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_one_comparison_without_an_effect(seeds):
+    draws = losses(seeds, 2)
+    assert 0.035 < share(outcomes(draws, [(0, 1)])) < BOUND
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+@pytest.mark.parametrize(
+    "pairs", [[(0, 1), (0, 2), (0, 3)], [(0, 1), (2, 3)]], ids=["one arm against three", "two pairs"]
+)
+def test_several_comparisons_without_an_effect_under_holm(seeds, pairs):
+    assert share(outcomes(losses(seeds, 4), pairs)) < BOUND
+
+
+def test_errors_over_windows_would_resolve_most_of_them():
+    """Positive control: the rule that counted windows of one seed is wrong in the same draws."""
+    pairs = losses(3, 2)[:, :, 0]
+    clear = [resolved(mean_and_error(one - other)) for one, other in pairs]
+    assert np.mean(clear) > 0.5
+
+
+def test_without_holm_three_comparisons_resolve_too_many():
+    """Positive control: with independent comparisons, one of three is below 0.05 in about 14 % of the draws."""
+    by_seed = losses(5, 6).mean(axis=3)
+    p = [[Below().tested(arms[i] - arms[i + 1]).p < 0.05 for i in (0, 2, 4)] for arms in by_seed[:1000]]
+    assert 0.10 < np.mean(np.any(p, axis=1)) < 0.19
+
+
+@pytest.mark.parametrize(("seeds", "effect"), [(3, 8), (5, 3), (8, 2)])
+def test_a_strong_effect_is_resolved(seeds, effect):
+    """Positive control: effects of so many standard deviations of the difference hold in nine of ten draws."""
+    found = outcomes(losses(seeds, 2, effect, draws=300), [(0, 1)])
+    assert np.mean([outcome is True for outcome in found]) > 0.9 and False not in found
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_signs_and_random_choices_without_an_effect(seeds):
+    chance = np.random.default_rng([8, seeds])
+    # Only how many yes there are matters, and how many are shared in all: each number is tested once.
+    yes = chance.binomial(seeds, 0.5, DRAWS)
+    by_count = [decide([Always().tested([1] * k + [0] * (seeds - k))]).outcome for k in range(seeds + 1)]
+    assert share([by_count[k] for k in yes]) < BOUND
+    asked = FewerShared(((10, 10, 24),) * seeds)
+    totals = chance.hypergeometric(10, 14, 10, (DRAWS, seeds)).sum(axis=1)
+    by_total = {k: decide([asked.tested([k, *[0] * (seeds - 1)])]).outcome for k in set(totals.tolist())}
+    assert share([by_total[k] for k in totals.tolist()]) < BOUND
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_an_effect_as_large_as_the_margin_is_not_called_equal(seeds):
+    """Two one-sided tests: with the mean on the margin, 5 % at most are called equal."""
+    draws = np.random.default_rng([9, seeds]).normal(0.01, 0.004, (DRAWS, seeds))
+    equal = [decide([Between(-0.01, 0.01).tested(draw)]).outcome is True for draw in draws]
+    assert np.mean(equal) < BOUND
+    not_worse = [decide([Between(None, 0.01).tested(draw)]).outcome is True for draw in draws]
+    assert np.mean(not_worse) < BOUND
+
+
+# ---- through records and the judge ----
+
+BLANK = record()
+
+
+def run_of(windows):
+    """A record with these windows, made without the checks of its types, which so many draws need not repeat."""
+    mean = mean_and_error(windows)
+    validation = LossResult.model_construct(
+        loss=mean, perplexity=Measurement(value=1.0), bits_per_byte=mean, windows=list(windows), sources={}
+    )
+    results = Results.model_construct(causality={}, validation=validation, extrapolation={}, tasks={}, probes={})
+    return BLANK.model_copy(update={"results": results})
+
+
+def judged(draws, test):
+    """The verdict of each draw; its arms are the cells a, b, c …"""
+    experiment, claim = table(), Claim(text="t", source="s", test=test)
+    for arms in draws:
+        cells = zip("abcdefgh", arms, strict=False)
+        records = {cell: {seed: run_of(windows) for seed, windows in enumerate(seeds)} for cell, seeds in cells}
+        yield judge(claim, experiment, records)
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_claims_on_records_without_an_effect(seeds):
+    test = {"kind": "lower", "pairs": [["a", "b"], ["a", "c"]]}
+    words = [verdict.word for verdict in judged(losses(seeds, 3, draws=FEWER), test)]
+    assert np.mean([word != "open" for word in words]) < FEWER_BOUND and set(words) <= {"open", "holds", "fails"}
+
+
+def test_a_flat_curve_has_no_shape():
+    """Which cell is the lowest is chosen from the same losses, and still few flat curves are resolved."""
+    test = {"kind": "u_shaped", "cells": list("abcde")}
+    words = [verdict.word for verdict in judged(losses(5, 5, draws=FEWER), test)]
+    assert np.mean([word != "open" for word in words]) < FEWER_BOUND
+
+
+def test_a_strong_effect_on_records_holds():
+    found = list(judged(losses(5, 2, 6, draws=50), {"kind": "lower", "pairs": [["a", "b"]]}))
+    assert all(verdict.word == "holds" and verdict.n == 5 and verdict.p < 0.05 for verdict in found)
+
+
+def test_one_arm_under_two_names_stays_open():
+    """A null experiment whose arms are the same runs: for every shared kind, any number of seeds."""
+    extra = {"margin": 0.01, "reason": "r"}
+    for seeds in (1, 3, 5, 8, 20):
+        arms = losses(seeds, 1, draws=1)[:, [0, 0]]
+        for kind, more in (("lower", {}), ("higher", {}), ("equivalent", extra), ("lower_or_equal", extra)):
+            [verdict] = judged(arms, {"kind": kind, "pairs": [["a", "b"]], **more})
+            assert verdict.word == "open" and "both gave the same numbers" in verdict.evidence
+    assert Above().tested([0.0] * 9).p is None
