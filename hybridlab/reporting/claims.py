@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -56,13 +57,13 @@ def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
         style = _STYLES.get(claim["verdict"], "yellow")
         console.print(Text.assemble((f"{shown(claim):>5}  ", style), f"{claim['text']} [{claim['source']}]"))
         # The sentence on the scale has n.
-        n = "" if claim["n"] is None or claim["scale"] else f"n = {claim['n']}"
+        n = "" if not claim["n"] or claim["scale"] else f"n = {claim['n']}"
         figures = ", ".join(filter(None, (n, _p(claim) and f"p {_equals(_p(claim))}", claim["scale"])))
         for line in (claim["evidence"], figures, *_controls(claim)):
             if line:
                 # Indented as a whole, also where it wraps.
-                for part in Text(line).wrap(console, max(20, console.width - 7)):
-                    console.print(Text("       ") + part, style="dim", highlight=False)
+                for part in textwrap.wrap(line, max(20, console.width - 7)):
+                    console.print(Text(f"       {part}"), style="dim", highlight=False)
 
 
 def _row(claim: dict[str, Any]) -> list[str]:

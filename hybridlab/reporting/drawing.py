@@ -126,8 +126,10 @@ def share_axes(axes: Sequence[Axes]) -> None:
             groups.setdefault(getattr(ax, label_of)(), []).append(ax)
         for group in groups.values():
             lows, highs = zip(*(getattr(ax, limits_of)() for ax in group), strict=True)
+            # A little more room, since what is at the edge of one panel was not at the edge of all.
+            room = 0.03 * (max(highs) - min(lows)) if len(group) > 1 else 0.0
             for ax in group:
-                getattr(ax, limit)(min(lows), max(highs))
+                getattr(ax, limit)(min(lows) - room, max(highs) + room)
 
 
 MOST_NAMED = 40

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hybridlab.reporting.figure_kind import Numbers
 from hybridlab.statistics import mean_and_error
 
@@ -12,21 +14,31 @@ from hybridlab.statistics import mean_and_error
 def merge_lines(by_seed: Mapping[int, Numbers], keys: Sequence[str] = ("y",)) -> Numbers:
     """Lists over the same x become their mean over seeds; `low` and `high` hold the mean of the first key ∓ its error.
 
-    Only the x that all seeds have are kept.
+    The x are those of the first seed that lie within all others; between their points, as for FLOPs that differ from
+    seed to seed, the others are read off straight lines.
     """
-    runs = list(by_seed.values())
-    if len(runs) == 1:
-        return runs[0]
-    common = [at for at in runs[0]["x"] if all(at in run["x"] for run in runs)]
+    runs = [run for run in by_seed.values() if run["x"]]
+    if len(runs) < 2:
+        return runs[0] if runs else next(iter(by_seed.values()))
+    common = _within_all(runs)
     merged: Numbers = {**runs[0], "x": common, "seeds": len(runs)}
     for key in keys:
-        columns = [[run[key][run["x"].index(at)] for run in runs] for at in common]
-        means = [mean_and_error(column) for column in columns]
+        means = [mean_and_error(values) for values in zip(*(_read_off(run, key, common) for run in runs), strict=True)]
         merged[key] = [mean.value for mean in means]
         if key == keys[0]:
             merged["low"] = [(mean.value or 0.0) - (mean.stderr or 0.0) for mean in means]
             merged["high"] = [(mean.value or 0.0) + (mean.stderr or 0.0) for mean in means]
     return merged
+
+
+def _within_all(runs: Sequence[Numbers]) -> list[float]:
+    """The x of the first run that no other one begins after or ends before."""
+    first, last = max(run["x"][0] for run in runs), min(run["x"][-1] for run in runs)
+    return [at for at in runs[0]["x"] if first <= at <= last]
+
+
+def _read_off(run: Numbers, key: str, xs: list[float]) -> list[float]:
+    return [float(value) for value in np.interp(xs, run["x"], run[key])]
 
 
 def merge_named(by_seed: Mapping[int, Numbers]) -> Numbers:
@@ -40,8 +52,7 @@ def merge_named(by_seed: Mapping[int, Numbers]) -> Numbers:
         parts = {seed: {"x": run["x"], "y": run["lines"][name]} for seed, run in by_seed.items()}
         merged = merge_lines(parts)
         lines[name], bands[name] = merged["y"], (merged["low"], merged["high"])
-    x = [at for at in runs[0]["x"] if all(at in run["x"] for run in runs)]
-    return {**runs[0], "x": x, "lines": lines, "bands": bands, "seeds": len(runs)}
+    return {**runs[0], "x": _within_all(runs), "lines": lines, "bands": bands, "seeds": len(runs)}
 
 
 def merge_points(by_seed: Mapping[int, Numbers]) -> Numbers:

@@ -97,4 +97,4 @@ def tally_text(table: dict[str, Any]) -> str:
             texts.append(f"{kind}: " + ", ".join(f"{word} {count}" for word, count in found.items()))
         else:
             texts.append(f"{kind} {found.get('agrees', 0)} of {sum(found.values())}")
-    return " · ".join(texts)
+    return f"Against the paper's values: {' · '.join(texts)}" if texts else ""

@@ -126,6 +126,13 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
     return float(np.corrcoef(left, right)[0, 1])
 
 
+def evenness(shares: Sequence[float]) -> float:
+    """The entropy of positive amounts as shares of their sum, over that of equal ones: 1 where all are equal, 0 where
+    there is only one."""
+    share = np.array(shares) / sum(shares)
+    return float(-(share[share > 0] * np.log(share[share > 0])).sum() / math.log(len(share)))
+
+
 def correlation(value: float, n: int) -> Measurement:
     """A correlation r over n pairs, with its standard error (1 − r²) / √(n − 1)."""
     return Measurement(value=value, stderr=(1 - value**2) / math.sqrt(max(1, n - 1)), n=n)

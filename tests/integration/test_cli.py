@@ -325,6 +325,13 @@ def test_tables_fit_eighty_columns(workdir):
         assert max(map(len, out.splitlines())) <= 80
 
 
+def test_columns_of_the_paper_alone_are_shown_when_asked_for(workdir):
+    few = hybridlab("report", "consa-table1", "--results-dir", "empty", cwd=workdir).stdout
+    assert "not measured here: MMLU" in few and "45.51" not in few
+    every = hybridlab("report", "consa-table1", "--results-dir", "empty", "--all-columns", cwd=workdir).stdout
+    assert "not measured here" not in every and "– | 45.51" in every
+
+
 MISTAKES = [
     (["analyze", "base", "--probe", "x"], "known: contributions, convergence, entropy, loops, reach"),
     (["analyze", "base", "--probe", "entropi"], "did you mean 'entropy'"),

@@ -134,6 +134,8 @@ def test_probes_and_longer_windows_are_in_the_record(small, tmp_path, runs_dir):
     assert results.extrapolation["2"].loss.n == 4
     probed = results.probes
     assert len(probed["entropy"]["heads"]) == 5 and len(probed["contributions"]["examples"][0]["loops"]) == 3
+    rows = probed["contributions"]["entropies"]
+    assert len(rows) > 2 and all(len(row) == 3 and all(0 < value <= 1 for value in row) for row in rows)
     rows = probed["convergence"]["rows"]
     assert len(rows) == 10 and all(row["distance"][0] == 1 and row["distance"][-1] == 0 for row in rows)
     json.dumps(record.model_dump(mode="json"), allow_nan=False)

@@ -300,6 +300,7 @@ def test_points_are_in_the_order_of_x_and_leave_out_missing_runs():
         "points": [{"run": "b", **first}, {"run": "a", **first, "x": 2.0}]
     }
     (ax,), _ = drawn(plot, data)
+    assert [text.get_text() for text in ax.texts] == ["3.000", "3.000"]
     assert list(ax.lines[0].get_xdata()) == [1.0, 2.0] and _csv_lines(data, plot)[0]["run"] == "b"
     given = Panel(series=[{"cells": ["a", "not run", "b"], "label": "given", "x": [7.0, 8.0, 5.0]}])
     line = _panel_data(plot, given, runs)["series"][0]
@@ -446,6 +447,14 @@ def test_seeds_become_a_mean_with_a_band_of_one_standard_error():
     }
     (ax,), _ = drawn(*shown("history", history([1.0, 2.0, 3.0]), metric="loss"))
     assert not ax.collections, "one seed has no band"
+
+
+def test_seeds_that_spend_other_flops_meet_on_the_first_ones_x():
+    first = make_record(history={"flops": [10.0, 20.0, 40.0], "loss": [4.0, 3.0, 1.0]})
+    second = make_record(history={"flops": [12.0, 24.0, 40.0], "loss": [4.0, 2.0, 2.0]})
+    curve = numbers("history", {0: first, 1: second}, metric="loss", x="flops")
+    assert curve["x"] == [20.0, 40.0], "10 lies before the second run's first point"
+    assert curve["y"] == pytest.approx([(3 + 8 / 3) / 2, 1.5])
 
 
 def test_bands_of_named_lines_points_and_shares():

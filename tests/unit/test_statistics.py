@@ -19,6 +19,7 @@ from hybridlab.statistics import (
     clustered_mean,
     correlation,
     decide,
+    evenness,
     holm,
     independent_difference,
     mean_and_error,
@@ -81,6 +82,11 @@ def test_one_slow_round_does_not_change_a_paired_ratio():
 def test_rank_correlation_shares_ranks_among_equals():
     assert rank_correlation([1, 2, 3], [10, 20, 90]) == pytest.approx(1) and rank_correlation([1, 2], [2, 2]) is None
     assert _ranks([3.0, 1.0, 3.0]).tolist() == [2.5, 1.0, 2.5]
+
+
+def test_evenness_is_one_for_equal_shares():
+    assert evenness([2.0, 2.0, 2.0]) == pytest.approx(1) and evenness([5.0, 0.0]) == 0
+    assert evenness([3.0, 1.0]) == pytest.approx(-(0.75 * math.log2(0.75) + 0.25 * math.log2(0.25)))
 
 
 def test_the_error_of_a_correlation():

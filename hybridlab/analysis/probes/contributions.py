@@ -6,6 +6,7 @@ hybridlab analyze RUN --probe contributions
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -20,15 +21,26 @@ from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Place, Plan
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
+from hybridlab.statistics import evenness
+
+MEASURED = 16
+"""Sequences over which the entropies of contributions are measured."""
 
 
 def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 2) -> dict[str, Any]:
-    """examples: the result of `contributions` for each of `rows` sequences."""
-    examples = []
-    for tokens in spaced_windows(model, corpus, min(seq_len, SHOWN), rows + 1)[1:]:
+    """examples: the result of `contributions` for each of `rows` sequences. entropies: the normalised entropy of C by
+    pass, a row for each looped head with most passes in each of MEASURED sequences."""
+    length, examples, entropies = min(seq_len, SHOWN), [], []
+    for tokens in spaced_windows(model, corpus, length, rows + 1)[1:]:
         texts = [corpus.tokenizer.decode([token]) for token in tokens.tolist()]
         examples.append(contributions(model, tokens, texts))
-    return {"skipped": "the plan has no head loops"} if None in examples else {"examples": examples}
+    if None in examples:
+        return {"skipped": "the plan has no head loops"}
+    for tokens in spaced_windows(model, corpus, length, MEASURED):
+        looped = list(looped_heads(model, tokens))
+        most = max(len(head.passes) for head in looped)
+        entropies += [[round(evenness(row), 6) for row in head.passes] for head in looped if len(head.passes) == most]
+    return {"examples": examples, "entropies": entropies}
 
 
 def report(measured: dict[str, Any]) -> Iterator[str | Table]:
@@ -50,37 +62,52 @@ def head_loops(plan: Plan) -> dict[int, list[Place]]:
     return {layer: passes for layer, passes in places.items() if any(plan[place].heads for place in passes[1:])}
 
 
+@dataclass(frozen=True)
+class LoopedHead:
+    """A looped head on one sequence (S,). entropy: of its first pass. passes: C of every pass, each (S,)."""
+
+    layer: int
+    head: int
+    entropy: float
+    passes: list[list[float]]
+
+
+def looped_heads(model: Decoder, tokens: Tensor) -> Iterator[LoopedHead]:
+    """Every head that runs again in a loop, on one sequence of tokens (S,)."""
+    loops = head_loops(model.plan)
+    if not loops:
+        return
+    taps = _Inputs({place for places in loops.values() for place in places})
+    with torch.no_grad():
+        output = model(tokens[None], need="last_row", taps=taps)
+    for layer, places in loops.items():
+        running = {place: model.plan[place].heads or tuple(range(model.shape.heads)) for place in places}
+        first = dict(zip(running[places[0]], visit_entropies(output)[places[0]][0].tolist(), strict=True))
+        # A head that runs in the loop only has no first pass to compare with.
+        for head in (head for head in model.plan[places[-1]].heads or running[places[0]] if head in first):
+            rows = []
+            for place in (place for place in places if head in running[place]):
+                weights = output.attention[place][0, running[place].index(head), 0]
+                rows.append((weights * _value_norms(model, layer, head, taps.inputs[place][0])).tolist())
+            yield LoopedHead(layer, head, first[head], rows)
+
+
 def contributions(model: Decoder, tokens: Tensor, texts: list[str]) -> dict[str, Any] | None:
     """C on one sequence (S,) with its tokens as text, in the layer with most passes, for its looped head of highest
     entropy.
 
     loops: C of every pass, each (S,). None if the plan has no head loops.
     """
-    loops = head_loops(model.plan)
-    if not loops:
-        return None
-    layer = max(loops, key=lambda index: (len(loops[index]), index))
-    places = loops[layer]
-    taps = _Inputs(set(places))
-    with torch.no_grad():
-        output = model(tokens[None], need="last_row", taps=taps)
-    running = {place: model.plan[place].heads or tuple(range(model.shape.heads)) for place in places}
-    first = dict(zip(running[places[0]], visit_entropies(output)[places[0]][0].tolist(), strict=True))
-    # A head that runs in the loop only has no first pass to compare with.
-    looped = [head for head in model.plan[places[-1]].heads or running[places[0]] if head in first]
+    looped = list(looped_heads(model, tokens))
     if not looped:
         return None
-    head = max(looped, key=first.__getitem__)
-    rows = []
-    for place in (place for place in places if head in running[place]):
-        weights = output.attention[place][0, running[place].index(head), 0]
-        rows.append((weights * _value_norms(model, layer, head, taps.inputs[place][0])).tolist())
+    chosen = max(looped, key=lambda one: (len(one.passes), one.layer, one.entropy))
     return {
-        "layer": layer,
-        "head": head,
-        "entropy": first[head],
+        "layer": chosen.layer,
+        "head": chosen.head,
+        "entropy": chosen.entropy,
         "tokens": texts,
-        "loops": [[round(value, 6) for value in row] for row in rows],
+        "loops": [[round(value, 6) for value in row] for row in chosen.passes],
     }
 
 

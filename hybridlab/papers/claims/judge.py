@@ -38,17 +38,15 @@ def judge(
 def _under(verdict: Verdict) -> Verdict:
     """The verdict as its controls allow it. A control that enough seeds do not resolve holds as little as one that
     fails: where an oracle is not better than a random choice, nothing can be told of the arms between them."""
-    silent = [
-        control for control in verdict.controls if control.verdict.word == "fails" or _unresolved(control.verdict)
-    ]
-    if silent:
-        named = "; ".join(f"control {one.test} {_outcome(one.verdict)}: {one.verdict.evidence}" for one in silent)
-        return replace(verdict, holds=None, word="cannot tell here", note="", evidence=f"{verdict.evidence}; {named}")
-    waiting = [control for control in verdict.controls if control.verdict.word != "holds"]
-    if waiting:
-        named = "; ".join(f"control {control.test} is {control.verdict.shown}" for control in waiting)
-        return replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
-    return verdict
+    waiting = [one for one in verdict.controls if one.verdict.word != "holds"]
+    if not waiting:
+        return verdict
+    takes = [one.verdict.n_needed for one in waiting if one.verdict.n_needed is not None]
+    needed = verdict.n_needed if verdict.n_needed is not None else max(takes, default=None)
+    silent = [one for one in waiting if one.verdict.word == "fails" or _unresolved(one.verdict)]
+    named = "; ".join(f"control {one.test} {_outcome(one.verdict)}" for one in silent or waiting)
+    said = replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}", n_needed=needed)
+    return replace(said, word="cannot tell here", note="") if silent else said
 
 
 def _unresolved(control: Verdict) -> bool:
@@ -57,7 +55,11 @@ def _unresolved(control: Verdict) -> bool:
 
 
 def _outcome(control: Verdict) -> str:
-    return "fails" if control.word == "fails" else f"is not resolved by {control.n} seeds"
+    if control.word == "fails":
+        return f"fails: {control.evidence}"
+    return (
+        f"is not resolved by {control.n} seeds: {control.evidence}" if _unresolved(control) else f"is {control.shown}"
+    )
 
 
 def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None, scale: str | None) -> Verdict:

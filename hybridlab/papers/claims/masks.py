@@ -162,6 +162,11 @@ def last_layer_windows(on: Given, cells: list[CellName]) -> list[Comparison]:
     return [on.compared(f"{cell}: the last layer is a window", [cell], last, Always()) for cell in cells]
 
 
+def _blocks(full: list[bool]) -> int:
+    """Blocks of adjacent full layers."""
+    return sum(here and not before for before, here in itertools.pairwise([False, *full]))
+
+
 @claim_kind
 def full_blocks_at_most(on: Given, cells: list[CellName], most: int) -> list[Comparison]:
     """The layers of full attention form at most so many blocks of adjacent layers."""
@@ -170,9 +175,32 @@ def full_blocks_at_most(on: Given, cells: list[CellName], most: int) -> list[Com
         full = [2 * sum(row) > len(row) for row in _masks(run)]
         if not any(full):
             raise Open("no layer has full attention")
-        return float(sum(here and not before for before, here in itertools.pairwise([False, *full])) <= most)
+        return float(_blocks(full) <= most)
 
     return [on.compared(f"{cell}: at most {most} blocks of full layers", [cell], few, Always()) for cell in cells]
+
+
+@claim_kind
+def not_interleaved(on: Given, cells: list[CellName]) -> list[Comparison]:
+    """The layers of full attention are nearer to a single block than to even spreading, where they form as many blocks
+    as there are full layers, or as the windows leave room for: fewer blocks than the mean of the two."""
+
+    def fewer(run: Record) -> float:
+        full = [2 * sum(row) > len(row) for row in _masks(run)]
+        return _blocks(full) - (1 + min(sum(full), len(full) - sum(full) + 1)) / 2
+
+    label = "blocks of full layers − halfway to even spreading"
+    return [on.compared(f"{cell}: {label}", [cell], fewer, Below()) for cell in cells]
+
+
+@claim_kind
+def masks_differ(on: Given, pairs: list[tuple[CellName, CellName]]) -> list[Comparison]:
+    """The masks of the two runs of a pair differ."""
+
+    def differ(ours: Record, theirs: Record) -> float:
+        return float(_masks(ours) != _masks(theirs))
+
+    return [on.compared(f"{left} and {right} differ", [left, right], differ, Always()) for left, right in pairs]
 
 
 @claim_kind

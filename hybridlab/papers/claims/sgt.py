@@ -17,7 +17,7 @@ from hybridlab.papers.claims.speed import PARTS
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.plan.forecast import final_structure
 from hybridlab.runs.record import Record
-from hybridlab.statistics import Above, Always, Below, rank_correlation
+from hybridlab.statistics import Above, Always, Below, evenness, rank_correlation
 
 NEAR = 0.2
 """The loss at a FLOPs budget is that of a straight line fitted to the points within this share of the budget."""
@@ -283,13 +283,7 @@ def contributions_sharpen(on: Given, cell: CellName) -> list[Comparison]:
 
 def _of_examples(examples: list[dict[str, Any]]) -> list[list[float]]:
     """The normalised entropy of every example's contributions, by pass."""
-    return [[sharpness(row) for row in example["loops"]] for example in examples]
-
-
-def sharpness(contributions: list[float]) -> float:
-    """The entropy of contributions to one position as shares, over that of equal ones: 1 where all are equal."""
-    share = np.array(contributions) / sum(contributions)
-    return float(-(share[share > 0] * np.log(share[share > 0])).sum() / math.log(len(share)))
+    return [[evenness(row) for row in example["loops"]] for example in examples]
 
 
 # ---- the printed speeds ----

@@ -94,8 +94,9 @@ CAUSALITY = "results.causality.largest_change"
 
 
 @claim_kind
-def grows_downwards(on: Given, cells: list[CellName]) -> Verdict:
-    """In every run each layer that begins to loop lies below all that loop already (SGT, Eq. 11)."""
+def growth_goes(on: Given, cells: list[CellName], to: Literal["shallower", "deeper"]) -> Verdict:
+    """In every run each layer that begins to loop lies above all that loop already (shallower, SGT's Eq. 11), or below
+    the shallowest of them (deeper, as the sentence before it says). Layers count from 1, the first."""
     on.require(cells)
     orders = {
         f"{cell}, seed {seed}": [event["layer"] + 1 for event in run.events if event["kind"] == "loop-added"]
@@ -103,8 +104,27 @@ def grows_downwards(on: Given, cells: list[CellName]) -> Verdict:
         for seed, run in on.runs(cell).items()
     }
     evidence = "; ".join(f"{name}: {', '.join(map(str, order))}" for name, order in orders.items())
-    falls = all(later < earlier for order in orders.values() for earlier, later in itertools.pairwise(order))
-    return Verdict(falls, f"layers in the order in which they began to loop: {evidence}")
+    shallower = [layer < min(order[:i]) for order in orders.values() for i, layer in enumerate(order) if i]
+    holds = all(shallower) if to == "shallower" else not any(shallower)
+    return Verdict(holds, f"layers in the order in which they began to loop: {evidence}")
+
+
+@claim_kind
+def same_in_every_run(on: Given, cells: list[CellName], metric: MetricPath) -> Verdict:
+    """A counted number, such as the tokens, is the same in all runs of these cells."""
+    on.require(cells)
+    found = {cell: sorted({metric_of(run, metric) for run in on.runs(cell).values()}) for cell in cells}
+    evidence = "; ".join(f"{cell} {', '.join(f'{value:,.6g}' for value in values)}" for cell, values in found.items())
+    return Verdict(len({value for values in found.values() for value in values}) == 1, f"{metric}: {evidence}")
+
+
+@claim_kind
+def entropies_within(on: Given, cell: CellName, low: float, high: float) -> Verdict:
+    """Every entropy that the runs of a cell have logged lies between two bounds."""
+    on.require([cell])
+    values = np.concatenate([_entropies(run).flatten() for run in on.runs(cell).values()])
+    evidence = f"{cell}: {values.size:,} entropies, {values.min():.4f} to {values.max():.4f}"
+    return Verdict(bool(low <= values.min() and values.max() <= high), f"{evidence}, asked {low:g} to {high:g}")
 
 
 # ---- entropies over training ----

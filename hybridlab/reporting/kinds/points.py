@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKERS = "osD^vPX"
+MOST_WRITTEN = 8
+"""The most points of a single series whose values are written beside them."""
 
 
 def show(plot: Plot, series: Series, records: list[Record | None]) -> Numbers | None:
@@ -62,6 +64,9 @@ def draw(ax: Axes, picture: Picture) -> None:
         xs, ys = ([point[name] for point in numbers["points"]] for name in ("x", "y"))
         errors = [point["stderr"] or 0.0 for point in numbers["points"]]
         style = {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 4, "linewidth": 1.1, **cycled(i)}
+        # On an axis shared with other panels a single curve may be flat, so its values are written out.
+        for x, y in zip(xs, ys, strict=True) if len(picture.series) == 1 and len(xs) <= MOST_WRITTEN else ():
+            ax.annotate(f"{y:.3f}", (x, y), (0, 5), textcoords="offset points", ha="center", fontsize=5.5)
         ax.errorbar(xs, ys, yerr=errors if any(errors) else None, capsize=2, elinewidth=0.7, label=label, **style)
     for target in picture.targets:
         ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)))

@@ -129,6 +129,21 @@ case("full_blocks_at_most", None, two, measured(a=masks(*["FFwwFFFw"] * 3)))
 case("full_blocks_at_most", None, two, measured(a=masks(*["wwwm"] * 6)), "no layer has full attention")
 case("full_blocks_at_most", "not run", two, {})
 
+case("not_interleaved", None, all_of, measured(a=masks("wFFFFwww", "FFFFwwww", "wwFFwFFw")), "= -1.1667 ± ")
+case("not_interleaved", False, all_of, measured(a=masks(*["wFwFwFwF"] * 6)), "halfway to even spreading = +1.5000")
+case("not_interleaved", None, all_of, measured(a=masks("FwFwFwFw", "FFFFwwww", "FwFwFFww")))
+# Six full layers leave room for three blocks only.
+case("not_interleaved", True, all_of, measured(a=masks(*["FFFFFFww"] * 6)), "= -1.0000")
+case("not_interleaved", False, all_of, measured(a=masks(*["FFwFFwFF"] * 6)), "= +1.0000")
+case("not_interleaved", None, all_of, measured(a=masks(*["FFmwFwFF"] * 3)), "= +0.5000")
+case("not_interleaved", "not run", all_of, {})
+
+differ = {"pairs": [["a", "b"]]}
+case("masks_differ", True, differ, measured(a=masks(*["FFww"] * 6), b=masks(*["FwFw"] * 6)), "a and b differ: yes in 6")
+case("masks_differ", False, differ, measured(a=masks(*["FFww"] * 6), b=masks(*["FFww"] * 6)), "yes in 0 of 6")
+case("masks_differ", None, differ, measured(a=masks(*["FFww"] * 3), b=masks(*["FwFw"] * 3)))
+case("masks_differ", "not run", differ, {})
+
 case(
     "layers_are_mixed",
     True,

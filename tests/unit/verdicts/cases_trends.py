@@ -73,11 +73,27 @@ def grown(*layers):
     return record(events=[{"kind": "loop-deepened", "layer": 7}, *events])
 
 
-down = {"cells": ["a"]}
-case("grows_downwards", True, down, measured(a=[grown(7, 4, 2), grown(5, 3)]), "a, seed 0: 8, 5, 3; a, seed 1: 6, 4")
-case("grows_downwards", False, down, measured(a=[grown(7, 4, 2), grown(3, 5)]))
-case("grows_downwards", False, down, measured(a=[grown(7, 4, 4)]))
-case("grows_downwards", "not run", down, {})
+up, deeper = {"cells": ["a"], "to": "shallower"}, {"cells": ["a"], "to": "deeper"}
+case("growth_goes", True, up, measured(a=[grown(7, 4, 2), grown(5, 3)]), "a, seed 0: 8, 5, 3; a, seed 1: 6, 4")
+case("growth_goes", False, up, measured(a=[grown(7, 4, 2), grown(3, 5)]))
+case("growth_goes", False, up, measured(a=[grown(7, 4, 4)]))
+case("growth_goes", False, up, measured(a=[grown(4, 7, 5)]))
+case("growth_goes", True, deeper, measured(a=[grown(3, 5, 4)]))
+case("growth_goes", False, deeper, measured(a=[grown(3, 5, 2)]))
+case("growth_goes", "not run", up, {})
+
+tokens = {"cells": ["a", "b"], "metric": "tokens"}
+case("same_in_every_run", True, tokens, measured(a=[3.0, 3.1], b=[3.2]), "^tokens: a 1,000; b 1,000")
+case("same_in_every_run", False, tokens, measured(a=[3.0], b=[record(tokens=2000)]), "b 2,000")
+case("same_in_every_run", False, tokens | {"cells": ["a"]}, measured(a=[record(tokens=2000), record()]), "1,000, 2,000")
+case("same_in_every_run", "not run", tokens, measured(a=[3.0]), "not run: b")
+
+inside = {"cell": "a", "low": 0.0, "high": 1.0}
+readings = [logged(np.full((2, 1, 2), value)) for value in (0.0, 1.0)]
+case("entropies_within", True, inside, measured(a=readings), "^a: 8 entropies, 0.0000 to 1.0000, asked 0 to 1")
+case("entropies_within", False, inside | {"low": 0.1}, measured(a=readings))
+case("entropies_within", False, inside | {"high": 0.9}, measured(a=readings))
+case("entropies_within", "not run", inside, measured(a=[3.0]), "not measured: entropy-log")
 
 
 # ---- entropies over training ----

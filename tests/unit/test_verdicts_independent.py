@@ -1,0 +1,195 @@
+"""Verdicts of the committed tables recomputed from the JSON of the records with scipy alone.
+
+Nothing of hybridlab's statistics or claim code is used: only the experiment files (which pairs a claim compares), the
+tables (which runs they name, and what they say), and the records.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.experiment import Claim
+from hybridlab.papers.loading import experiment_ids, load_experiment
+from tests.conftest import ROOT
+from tests.unit.verdicts.building import NOISE, record, table
+
+RESULTS = ROOT / "results"
+KINDS = ("lower", "higher", "equivalent", "lower_or_equal", "measured_better", "cells_better")
+
+
+def number(record, path):
+    here = record
+    for part in path.split("."):
+        here = here.get(part) if isinstance(here, dict) else None
+    return here["value"] if isinstance(here, dict) else here
+
+
+def compared(test, cell_of):
+    """(first cell, second cell, metric) of every comparison of a claim."""
+    if test["kind"] == "measured_better":
+        pairs = [(left, right) for left in test["rows"] for right in test["over"]]
+    else:
+        pairs = test["pairs"]
+    named = test["kind"] == "measured_better" or test.get("rows", False)
+    metrics = test.get("metrics") or [test.get("metric", "results.validation.loss")]
+    return [(*((cell_of[x] if named else x) for x in pair), metric) for metric in metrics for pair in pairs]
+
+
+def one(test, differences):
+    """(p, whether the mean is as claimed: 1, -1 or 0) of one comparison."""
+    kind, mean, n = test["kind"], np.mean(differences), len(differences)
+    error = np.std(differences, ddof=1) / math.sqrt(n)
+    if not np.any(differences):
+        return 1.0, 0
+    alike = error * math.sqrt(n) <= 1e-9 * np.max(np.abs(differences))
+    signs = stats.binomtest(n, n, 0.5).pvalue
+    if kind in ("lower", "measured_better", "cells_better", "higher"):
+        side = int(np.sign(mean)) * (1 if kind == "higher" else -1)
+        return (signs if alike else 2 * stats.t.sf(abs(mean) / error, n - 1)), side
+    high = test["margin"]
+    low = -math.inf if kind == "lower_or_equal" else -high
+    inside = low < mean < high
+    if alike:
+        return signs, 1 if inside else -1
+    to_high = stats.t.sf((high - mean) / error, n - 1)
+    to_low = 0.0 if low == -math.inf else stats.t.sf((mean - low) / error, n - 1)
+    p = max(to_high, to_low)
+    return (p, 1) if inside else (min(1.0, 2 * (1 - p)), -1)
+
+
+def word(test, samples):
+    """The verdict on a claim whose comparisons have these differences, one for each seed."""
+    if not any(len(sample) for sample in samples):
+        return "not run"
+    found = [one(test, sample) if len(sample) >= 3 else (1.0, 0) for sample in samples]
+    order = sorted(range(len(found)), key=lambda i: found[i][0])
+    resolved, rejecting = {}, True
+    for rank, i in enumerate(order):
+        rejecting = rejecting and found[i][0] * (len(found) - rank) < 0.05
+        resolved[i] = rejecting and found[i][1] != 0
+    if any(resolved[i] and found[i][1] < 0 for i in resolved):
+        return "fails"
+    return "holds" if all(resolved.values()) else "open"
+
+
+def claims_of(results):
+    """(id and scale, test, runs of the table, claim of the table, row → cell) of every claim of these kinds."""
+    for identifier in experiment_ids():
+        files = [*results.glob(f"{identifier}/*/table.json"), *results.glob(f"{identifier}/*/figure.json")]
+        experiment = load_experiment(identifier) if files else None
+        for path in files:
+            data = json.loads(path.read_text())
+            said = {claim["text"]: claim for claim in data["claims"]}
+            for claim in experiment.claims:
+                if claim.test["kind"] in KINDS and claim.text in said:
+                    cell_of = {row.short: row.cell for row in experiment.rows}
+                    name = f"{identifier} at {path.parent.name}: {claim.text}"
+                    yield name, claim.test, data["runs"], said[claim.text], cell_of
+
+
+def samples_of(test, runs, cell_of, results):
+    """The differences of every comparison, from the records of the seeds that both arms have."""
+    samples = []
+    for left, right, metric in compared(test, cell_of):
+        both = [runs.get(cell, {}) for cell in (left, right)]
+        values = []
+        for seed in sorted(set(both[0]) & set(both[1]), key=int):
+            sides = [json.loads((results / "records" / f"{side[seed]}.json").read_text()) for side in both]
+            values.append([number(side, metric) for side in sides])
+        samples.append([a - b for a, b in values if a is not None and b is not None])
+    return samples
+
+
+def disagreements(results):
+    """What the tables say that the records do not, and the number of claims with three seeds or more."""
+    wrong, checked = [], 0
+    for name, test, runs, said, cell_of in claims_of(results):
+        samples = samples_of(test, runs, cell_of, results)
+        if max(map(len, samples)) < 3:
+            continue
+        checked += 1
+        controls = [control["verdict"] for control in said["controls"]]
+        expected = word(test, samples)
+        if "fails" in controls:
+            expected = "cannot tell here"
+        elif any(control != "holds" for control in controls):
+            expected = "open"
+        if said["verdict"] != expected:
+            wrong.append(f"{name}: {said['verdict']} in the table, {expected} from the records")
+    return wrong, checked
+
+
+def test_every_committed_verdict_follows_from_the_records():
+    wrong, checked = disagreements(RESULTS)
+    if not checked:
+        pytest.skip("no record with three seeds is committed")
+    assert not wrong, "\n".join(wrong)
+
+
+TESTS = [
+    {"kind": "lower", "pairs": [["a", "b"]]},
+    {"kind": "higher", "pairs": [["a", "b"]]},
+    {"kind": "lower", "pairs": [["a", "b"], ["a", "c"], ["b", "c"]]},
+    {"kind": "higher", "pairs": [["c", "b"], ["b", "a"]]},
+    {"kind": "equivalent", "pairs": [["a", "b"]], "margin": 0.02, "reason": "r"},
+    {"kind": "equivalent", "pairs": [["a", "b"], ["a", "c"]], "margin": 0.05, "reason": "r"},
+    {"kind": "lower_or_equal", "pairs": [["a", "b"], ["b", "c"]], "margin": 0.02, "reason": "r"},
+    {"kind": "cells_better", "pairs": [["a", "b"], ["b", "c"]]},
+]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3, 5, 8])
+def test_both_ways_agree_on_made_up_records(seeds, tmp_path):
+    """Positive control: on 40 draws of three arms each, with every word among the verdicts from five seeds on."""
+    chance, seen = np.random.default_rng(seeds), set()
+    for _ in range(40):
+        spread = chance.choice([0.0, 0.003, 0.03])
+        losses = {
+            cell: level + chance.normal(0, spread, seeds)
+            for cell, level in zip("abc", chance.normal(3, 0.03, 3), strict=True)
+        }
+        records = {cell: {seed: record([float(x)]) for seed, x in enumerate(levels)} for cell, levels in losses.items()}
+        for test in TESTS:
+            verdict = judge(Claim(text="t", source="s", test=test), table(), records)
+            samples = [
+                [
+                    records[left][s].results.validation.loss.value - records[right][s].results.validation.loss.value
+                    for s in range(seeds)
+                ]
+                for left, right, _ in compared(test, {})
+            ]
+            assert verdict.word == word(test, samples), (test, samples, verdict)
+            seen.add(verdict.word)
+    assert seen == ({"open"} if seeds < 3 else {"open", "holds", "fails"})
+
+
+def test_a_table_that_says_something_else_is_found(tmp_path):
+    """Positive control: a committed table whose verdict the records contradict."""
+    identifier = "consa-fig3"
+    [claim] = [
+        claim for claim in load_experiment(identifier).claims if claim.test.get("pairs") == [["dense/2", "layer-75/2"]]
+    ][:1]
+    runs = {}
+    (tmp_path / "records").mkdir()
+    for cell, level in (("dense/2", 3.0), ("layer-75/2", 3.2)):
+        for seed, by in enumerate(NOISE[:4] if level == 3.0 else NOISE[1:]):
+            digest = f"{cell.replace('/', '-')}{seed}"
+            made = record([level + by]).model_dump(mode="json")
+            (tmp_path / "records" / f"{digest}.json").write_text(json.dumps(made))
+            runs.setdefault(cell, {})[str(seed)] = digest
+    folder = tmp_path / identifier / "desk"
+    folder.mkdir(parents=True)
+    for said, wrong in (("holds", 0), ("open", 1), ("fails", 1)):
+        data = {"claims": [{"text": claim.text, "verdict": said, "controls": []}], "runs": runs}
+        (folder / "figure.json").write_text(json.dumps(data))
+        found, checked = disagreements(tmp_path)
+        assert checked == 1 and len(found) == wrong
+
+
+def test_the_path_of_the_results_is_the_repositorys():
+    assert Path(RESULTS / "records").is_dir()
