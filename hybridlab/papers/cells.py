@@ -37,11 +37,13 @@ def cell_runs(
     cells: Iterable[str] | None = None,
     swept: Mapping[str, Any] | None = None,
 ) -> Iterator[CellRun]:
-    """The run of every needed cell, parents before children. Each is made only when it is asked for.
+    """The run of every needed cell, parents before children. Each is made only when it is asked for. What a run of
+    another experiment starts from comes before it, as `experiment: cell`.
 
     cells: only these, with their parents. swept: cell → value of the setting that is swept, in place of the chosen one.
     """
     made: dict[str, CellRun] = {}
+    shared = experiment.at(scale).places
     specs, values = experiment.cells_at(scale), {**experiment.chosen(scale), **(swept or {})}
 
     def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
@@ -49,6 +51,9 @@ def cell_runs(
         if name in children:
             raise UserError(f"{experiment.id}: the cells {' → '.join((*children, name))} start from each other")
         if name in made:
+            return
+        if name in shared:
+            yield from _shared_runs(experiment, scale, seed, name, made)
             return
         for parent in specs[name].parents:
             yield from make(parent, (*children, name))
@@ -58,6 +63,18 @@ def cell_runs(
 
     for name in experiment.needed_cells(scale) if cells is None else cells:
         yield from make(name, ())
+
+
+def _shared_runs(
+    experiment: Experiment, scale: str, seed: int, name: str, made: dict[str, CellRun]
+) -> Iterator[CellRun]:
+    """The runs that are not made yet, of a cell that is a run of another experiment and of what this starts from."""
+    identifier, there = experiment.at(scale).places[name]
+    for run in cell_runs(experiment.other(identifier), scale, seed, [there]):
+        own = name if run.cell == there else f"{identifier}: {run.cell}"
+        if own not in made:
+            made[own] = replace(run, cell=own)
+            yield made[own]
 
 
 def _cell_config(
@@ -107,6 +124,8 @@ def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
     steps: dict[str, set[int]] = {}
     spec, cells = experiment.at(scale), experiment.cells_at(scale)
     for name in experiment.needed_cells(scale):
+        if name in spec.places:
+            continue
         cell = cells[name]
         parts = [spec.config, spec.phases.get(cell.phase, {}), cell.config, spec.overrides.get(name, {})]
         settings: dict[str, Any] = {}

@@ -39,6 +39,7 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
     ]:
         names.check(path, what, name, layer)
     _check_starts(experiment, layer)
+    _check_shared(experiment, layer, names)
     _check_sweep(experiment, layer)
     parts = _by_entry(layer)
     for i, claim in enumerate(experiment.claims):
@@ -104,7 +105,7 @@ class Names:
         """elsewhere: the id of the experiment that must have it, if it is another one."""
         origin = layer.origin(path)
         try:
-            owner = self if elsewhere is None else self._other(elsewhere)
+            owner = self if elsewhere is None else self.of(elsewhere)
             problem = owner.problem(what, name)
         except UserError as error:
             problem = str(error)
@@ -116,7 +117,7 @@ class Names:
         if what == "metric":
             return metric_problem(name, BenchmarkRecord if self.experiment.benchmark else Record)
         if what == "experiment":
-            self._other(name)
+            self.of(name)
             return None
         known = self._known(what)
         if name in known:
@@ -135,7 +136,8 @@ class Names:
             return list(experiment.benchmark.models) if experiment.benchmark else []
         return experiment.known_cells()
 
-    def _other(self, identifier: str) -> Names:
+    def of(self, identifier: str) -> Names:
+        """The names of another experiment, or of this one."""
         if identifier == self.experiment.id:
             return self
         if identifier not in self.others:
@@ -183,19 +185,33 @@ def _panels(experiment: Experiment) -> Iterator[Named]:
 def _check_starts(experiment: Experiment, layer: Layer) -> None:
     """UserError for a cell that starts from, or uses, one that does not exist: for the file's cells one of the file,
     for those of a scale one that this scale has."""
-    places: list[tuple[KeyPath, dict[str, CellSpec], dict[str, CellSpec], str]] = [
-        (("cells",), experiment.cells, experiment.cells, experiment.id)
+    places: list[tuple[KeyPath, dict[str, CellSpec], set[str], str]] = [
+        (("cells",), experiment.cells, {*experiment.cells}, experiment.id)
     ]
     for scale, spec in experiment.scales.items():
         owner = f"{experiment.id} at scale {scale}"
-        places.append((("scales", scale, "cells"), spec.cells, experiment.cells_at(scale), owner))
+        known = {*experiment.cells_at(scale), *spec.places}
+        places.append((("scales", scale, "cells"), spec.cells, known, owner))
     for place, cells, known, owner in places:
         for name, cell in cells.items():
             for other in cell.parents:
                 if other not in known:
                     key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
                     origin = layer.origin((*place, name, key))
-                    raise UserError(f"{origin}: {owner} has no cell {other!r}; {nearest(other, list(known))}")
+                    raise UserError(f"{origin}: {owner} has no cell {other!r}; {nearest(other, sorted(known))}")
+
+
+def _check_shared(experiment: Experiment, layer: Layer, names: Names) -> None:
+    """UserError for a cell that is to be the run of another experiment, which this does not have at the scale."""
+    for scale, spec in experiment.scales.items():
+        for here, (identifier, there) in spec.places.items():
+            path: KeyPath = ("scales", scale, "shared", identifier, here)
+            names.check(path, "experiment", identifier, layer)
+            names.check(path, "cell", there, layer, identifier)
+            other = names.of(identifier).experiment
+            cells = other.cells_at(scale)
+            if scale not in other.scales or there not in cells or other.scales[scale].size_of(cells[there]) is None:
+                raise UserError(f"{layer.origin(path)}: {identifier} does not train {there!r} at scale {scale}")
 
 
 def _swept(experiment: Experiment) -> Iterator[Named]:

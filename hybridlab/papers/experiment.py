@@ -114,7 +114,8 @@ def _texts(values: Any) -> Iterator[str]:
 class ScaleSpec(Strict):
     """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out.
     overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
-    file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others."""
+    file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others.
+    shared: cells that are, at this scale, runs of other experiments: {experiment: {cell here: cell there}}."""
 
     machine: str
     size: str | dict[str, str]
@@ -124,6 +125,12 @@ class ScaleSpec(Strict):
     config: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
     cells: dict[str, CellSpec] = {}
+    shared: dict[str, dict[str, str]] = {}
+
+    @property
+    def places(self) -> dict[str, tuple[str, str]]:
+        """The experiment and the cell there, of each cell that is a run of another experiment."""
+        return {here: (other, there) for other, cells in self.shared.items() for here, there in cells.items()}
 
     def size_of(self, cell: CellSpec) -> str | None:
         """None where the cell is not trained at this scale."""
@@ -221,6 +228,8 @@ class Experiment(Strict):
     """The file that it was loaded from, with the line of every value."""
     _others: Callable[[str], Experiment] | None = PrivateAttr(default=None)
     """Loads another experiment by its id; set when an experiment is loaded."""
+    _loaded: dict[str, Experiment] = PrivateAttr(default_factory=dict)
+    """The experiments that were loaded beside this one."""
 
     def part(self, path: KeyPath, values: dict[str, Any]) -> Layer:
         """The settings at a path of the file, as defaults."""
@@ -280,7 +289,9 @@ class Experiment(Strict):
             raise UserError(
                 f"{self.id}: it was not loaded from a file, so that {identifier} cannot be loaded beside it"
             )
-        return self._others(identifier)
+        if identifier not in self._loaded:
+            self._loaded[identifier] = self._others(identifier)
+        return self._loaded[identifier]
 
     def cells_at(self, scale: str) -> dict[str, CellSpec]:
         """The cells of a scale: the file's, with those that the scale replaces or adds."""
@@ -288,7 +299,8 @@ class Experiment(Strict):
 
     def known_cells(self) -> list[str]:
         """The names of all cells, also of those that only some scales have."""
-        return list(dict.fromkeys([*self.cells, *(name for spec in self.scales.values() for name in spec.cells)]))
+        more = (name for spec in self.scales.values() for name in (*spec.cells, *spec.places))
+        return list(dict.fromkeys([*self.cells, *more]))
 
     @property
     def kind(self) -> str:
@@ -315,14 +327,16 @@ class Experiment(Strict):
 
     def _needed(self, scale: str) -> list[str]:
         cells, spec = self.cells_at(scale), self.scales.get(scale)
+        shared = spec.places if spec else {}
         needed: dict[str, None] = {}
         waiting = [name for name in self._named_cells() if name in cells and (not spec or spec.size_of(cells[name]))]
+        waiting += [name for name in self._named_cells() if name in shared]
         while waiting:
             name = waiting.pop()
             if name not in needed:
                 needed[name] = None
-                waiting += cells[name].parents
-        return [name for name in cells if name in needed]
+                waiting += [] if name in shared else cells[name].parents
+        return [name for name in dict.fromkeys([*cells, *shared]) if name in needed]
 
     def machine(self, scale: str) -> str | None:
         """The machine for the runs of a scale; None if nothing is run."""

@@ -5,10 +5,11 @@ import pytest
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.papers import loading
-from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.reproduce import Wanted
 from tests.unit.verdicts.building import record
 
 FILE = """\
@@ -175,3 +176,78 @@ def test_a_cell_of_the_file_cannot_start_from_one_that_only_a_scale_has(load):
     text = "watch, config: {controller: {max"
     with pytest.raises(UserError, match="table1.yaml:13: toy-table1 has no cell 'trunk'"):
         load(text, "watch, start: trunk, config: {controller: {max")
+
+
+# ---- cells that are runs of another experiment ----
+
+OTHER = """\
+id: toy-table2
+title: Another
+paper: toy
+source: nowhere
+rows:
+- {name: One, short: One, cell: arm}
+- {name: Two, short: Two, cell: other-arm}
+cells:
+  base: {arch: vanilla, phase: train}
+  arm: {arch: vanilla, phase: train, start: base}
+  other-arm: {arch: all-window, phase: train, start: base}
+scales:
+  desk: {machine: here, size: tiny, data: embedded, seeds: [0, 1], phases: {train: {training: {steps: 20}}}}
+"""
+SHARED = """\
+  desk:
+    machine: here
+    size: {}
+    data: embedded
+    seeds: [0, 1]
+    phases: {}
+    shared: {toy-table2: {one: arm}}
+"""
+
+
+@pytest.fixture
+def load_shared(load, tmp_path):
+    """The same function, for the file with a scale whose cell is a run of another experiment."""
+    (tmp_path / "toy" / "table2.yaml").write_text(OTHER)
+    return lambda old="", new="": load("benchmark:\n", SHARED.replace(old, new, 1) + "benchmark:\n")
+
+
+def test_a_cell_can_be_a_run_of_another_experiment(load_shared):
+    experiment, other = load_shared(), load_experiment("toy-table2")
+    assert experiment.needed_cells("desk") == ["one"] and experiment.available_scales() == ["smoke"]
+    trained = experiment.model_copy(update={"benchmark": None})
+    assert trained.available_scales() == ["smoke", "desk"]
+    here = {run.cell: run.hash for run in cell_runs(experiment, "desk", 1)}
+    there = {run.cell: run.hash for run in cell_runs(other, "desk", 1)}
+    assert here == {"toy-table2: base": there["base"], "one": there["arm"]}
+    assert cell_configs(experiment, "smoke", 0)["one"].training.steps == 30
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("one: arm", "one: amr", "33: toy-table2 has no cell 'amr'; did you mean 'arm'?"),
+        ("toy-table2", "toy-table3", "33: toy-table3: there is no such experiment; did you mean"),
+        ("desk:", "small:", "33: toy-table2 does not train 'arm' at scale small"),
+    ],
+)
+def test_a_run_that_the_other_experiment_does_not_have_is_refused(load_shared, old, new, message):
+    with pytest.raises(UserError) as error:
+        load_shared(old, new)
+    assert str(error.value).startswith(f"table1.yaml:{message}")
+
+
+@pytest.mark.parametrize(
+    ("table", "designed"),
+    [
+        ("consa-table1", "consa-depth"),
+        ("sgt-table1", "sgt-selection"),
+        ("sgt-table3", "sgt-selection"),
+        ("spiral-table1", "spiral-loops"),
+        ("spiral-table2", "spiral-loops"),
+    ],
+)
+def test_a_table_at_scale_desk_trains_nothing_of_its_own(table, designed):
+    shown, behind = (Wanted(load_experiment(name), "desk").runs() for name in (table, designed))
+    assert shown and set(shown) <= set(behind)
