@@ -10,15 +10,8 @@ from hybridlab.errors import UserError
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import BENCHMARK, Experiment
 from hybridlab.papers.records import Records, complete_seeds
+from hybridlab.papers.scales import SAYS
 from hybridlab.runs.record import BenchmarkRecord
-
-SHOWS = {
-    "smoke": "It shows that every part works; with one seed it decides no claim about a trained model.",
-    "desk": "It decides claims about models of this size, by seeds; it says nothing about the paper's sizes.",
-    "small": "It decides claims about models of this size on real text; the paper's models are ten times as large.",
-    "paper": "These are the paper's own settings.",
-}
-"""What a scale can show, in one sentence."""
 
 
 @contextmanager
@@ -76,5 +69,5 @@ def caption(data: dict[str, Any]) -> str:
     if complete < num_seeds:
         seeds += f", of which {complete or 'none'} {'is' if complete == 1 else 'are'} complete"
     # A benchmark is no training run, so that what a scale decides is not its matter.
-    shows = SHOWS.get(data["scale"], "") if num_seeds else ""
+    shows = SAYS.get(data["scale"], "") if num_seeds else ""
     return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()

@@ -8,6 +8,7 @@ from rich.console import Console
 from hybridlab.errors import UserError
 from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
+from hybridlab.papers.scales import SAYS
 from hybridlab.reporting import entry_data as entry_data_module
 from hybridlab.reporting import table as table_module
 from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
@@ -327,7 +328,7 @@ def test_claims_in_latex_and_on_a_narrow_terminal(capsys):
 
 def test_the_caption_says_where_numbers_come_from():
     data = {"source": "Table 1", "scale": "smoke", "machine": "two cores", "seeds": [0, 1]}
-    shows = "It shows that every part works; with one seed it decides no claim about a trained model."
+    shows = SAYS["smoke"]
     assert caption(data) == f"Table 1. Scale smoke: two cores; 2 seeds. {shows}"
     assert caption({**data, "seeds": [0]}) == f"Table 1. Scale smoke: two cores; 1 seed. {shows}"
     assert caption({**data, "seeds": []}) == "Table 1. Scale smoke: two cores."
