@@ -17,8 +17,10 @@ MOST_SEEDS = 10_000
 
 
 def seeds_for_difference(spread: float, effect: float, level: float = LEVEL) -> int | None:
-    """Seeds with which a two-sided paired t-test resolves an effect, on its side, in 80 % (noncentral t). spread: the standard
-    deviation of the differences; effect: their true mean. None beyond MOST_SEEDS."""
+    """Seeds with which a two-sided paired t-test resolves an effect, on its side, with 80 % power (noncentral t).
+
+    spread: the standard deviation of the differences; effect: their true mean. None beyond MOST_SEEDS.
+    """
     from scipy import stats
 
     def power(n: int) -> float:
