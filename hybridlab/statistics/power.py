@@ -17,7 +17,7 @@ MOST_SEEDS = 10_000
 
 
 def seeds_for_difference(spread: float, effect: float, level: float = LEVEL) -> int | None:
-    """Seeds with which a two-sided paired t-test resolves an effect, on its side, in 80 % (noncentral t).
+    """Seeds with which a two-sided paired t-test resolves an effect, on its side, with 80 % power (noncentral t).
 
     spread: the standard deviation of the differences; effect: their true mean. None beyond MOST_SEEDS.
     """
