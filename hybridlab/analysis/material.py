@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.analysis.probe import spaced_windows
@@ -57,21 +56,6 @@ def text_losses(model: Decoder, config: RunConfig, text: Tensor) -> np.ndarray:
         with torch.no_grad():
             losses += objective.metrics(model(**batch.inputs), batch)["loss"].tolist()
     return np.array(losses)
-
-
-def answer_losses(model: Decoder, rows: list[TaskRow], offset: int) -> np.ndarray:
-    """The loss of every answer of these rows, one row after another, in nats: a choice among the answer's options, so
-    that a guess among n costs ln(n). offset: id of the task's first token."""
-    device, losses = next(model.parameters()).device, []
-    for part in chunks(rows, model, len(rows[0].tokens)):
-        with torch.no_grad():
-            logits = model(torch.from_numpy(np.stack([row.tokens for row in part]) + offset).to(device)).logits.float()
-        for scores, row in zip(logits.cpu(), part, strict=True):
-            options, right = torch.from_numpy(row.options), torch.from_numpy(row.tokens[row.answers])
-            among = scores[row.answers - 1].gather(1, options + offset)
-            place = (options == right[:, None]).int().argmax(1)
-            losses.append(F.cross_entropy(among, place, reduction="none").numpy())
-    return np.concatenate(losses)
 
 
 def window_of(model: Decoder, config: RunConfig, window: int | None) -> int | None:

@@ -196,8 +196,8 @@ class EntropyGrowthConfig(Strict):
             if (getattr(self, name) or 0) > num_heads:
                 message = f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads"
                 raise Misfit(message, f"controller.{name}", "shape.heads")
-        rows = self.entropies or [[0.0] * num_heads] * num_layers
-        if {len(row) for row in rows} != {num_heads} or len(rows) != num_layers:
+        rows = self.entropies
+        if rows is not None and [len(row) for row in rows] != [num_heads] * num_layers:
             message = f"controller.entropies: {num_layers} layers of {num_heads} heads need a number for each head"
             raise Misfit(message, "controller.entropies", "shape.heads", "shape.layers")
         for name, layers in (("layers", self.layers or []), ("exclude", self.exclude)):

@@ -18,7 +18,7 @@ from hybridlab.config.edits import PlanEdit
 from hybridlab.config.loading import Layer
 from hybridlab.config.maps import MapConfig, Windowed
 from hybridlab.config.recurrence import Recurrence
-from hybridlab.config.schema import Training
+from hybridlab.config.training import Training
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Window, members
 from hybridlab.errors import UserError
 

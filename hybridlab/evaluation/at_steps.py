@@ -31,8 +31,10 @@ class AtSteps(Hook):
     def before_first_step(self, run: TrainingRun) -> None:
         over = [step for step in self.steps if step < run.step and str(step) not in self.measured]
         if over:
+            left = ",".join(str(step) for step in self.steps if step >= run.step)
             raise UserError(
-                f"evaluation.at_steps: step {over[0]} is over in a run that goes on after step {run.step}; leave it out"
+                f"evaluation.at_steps: step {over[0]} is over in a run that goes on after step {run.step}; write "
+                f"evaluation.at_steps={f'[{left}]' if left else 'null'}"
             )
         if run.step in self.steps and str(run.step) not in self.measured:
             self._measure(run, run.step)

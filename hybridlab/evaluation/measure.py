@@ -21,7 +21,8 @@ from hybridlab.analysis.probe import probe_results
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
-from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
+from hybridlab.data.tasks import make_row, task_number, task_offsets
+from hybridlab.evaluation.answers import answers
 from hybridlab.evaluation.causality import require_causal
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.rows import chunks
@@ -165,8 +166,7 @@ def task_result(
     first token."""
     length, number = config.training.seq_len, task_number(task)
     rows = [make_row(task, length, task_generator(number, i)) for i in range(config.evaluation.task_rows)]
-    parts = [_answers(model, part, offset, text) for part in chunks(rows, model, length)]
-    right, losses = (np.concatenate([part[i] for part in parts]) for i in range(2))
+    right, losses = answers(model, rows, offset, text.context, text.inputs)
     distances = np.concatenate([row.distances for row in rows])
     numbers = np.repeat(np.arange(len(rows)), [len(row.answers) for row in rows])
     chosen = {"all": np.concatenate([row.open for row in rows])}
@@ -179,23 +179,6 @@ def task_result(
     accuracy = {name: clustered_mean(right[part], numbers[part]) for name, part in chosen.items()}
     loss = TaskLoss(**{name: clustered_mean(losses[part], numbers[part]) for name, part in chosen.items()})
     return TaskResult(chance=TASKS.get(task).chance, window=window, reach=reach, loss=loss, **accuracy)
-
-
-def _answers(model: Decoder, rows: list[TaskRow], offset: int, text: Text) -> tuple[np.ndarray, np.ndarray]:
-    """Of each answer of these rows, one row after another: whether it is right, and its loss among the options in nats.
-    offset: id of the task's first token."""
-    tokens = torch.from_numpy(np.stack([row.tokens for row in rows]) + offset).to(_device(model))
-    with torch.no_grad(), text.context:
-        logits = model(tokens, **text.inputs).logits.float()
-    right, losses = [], []
-    for scores, row in zip(logits, rows, strict=True):
-        options = torch.from_numpy(row.options + offset).to(scores.device)
-        answers = torch.from_numpy(row.tokens[row.answers] + offset).to(scores.device)
-        among = scores[row.answers - 1].gather(1, options)
-        right.append((options.gather(1, among.argmax(1, keepdim=True))[:, 0] == answers).cpu().numpy())
-        place = (options == answers[:, None]).int().argmax(1)
-        losses.append(torch.nn.functional.cross_entropy(among, place, reduction="none").cpu().numpy())
-    return np.concatenate(right), np.concatenate(losses)
 
 
 def task_window(model: Decoder, config: RunConfig) -> int | None:

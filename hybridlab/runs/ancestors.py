@@ -133,8 +133,9 @@ def find_ancestor(reference: str, runs: Runs) -> Ancestor:
 def _from_run(folder: RunFolder, best: bool) -> Ancestor:
     config, step = folder.config(), kept_best(folder).lineage["step"] if best else None
     settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
-    # Which weights a folder keeps is for each run to choose.
-    settings["evaluation"].pop("keep_best")
+    # Which weights a folder keeps, and which of its steps are measured, is for each run to choose.
+    for name in ("keep_best", "at_steps"):
+        settings["evaluation"].pop(name)
     window = getattr(config.map, "window", None)
     if window is not None:
         settings["window"] = window

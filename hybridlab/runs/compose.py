@@ -136,7 +136,7 @@ def _heritage(parent: Ancestor, start: str, arch: str, size: str | None, branch:
     init: dict[str, Any] = {**parent.init} if branch is None else {"run": parent.digest, "load": "all", "step": branch}
     return [
         Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}),
-        Layer({"init": init}, {(): f"--from {start}"}),
+        Layer({"init": init}, {(): f"--from {start}" if branch is None else f"--from {start}@{branch}"}),
     ]
 
 

@@ -116,7 +116,9 @@ def with_own_parts(begins: Beginning, config: RunConfig, hooks: Sequence[Hook], 
         return begins
     before = begins.folder.config()
     same = all(getattr(before, name) == getattr(config, name) for name in ("plan", "map", "controller"))
-    same = same and all(hook in (config.hooks or []) for hook in before.hooks or [])
+    if config.controller is None:
+        # Without a controller that goes on with its structure, a hook that is gone may have made it.
+        same = same and all(hook in (config.hooks or []) for hook in before.hooks or [])
     if begins.checkpoint is not None and not same:
         tensors = begins.checkpoint.model
         for name, parameter in model.named_parameters():

@@ -110,11 +110,6 @@ def load_step(folder: Path, step: int) -> Checkpoint | None:
     return _load(path, optimizer=True) if path.is_dir() else None
 
 
-def has_step(folder: Path, step: int) -> bool:
-    """Whether there is a complete checkpoint of a step."""
-    return (_place(folder, step) / DIGESTS).is_file()
-
-
 def _load(path: Path, optimizer: bool) -> Checkpoint:
     problem = damage(path)
     if problem:

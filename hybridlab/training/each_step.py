@@ -43,7 +43,8 @@ class EachStep(Hook):
         if numbers is None:
             return
         if missing := [name for name in self.names if name not in numbers]:
-            raise UserError(f"observe.each_step: no step has a number {missing[0]!r}; there are {', '.join(numbers)}")
+            known = ", ".join(numbers)
+            raise UserError(f"observe.each_step: not every step has a number {missing[0]!r}; use some of {known}")
         for name, column in self.columns.items():
             column.append(float(f"{float(numbers[name]):.{_DIGITS}g}"))
 

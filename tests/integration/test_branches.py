@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hybridlab.config.loading import Layer
+from hybridlab.config.own_kinds import register_hook
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.batches import Batches
 from hybridlab.errors import UserError
@@ -16,9 +17,11 @@ from hybridlab.papers.reproduce import Wanted, run_cells
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.hooks import Hook
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN
+from tests.plugins import fresh_plugins
 from tests.training import (
     assert_same_results,
     assert_same_run,
@@ -130,8 +133,31 @@ def test_a_branch_is_measured_where_it_begins_with_its_own_plan(small, runs):
     record = train(branched(config, parent, 4, plan=skip), runs / "shorter", runs)
     assert record.results.at["4"].validation.loss.value != parent.results.at["4"].validation.loss.value
     assert record.results.at["8"].validation == record.results.validation
-    with pytest.raises(UserError, match="at_steps: step 2 is over in a run that goes on after step 4"):
+    with pytest.raises(
+        UserError, match=r"step 2 is over in .* after step 4; write evaluation.at_steps=\[8\]"
+    ):
         train(branched(config, parent, 4, plan=skip, evaluation={"at_steps": [2, 8]}), runs / "late", runs)
+
+
+def test_a_controller_goes_on_with_its_structure_where_a_hook_is_gone(small, runs):
+    with fresh_plugins():
+        register_hook("watch")(type("Watch", (Hook,), {}))
+        controller = growing(small, 20).controller.model_dump(mode="json", exclude_none=True)
+        hooks = [{"kind": "watch"}]
+        config = small("sgt", shape={"layers": 5}, controller=controller, training={"steps": 20}, hooks=hooks)
+        parent = train(keeping(config, 10), runs / "parent", runs)
+        record = train(branched(config, parent, 10, hooks=None), runs / "branch", runs)
+    assert "branched" not in [event["kind"] for event in record.events]
+    assert record.events == parent.events and record.results == parent.results
+
+
+def test_steps_that_are_measured_are_not_inherited(small, runs):
+    parent = train(keeping(small(evaluation={"at_steps": [2, 12]}), 4), runs / "parent", runs)
+    for start in ("parent", "parent@4"):
+        assert compose(CommandLine(arch="vanilla", start=f"{runs}/{start}"), Runs(runs)).evaluation.at_steps is None
+    with pytest.raises(UserError, match=f"--from {runs}/parent@0: init.step = 0"):
+        compose(CommandLine(arch="vanilla", start=f"{runs}/parent@0"), Runs(runs))
+    assert parent.results.at.keys() == {"2", "12"}
 
 
 def test_another_schedule_and_more_steps(small, runs):

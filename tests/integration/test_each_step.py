@@ -28,7 +28,7 @@ def test_numbers_of_a_controller_and_a_kill(small, tmp_path, runs_dir, monkeypat
 
 
 def test_numbers_that_do_not_exist(small, tmp_path, runs_dir):
-    with pytest.raises(UserError, match="no step has a number 'los'; there are loss, gradient_norm, lr"):
+    with pytest.raises(UserError, match="not every step has a number 'los'; use some of loss, gradient_norm, lr"):
         train(small(observe={"each_step": ["los"]}), tmp_path / "a", runs_dir)
     with pytest.raises(UserError, match="each_step names a number twice"):
         small(observe={"each_step": ["loss", "loss"]})

@@ -170,6 +170,8 @@ def test_a_run_that_ends_inside_a_fade_keeps_its_factors(small, tmp_path, runs_d
     ("controller", "message"),
     [
         ({"heads": 5}, "a layer has 4 heads"),
+        ({"entropies": []}, "5 layers of 4 heads need a number for each head"),
+        ({"entropies": [[0.5] * 4] * 4}, "5 layers of 4 heads need a number for each head"),
         ({"layers": [7]}, "names layer 7, but the last one is 4"),
         ({"max_layers": 5}, "only 4 of 5 layers may loop"),
         ({"start_step": 12}, "nothing would grow in 12 steps"),

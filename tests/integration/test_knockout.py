@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hybridlab.analysis.material import answer_losses, material, text_losses
+from hybridlab.analysis.material import material, text_losses
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes.kept_mass import inside_mass, kept_by
 from hybridlab.analysis.probes.knockout import with_windows
@@ -15,13 +15,14 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import UserError
+from hybridlab.evaluation.answers import answers
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import draw_weights
 from hybridlab.papers import loading
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full, Window
+from hybridlab.plan.kinds import Full, Mixed, Window
 from tests.conftest import SMALL_SHAPE
 from tests.training import train
 
@@ -52,7 +53,7 @@ def test_a_knock_out_is_the_difference_of_two_losses(made):
     far = torch.cat([torch.from_numpy(row.distances) >= 4 for row in rows]).numpy()
 
     def losses(model):
-        return text_losses(model, made.config, used.text), answer_losses(model, rows, used.offsets["retrieval"])
+        return text_losses(model, made.config, used.text), answers(model, rows, used.offsets["retrieval"])[1]
 
     masks = [[1, 1], [1, 0], [1, 1]]
     text, nats = losses(made.model)
@@ -88,6 +89,26 @@ def test_heads_that_are_windows_already_cost_nothing(made):
     assert heads[0] == [0, 0] and heads[1][0] == 0 != heads[1][1] and found["layers"]["text"]["all"]["rise"][0] == 0
     assert found["layers"]["text"]["all"]["rise"][1] == heads[1][1]
     assert with_windows(AttentionMap(((Window(9), Full()),)), 0, [0, 1], 4).layers == ((Window(4), Window(4)),)
+
+
+def test_heads_that_learn_their_masks_count_by_their_gates(made):
+    """Heads that mix windows with full attention: with gates of 1 they are full heads, with 0 they are windows."""
+    mixed = AttentionMap.uniform(3, 2, Mixed(4))
+    assert with_windows(mixed, 0, [1], 4).layers[0] == (Mixed(4), Window(4))
+    full = probed(made, "knockout", rows=3)
+    gates = {layer: torch.ones(2) for layer in range(3)}
+    found = probed(made, "knockout", made.model.with_plan(attention_map=mixed, gates=gates), rows=3)
+    for name, part in (("text", "all"), ("retrieval", "far")):
+        rise = found["heads"][name][part]["rise"]
+        for one, other in zip(rise, full["heads"][name][part]["rise"], strict=True):
+            assert one == pytest.approx(other, abs=1e-5) and all(one)
+    kept = {}
+    for gate in (1.0, 0.5, 0.0):
+        gates = {layer: torch.full((2,), gate) for layer in range(3)}
+        kept[gate] = probed(made, "kept-mass", made.model.with_plan(attention_map=mixed, gates=gates))["kept"]["text"]
+    windows = made.model.with_plan(attention_map=AttentionMap.uniform(3, 2, Window(4)))
+    assert kept[1.0] == 1 and kept[0.0] == probed(made, "kept-mass", windows)["kept"]["text"] < 0.9
+    assert kept[0.5] == pytest.approx((1 + kept[0.0]) / 2, abs=1e-5)
 
 
 def test_both_probes_ask_for_a_window_where_there_is_none(made):

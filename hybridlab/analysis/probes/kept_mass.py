@@ -8,7 +8,7 @@ Measured with the model's weights and full attention in every head, so that it s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -40,7 +40,8 @@ def measure(
 ) -> dict[str, Any]:
     """On `text` and on every task of the run: heads [layer][KV head], the share of the attention inside a window of
     `window` tokens, a mean over query heads, positions and sequences, null for a head that does not run; kept, the
-    mean over the heads of what the run's own map keeps: 1 for full attention, for a window the mass inside it.
+    mean over the heads of what the run's own map keeps: 1 for full attention, for a window the mass inside it, and for
+    a head whose mask is being learned both, weighed by its gate.
 
     The first tokens of a sequence count too, although a window holds all that they may see."""
     width = window_of(model, config, window)
@@ -55,7 +56,7 @@ def measure(
         tokens = used.text if name == TEXT else used.tokens(name).to(used.text.device)
         mass = inside_mass(full, tokens, widths)
         heads[name] = [[None if v != v else round(v, 5) for v in row] for row in mass[width].tolist()]
-        kept[name] = round(kept_by(own, mass), 5)
+        kept[name] = round(kept_by(own, mass, model.gates), 5)
     found = {"window": width, "sequences": len(used.text), "length": used.text.shape[1]}
     return {**found, "heads": heads, "kept": kept}
 
@@ -85,16 +86,17 @@ def inside_mass(model: Decoder, tokens: Tensor, widths: list[int]) -> dict[int, 
     return dict(zip(widths, (sums / counts).cpu(), strict=True))
 
 
-def kept_by(attention_map: AttentionMap, mass: dict[int, Tensor]) -> float:
+def kept_by(attention_map: AttentionMap, mass: dict[int, Tensor], gates: Mapping[int, Tensor] | None = None) -> float:
     """The mean over the KV heads that run of what a map keeps: 1 for a head that sees all tokens, else the mass inside
-    its window. mass: see `inside_mass`."""
+    its window; for a head whose mask is being learned, both, weighed by its gate. mass: see `inside_mass`. gates: of
+    mixed heads, see `Decoder`."""
     shares = []
     for layer, row in enumerate(attention_map.layers):
         for head, kind in enumerate(row):
-            measured = next(iter(mass.values())) if kind.window is None else mass[kind.window]
-            share = float(measured[layer, head])
-            if not math.isnan(share):
-                shares.append(1.0 if kind.window is None else share)
+            inside = float((next(iter(mass.values())) if kind.window is None else mass[kind.window])[layer, head])
+            if not math.isnan(inside):
+                whole = float((gates or {})[layer][head]) if kind.mask is None else kind.mask
+                shares.append(whole + (1 - whole) * inside)
     return sum(shares) / len(shares)
 
 

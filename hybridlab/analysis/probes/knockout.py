@@ -13,11 +13,12 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from hybridlab.analysis.material import NO_WINDOW, Material, answer_losses, material, text_losses, window_of
+from hybridlab.analysis.material import NO_WINDOW, Material, material, text_losses, window_of
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
+from hybridlab.evaluation.answers import answers
 from hybridlab.models.decoder import Decoder
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import Window
@@ -70,7 +71,7 @@ def _losses(model: Decoder, config: RunConfig, used: Material, width: int) -> Lo
     losses = {TEXT: {"all": text_losses(model, config, used.text)}}
     for task, rows in used.tasks.items():
         measured = np.concatenate([row.open for row in rows])
-        nats = answer_losses(model, rows, used.offsets[task])[measured]
+        nats = answers(model, rows, used.offsets[task])[1][measured]
         far = np.concatenate([row.distances for row in rows])[measured] >= width
         losses[task] = {"all": nats, "far": nats[far]}
     return losses
@@ -94,11 +95,11 @@ def _rise(
 
 
 def with_windows(attention_map: AttentionMap, layer: int, heads: Iterable[int], width: int) -> AttentionMap:
-    """The map in which these KV heads of a layer have a window. A head with a window of at most this width keeps it."""
+    """The map in which these KV heads of a layer have a window. A head that sees no more than such a window keeps what
+    it has; one that mixes a window with full attention, while its mask is being learned, sees all tokens."""
     row = list(attention_map.layers[layer])
     for head in heads:
-        window = row[head].window
-        if window is None or window > width:
+        if any(window is None or window > width for window in row[head].softmaxes):
             row[head] = Window(width)
     rows = attention_map.layers
     return AttentionMap((*rows[:layer], tuple(row), *rows[layer + 1 :]))
