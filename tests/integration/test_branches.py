@@ -133,9 +133,7 @@ def test_a_branch_is_measured_where_it_begins_with_its_own_plan(small, runs):
     record = train(branched(config, parent, 4, plan=skip), runs / "shorter", runs)
     assert record.results.at["4"].validation.loss.value != parent.results.at["4"].validation.loss.value
     assert record.results.at["8"].validation == record.results.validation
-    with pytest.raises(
-        UserError, match=r"step 2 is over in .* after step 4; write evaluation.at_steps=\[8\]"
-    ):
+    with pytest.raises(UserError, match=r"step 2 is over in .* after step 4; write evaluation.at_steps=\[8\]"):
         train(branched(config, parent, 4, plan=skip, evaluation={"at_steps": [2, 8]}), runs / "late", runs)
 
 
