@@ -133,9 +133,7 @@ def test_a_branch_is_measured_where_it_begins_with_its_own_plan(small, runs):
     record = train(branched(config, parent, 4, plan=skip), runs / "shorter", runs)
     assert record.results.at["4"].validation.loss.value != parent.results.at["4"].validation.loss.value
     assert record.results.at["8"].validation == record.results.validation
-    with pytest.raises(
-        UserError, match=r"step 2 is over in .* after step 4; write evaluation.at_steps=\[8\]"
-    ):
+    with pytest.raises(UserError, match=r"step 2 is over in .* after step 4; write evaluation.at_steps=\[8\]"):
         train(branched(config, parent, 4, plan=skip, evaluation={"at_steps": [2, 8]}), runs / "late", runs)
 
 
@@ -276,6 +274,16 @@ def test_kept_checkpoints_survive_the_newer_ones_and_the_end(small, runs):
     removed = json_of(hybridlab("runs", "clean", "--runs-dir", ".", "--yes", "--json", cwd=runs))["removed"]
     assert removed == ["a/checkpoints/step-00000003"]
     assert RunFolder(runs / "a").checkpoint_steps == [2, 5, 12]
+
+
+def test_a_step_that_is_over_cannot_be_kept_any_more(small, runs, monkeypatch):
+    config, said = small(runtime={"checkpoint_every": 4, "keep_checkpoints": 1}), []
+    train_until(config, runs / "a", runs, monkeypatch, 9)
+    for _ in range(2):
+        execute(keeping(config, 3, 8, 10), RunFolder(runs / "a"), Runs(runs), say=said.append, quiet=True)
+    note = "; the checkpoint of step 3 was not kept, which needs another training in an empty folder"
+    assert [note in line for line in said if "resuming" in line or "finished before" in line] == [True, True]
+    assert RunFolder(runs / "a").checkpoint_steps == [8, 10]
 
 
 EXPERIMENT = """
