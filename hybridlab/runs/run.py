@@ -115,15 +115,23 @@ def _finished_before(
 ) -> Record:
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
-    kept, last = folder.checkpoint_steps, config.training.steps
-    lost = config.runtime.keep_optimizer and last not in kept
+    last = config.training.steps
+    lost = config.runtime.keep_optimizer and last not in folder.checkpoint_steps
     note = "; the state of its optimizer was not kept" if lost else ""
-    if missing := [step for step in config.runtime.keep_steps if step not in kept]:
-        note += f"; the checkpoint of step {missing[0]} was not kept, which needs another training in an empty folder"
-    say(f"{title}: finished before, nothing to do{note} ({folder.path})")
+    say(f"{title}: finished before, nothing to do{note}{_not_kept(config, folder, last)} ({folder.path})")
     record = finished_record(folder)
     _say_warnings(record, title, say)
     return record
+
+
+def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:
+    """A note about a step of `runtime.keep_steps` that was over before it was asked for; empty if there is none. done:
+    the steps that the run has done."""
+    kept = folder.checkpoint_steps
+    missing = [step for step in sorted(config.runtime.keep_steps) if step <= done and step not in kept]
+    if not missing:
+        return ""
+    return f"; the checkpoint of step {missing[0]} was not kept, which needs another training in an empty folder"
 
 
 def _relabel(folder: RunFolder, label: Label | None) -> None:
@@ -138,7 +146,7 @@ def _go_to_start(run: Run, title: str, say: Callable[[str], None], stopped: str 
     if run.beginning is not None and run.step == run.beginning.step:
         run.say(in_words(run.beginning, run.config))
     elif run.step:
-        run.say(f"resuming after step {run.step}")
+        run.say(f"resuming after step {run.step}{_not_kept(run.config, run.folder, run.step)}")
     elif stopped:
         run.say(f"starts again from step 0 (it {stopped} before its first checkpoint)")
 

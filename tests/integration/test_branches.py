@@ -276,6 +276,16 @@ def test_kept_checkpoints_survive_the_newer_ones_and_the_end(small, runs):
     assert RunFolder(runs / "a").checkpoint_steps == [2, 5, 12]
 
 
+def test_a_step_that_is_over_cannot_be_kept_any_more(small, runs, monkeypatch):
+    config, said = small(runtime={"checkpoint_every": 4, "keep_checkpoints": 1}), []
+    train_until(config, runs / "a", runs, monkeypatch, 9)
+    for _ in range(2):
+        execute(keeping(config, 3, 8, 10), RunFolder(runs / "a"), Runs(runs), say=said.append, quiet=True)
+    note = "; the checkpoint of step 3 was not kept, which needs another training in an empty folder"
+    assert [note in line for line in said if "resuming" in line or "finished before" in line] == [True, True]
+    assert RunFolder(runs / "a").checkpoint_steps == [8, 10]
+
+
 EXPERIMENT = """
 id: mine-branches
 title: Branches from one trunk

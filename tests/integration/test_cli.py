@@ -333,7 +333,10 @@ def test_columns_of_the_paper_alone_are_shown_when_asked_for(workdir):
 
 
 MISTAKES = [
-    (["analyze", "base", "--probe", "x"], "known: contributions, convergence, entropy, loops, reach"),
+    (
+        ["analyze", "base", "--probe", "x"],
+        "known: contributions, convergence, entropy, kept-mass, knockout, loops, reach",
+    ),
     (["analyze", "base", "--probe", "entropi"], "did you mean 'entropy'"),
     (
         ["analyze", "base", "--probe", "entropy", "--rows", "0"],

@@ -3,9 +3,9 @@
     hybridlab analyze RUN --probe routers
 
 Every read is a sum of the embeddings, the state before the loop and the updates so far; a state that was written with
-shares w and is read with shares r has the weight r · w (Eq. 26–30). Weights say
-little alone, since updates may be longer vectors than the state before the loop, so the probe also measures the loss
-of the same model when all updates of its loops are 0: a loop without which nothing is lost is bypassed.
+shares w and is read with shares r has the weight r · w (Eq. 26–30). Weights say little alone, since updates may be
+longer vectors than the state before the loop, so the probe also measures the loss of the same model when all updates of
+its loops are 0: a loop without which nothing is lost is bypassed.
 """
 
 from __future__ import annotations

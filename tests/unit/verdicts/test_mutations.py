@@ -54,6 +54,7 @@ EQUIVALENT = {
     ("weaker_shift", "trained - fresh"),
     ("less_specialized", "values[-1] - values[0]"),
     ("_over_windows", "a - b"),
+    ("clustered_mean", "array - mean"),
     ("Above.seeds", "float(np.mean(values)) - self.bound"),
     # So many yes and as many no have the same two-sided p, and need the same number of seeds.
     ("Above.seeds", "value > self.bound"),
