@@ -11,6 +11,7 @@ from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import BENCHMARK, Experiment
 from hybridlab.papers.records import Records, complete_seeds
 from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.statistics import FEWEST_SEEDS
 
 SHOWS = {
     "smoke": "It shows that every part works; with one seed it decides no claim about a trained model.",
@@ -19,6 +20,8 @@ SHOWS = {
     "paper": "These are the paper's own settings.",
 }
 """What a scale can show, in one sentence."""
+SMOKE_WITH_SEEDS = "It shows that every part works; claims are decided about models of 1M parameters after a few steps."
+"""The same for scale smoke once `--seeds` has trained enough of them for a verdict."""
 
 
 @contextmanager
@@ -77,4 +80,6 @@ def caption(data: dict[str, Any]) -> str:
         seeds += f", of which {complete or 'none'} {'is' if complete == 1 else 'are'} complete"
     # A benchmark is no training run, so that what a scale decides is not its matter.
     shows = SHOWS.get(data["scale"], "") if num_seeds else ""
+    if data["scale"] == "smoke" and min(num_seeds, complete) >= FEWEST_SEEDS:
+        shows = SMOKE_WITH_SEEDS
     return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()

@@ -17,8 +17,7 @@ def model_of(experiment: Experiment, scale: str, cell: str | None, records: Reco
     if cell is None or cell == BENCHMARK or scale not in experiment.scales:
         return None
     spec, paper = experiment.scales[scale], experiment.scales.get("paper")
-    # A scale may have cells of its own.
-    found = {**experiment.cells, **getattr(spec, "cells", {})}.get(cell)
+    found = experiment.cells_at(scale).get(cell)
     size = spec.size_of(found) if found else None
     if found is None or size is None:
         return None
