@@ -12,6 +12,7 @@ from hybridlab.papers.experiment import BENCHMARK, Experiment
 from hybridlab.papers.records import Records, complete_seeds
 from hybridlab.papers.scales import SAYS
 from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.statistics import FEWEST_SEEDS
 
 
 @contextmanager
@@ -69,5 +70,7 @@ def caption(data: dict[str, Any]) -> str:
     if complete < num_seeds:
         seeds += f", of which {complete or 'none'} {'is' if complete == 1 else 'are'} complete"
     # A benchmark is no training run, so that what a scale decides is not its matter.
-    shows = SAYS.get(data["scale"], "") if num_seeds else ""
+    # With --seeds, scale smoke can have enough of them for verdicts; then the sentence about one seed is not true.
+    several = data["scale"] == "smoke" and min(num_seeds, complete) >= FEWEST_SEEDS
+    shows = SAYS.get(data["scale"], "") if num_seeds and not several else ""
     return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()

@@ -19,7 +19,16 @@ from hybridlab.config.resolve import identity, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.runs.record import Record, number_at
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, NOT_MEASURED, PairedTest, holm, mean_and_error, paired_t
+from hybridlab.statistics import (
+    FEWEST_SEEDS,
+    LEVEL,
+    MOST_SEEDS,
+    NOT_MEASURED,
+    PairedTest,
+    holm,
+    mean_and_error,
+    paired_t,
+)
 
 PREFIX = "ablate-"
 """How the id of a grid begins."""
@@ -84,17 +93,21 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """The seeds written as a number of them (3: 0, 1, 2), a range (5-7) or a list (5,8,9)."""
     first, dash, last = text.partition("-")
     parts = text.split(",")
+    seeds: Sequence[int]
     if text.isdecimal():
-        seeds = tuple(range(int(text)))
+        seeds = range(int(text))
     elif dash and first.isdecimal() and last.isdecimal():
-        seeds = tuple(range(int(first), int(last) + 1))
+        seeds = range(int(first), int(last) + 1)
     elif all(part.strip().isdecimal() for part in parts):
         seeds = tuple(int(part) for part in parts)
     else:
         seeds = ()
+    # A range is not written out before its size is known.
+    if seeds and (seeds[-1] - seeds[0] if isinstance(seeds, range) else len(seeds)) >= MOST_SEEDS:
+        raise UserError(f"--seeds {text}: these are more than {MOST_SEEDS:,} seeds; ask for fewer")
     if not seeds or len(set(seeds)) != len(seeds):
         raise UserError(f"--seeds {text}: write how many (3), a range (5-7) or a list of different seeds (5,8,9)")
-    return seeds
+    return tuple(seeds)
 
 
 SEED = "training.seed"

@@ -30,6 +30,12 @@ def test_other_seeds_are_refused(text):
         parse_seeds(text)
 
 
+@pytest.mark.parametrize("text", ["4294967296", "0-99999999999999"])
+def test_more_seeds_than_memory_are_refused(text):
+    with pytest.raises(UserError, match=f"--seeds {text}: these are more than 10,000 seeds; ask for fewer"):
+        parse_seeds(text)
+
+
 @pytest.mark.parametrize(
     ("vary", "sets", "steps", "message"),
     [

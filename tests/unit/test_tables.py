@@ -332,6 +332,8 @@ def test_the_caption_says_where_numbers_come_from():
     assert caption(data) == f"Table 1. Scale smoke: two cores; 2 seeds. {shows}"
     assert caption({**data, "seeds": [0]}) == f"Table 1. Scale smoke: two cores; 1 seed. {shows}"
     assert caption({**data, "seeds": []}) == "Table 1. Scale smoke: two cores."
+    assert SAYS["smoke"] not in caption({**data, "seeds": [0, 1, 2]})
+    assert SAYS["smoke"] in caption({**data, "seeds": [0, 1, 2], "complete_seeds": [0]})
     rows = [{"cells": {"a": {"class": "transcribed"}, "b": {"class": "exact"}}}]
     analytic = {**data, "machine": None, "rows": rows}
     assert caption(analytic) == "Table 1. Computed from shapes alone; the same at every scale."

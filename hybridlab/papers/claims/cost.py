@@ -13,10 +13,10 @@ JOBS = 2
 """Runs that are trained at the same time, as in `reproduce --jobs 2`."""
 
 
-def minutes_for(seeds: int, given: Given, cells: Sequence[str]) -> float | None:
+def minutes_for(seeds: int, given: Given, cells: Sequence[str], scale: str | None = None) -> float | None:
     """Minutes to train and measure these cells, and all that they start from, with so many more seeds and two jobs.
-    None if a record is missing."""
-    needed = _with_parents(given, cells)
+    None if a record is missing. scale: that of the records, which may have cells of its own."""
+    needed = _with_parents(given, cells, scale)
     if not needed or any(not given.runs(cell) for cell in needed):
         return None
     continued = {run.extended.run for cell in needed for run in given.runs(cell).values() if run.extended}
@@ -28,14 +28,15 @@ def minutes_for(seeds: int, given: Given, cells: Sequence[str]) -> float | None:
     return max(0, seeds) * seconds / JOBS / 60
 
 
-def _with_parents(given: Given, cells: Sequence[str]) -> list[str]:
+def _with_parents(given: Given, cells: Sequence[str], scale: str | None) -> list[str]:
+    specs = given.experiment.cells_at(scale) if scale else given.experiment.cells
     needed: dict[str, None] = {}
     waiting = list(cells)
     while waiting:
         name = waiting.pop()
         if name not in needed:
             needed[name] = None
-            spec = given.experiment.cells.get(name)
+            spec = specs.get(name)
             waiting += spec.parents if spec else []
     return list(needed)
 

@@ -41,11 +41,12 @@ def _under(verdict: Verdict) -> Verdict:
     waiting = [one for one in verdict.controls if one.verdict.word != "holds"]
     if not waiting:
         return verdict
-    takes = [one.verdict.n_needed for one in waiting if one.verdict.n_needed is not None]
-    needed = verdict.n_needed if verdict.n_needed is not None else max(takes, default=None)
+    takes = [verdict] if verdict.n_needed is not None else [one.verdict for one in waiting]
+    dearest = max(takes, key=lambda one: one.n_needed or 0)
     silent = [one for one in waiting if one.verdict.word == "fails" or _unresolved(one.verdict)]
     named = "; ".join(f"control {one.test} {_outcome(one.verdict)}" for one in silent or waiting)
-    said = replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}", n_needed=needed)
+    said = replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
+    said = replace(said, n_needed=dearest.n_needed, minutes_needed=dearest.minutes_needed)
     return replace(said, word="cannot tell here", note="") if silent else said
 
 
@@ -77,7 +78,7 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
     cells = [given.cell_of(name) if to == "row" else name for to, name in named if to in ("row", "cell")]
     sentence = None if scale is None or not verdict.n else scale_sentence(scale, given, cells, result)
     if verdict.word == "open" and verdict.n_needed is not None:
-        minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells)
+        minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells, scale)
         verdict = replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
     return replace(verdict, scale=sentence)
 
@@ -108,11 +109,12 @@ def verdict_of(comparisons: Sequence[Comparison], effect: float | None = None) -
 
 def _deciding_p(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
     """The p that the outcome rests on: the smallest of those resolved the other way, else the largest of those that
-    had to be resolved."""
+    had to be resolved, None where one of these has none."""
     pairs = list(zip(comparisons, decision.p, decision.resolved, strict=True))
     if decision.outcome is False:
         return min(p for one, p, clear in pairs if clear and one.found.side < 0 and p is not None)
-    return max((p for one, p, _ in pairs if one.needed and p is not None), default=None)
+    needed = [p for one, p, _ in pairs if one.needed]
+    return None if None in needed else max((p for p in needed if p is not None), default=None)
 
 
 def _direction(comparisons: Sequence[Comparison]) -> str:
@@ -141,7 +143,11 @@ def _takes(n_needed: int | None, n: int, effect: float | None, unit: str) -> str
 
 
 def _in_minutes(minutes: float | None) -> str:
-    return "" if minutes is None else f" (about {minutes:.0f} minutes more)" if minutes else " (there are as many)"
+    if minutes is None:
+        return ""
+    if 0 < minutes < 0.5:
+        return " (less than a minute more)"
+    return f" (about {minutes:.0f} minutes more)" if minutes else " (there are as many)"
 
 
 def _as_text(test: dict[str, Any]) -> str:

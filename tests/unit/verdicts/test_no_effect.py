@@ -166,3 +166,10 @@ def test_one_arm_under_two_names_stays_open():
             [verdict] = judged(arms, {"kind": kind, "pairs": [["a", "b"]], **more})
             assert verdict.word == "open" and "both gave the same numbers" in verdict.evidence
     assert Above().tested([0.0] * 9).p is None
+
+
+def test_an_open_claim_shows_no_p_where_a_comparison_has_none():
+    """One pair is clearly resolved, the other is one arm under two names: a small p would speak for the claim."""
+    arms = losses(5, 2, 6, draws=1)[:, [0, 0, 1]]
+    [verdict] = judged(arms, {"kind": "lower", "pairs": [["a", "b"], ["a", "c"]]})
+    assert verdict.word == "open" and verdict.p is None and "p < " in verdict.evidence
