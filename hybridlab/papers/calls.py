@@ -85,6 +85,8 @@ def _references(hint: Any, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath,
     elif isinstance(value, str):
         yield from ((path, mark, value) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Refers))
     elif isinstance(value, list | tuple):
+        # Annotated[list[X], …], as with a least length, has the type arguments of the list inside.
+        hint = hint.__origin__ if get_origin(hint) is Annotated else hint
         inner = [part for part in get_args(hint) if part is not Ellipsis]
         for index, item in enumerate(value):
             # A tuple has a type for each index, a list one for all.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, field_validator
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
@@ -173,6 +173,13 @@ class Claim(Strict):
     effect: float | None = None
     """The size of the paper's effect in the unit of the test, for the number of seeds that an open claim states: for a
     loss in nats the relative difference of the paper's perplexities. Default: the effect observed here."""
+
+    @field_validator("effect")
+    @classmethod
+    def _can_be_found(cls, effect: float | None) -> float | None:
+        if effect == 0:
+            raise ValueError("no number of seeds finds an effect of 0; leave it out for the effect observed here")
+        return effect
 
     @property
     def tests(self) -> list[dict[str, Any]]:

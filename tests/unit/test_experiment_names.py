@@ -2,10 +2,11 @@
 
 import pytest
 
+from hybridlab.config.loading import Layer
 from hybridlab.errors import UserError
 from hybridlab.papers import loading as experiments
 from hybridlab.papers.analytic import ANALYTIC, analytic
-from hybridlab.papers.calls import CLAIM_KINDS, CellName
+from hybridlab.papers.calls import CLAIM_KINDS, CellName, called
 from hybridlab.papers.checks import metric_problem
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.kinds import Given, claim_kind
@@ -259,3 +260,17 @@ def test_a_claim_that_was_not_loaded_from_a_file_is_checked_when_it_is_judged():
 def test_dotted_paths_are_checked_against_the_types_of_a_record(path, root, problem):
     message = metric_problem(path, root)
     assert message is None if problem is None else problem in message
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ({"kind": "lower", "pairs": []}, "at least 1 item"),
+        ({"kind": "lower", "pairs": [["a", "b"]], "by": -0.1}, "greater than or equal to 0"),
+        ({"kind": "lower", "pairs": [["a", "b"]], "metrics": []}, "at least 1 item"),
+        ({"kind": "equivalent", "pairs": [["a", "b"]], "margin": -0.1, "reason": "x"}, "greater than 0"),
+    ],
+)
+def test_claims_that_ask_for_nothing_are_refused(test, message):
+    with pytest.raises(UserError, match=message):
+        called(CLAIM_KINDS, "kind", Layer(test))

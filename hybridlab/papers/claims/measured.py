@@ -1,6 +1,7 @@
 """Claim kinds that several papers use, tested on the runs made here.
 
     {kind: lower, pairs: [[A, B], [C, D]], metric: results.tasks.retrieval.loss.outside}
+    {kind: lower, pairs: [[A, B]], by: 0.02}
     {kind: equivalent, pairs: [[A, B]], margin: 0.01, reason: "a tenth of the smallest gain that the table prints"}
 
 `pairs` name cells, or with `rows: true` the short names of rows. The metric is the validation loss by default; with
@@ -11,6 +12,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from pydantic import Field
+
+from hybridlab.errors import UserError
 from hybridlab.papers.calls import CellName, MetricPath, Refers, RowName
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of
@@ -20,33 +24,46 @@ from hybridlab.statistics import FEWEST_SEEDS, Above, Asked, Below, Between, blo
 
 LOSS = "results.validation.loss"
 _Arm = Annotated[str, Refers("cell", row_if="rows")]
-Pairs = list[tuple[_Arm, _Arm]]
+Pairs = Annotated[list[tuple[_Arm, _Arm]], Field(min_length=1)]
+Metrics = Annotated[list[MetricPath], Field(min_length=1)]
+Margin = Annotated[float, Field(gt=0)]
+Gain = Annotated[float, Field(ge=0)]
 
 
 @claim_kind
 def lower(
-    on: Given, pairs: Pairs, metric: MetricPath = LOSS, metrics: list[MetricPath] | None = None, rows: bool = False
+    on: Given,
+    pairs: Pairs,
+    metric: MetricPath = LOSS,
+    metrics: Metrics | None = None,
+    rows: bool = False,
+    by: Gain = 0.0,
 ) -> list[Comparison]:
-    """In every pair the first has a lower metric than the second."""
-    return compared_pairs(on, pairs, metrics or [metric], rows, Below())
+    """In every pair the first has a lower metric than the second, by more than `by`."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Below(-by))
 
 
 @claim_kind
 def higher(
-    on: Given, pairs: Pairs, metric: MetricPath = LOSS, metrics: list[MetricPath] | None = None, rows: bool = False
+    on: Given,
+    pairs: Pairs,
+    metric: MetricPath = LOSS,
+    metrics: Metrics | None = None,
+    rows: bool = False,
+    by: Gain = 0.0,
 ) -> list[Comparison]:
-    """In every pair the first has a higher metric than the second."""
-    return compared_pairs(on, pairs, metrics or [metric], rows, Above())
+    """In every pair the first has a higher metric than the second, by more than `by`."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Above(by))
 
 
 @claim_kind
 def equivalent(
     on: Given,
     pairs: Pairs,
-    margin: float,
+    margin: Margin,
     reason: str,
     metric: MetricPath = LOSS,
-    metrics: list[MetricPath] | None = None,
+    metrics: Metrics | None = None,
     rows: bool = False,
 ) -> list[Comparison]:
     """In every pair the metrics differ by less than a margin ("comparable", "no loss"); `reason` says why it is so
@@ -58,10 +75,10 @@ def equivalent(
 def lower_or_equal(
     on: Given,
     pairs: Pairs,
-    margin: float,
+    margin: Margin,
     reason: str,
     metric: MetricPath = LOSS,
-    metrics: list[MetricPath] | None = None,
+    metrics: Metrics | None = None,
     rows: bool = False,
 ) -> list[Comparison]:
     """In every pair the first has a lower metric than the second, or one that is higher by less than a margin ("matches
@@ -101,6 +118,8 @@ def measured_bounds(
     def number(run: Record) -> float:
         return metric_of(run, metric)
 
+    if above is None and below is None:
+        raise UserError("measured_bounds asks for nothing; write above, below or both")
     asked: list[Asked] = [] if above is None else [Above(above)]
     asked += [] if below is None else [Below(below)]
     return [on.compared(f"{cell}: {metric.removeprefix('results.')}", [cell], number, one) for one in asked]

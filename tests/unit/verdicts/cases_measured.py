@@ -190,3 +190,11 @@ case("measured_bounds", "not run", bound | {"above": 2.5}, {}, "not run: a")
 case(
     "measured_bounds", "not run", {"cell": "a", "metric": "results.tasks.retrieval.all", "above": 2.5}, measured(a=LOW)
 )
+
+# ---- by how much ----
+
+near = {"pairs": [["a", "b"]]}
+case("lower", True, {**near, "by": 0.05}, measured(a=around(3.0), b=around(3.1, (0.0,) * 3)), "asked below -0.05")
+case("lower", False, {**near, "by": 0.2}, measured(a=around(3.0), b=around(3.1, (0.0,) * 3)))
+case("higher", True, {**near, "by": 0.05}, measured(a=around(3.1), b=around(3.0, (0.0,) * 3)), "asked above 0.05")
+case("higher", False, {**near, "by": 0.2}, measured(a=around(3.1), b=around(3.0, (0.0,) * 3)))
