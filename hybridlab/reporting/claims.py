@@ -10,10 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from hybridlab.papers.ids import VERDICTS
 from hybridlab.reporting.latex import Panel
 
-WORDS = ("holds", "fails", "open", "cannot tell here", "not run")
-"""The verdicts, in the order in which they are counted."""
 _STYLES = {"holds": "green", "fails": "red", "cannot tell here": "magenta"}
 _HEADS = ("claim", "place", "verdict", "n", "p")
 
@@ -21,7 +20,7 @@ _HEADS = ("claim", "place", "verdict", "n", "p")
 def counted(claims: list[dict[str, Any]]) -> str:
     """How many claims have each verdict: holds 3 · open 2; "" if there are none."""
     counts = Counter(claim["verdict"] for claim in claims)
-    return " · ".join(f"{word} {counts[word]}" for word in WORDS if counts[word])
+    return " · ".join(f"{word} {counts[word]}" for word in VERDICTS if counts[word])
 
 
 def shown(claim: dict[str, Any]) -> str:

@@ -91,16 +91,6 @@ def paired_difference(left: Sequence[float] | np.ndarray, right: Sequence[float]
     return mean_and_error(np.subtract(left, right))
 
 
-def independent_difference(left: Measurement, right: Measurement) -> Measurement:
-    """left − right of two independent measurements; the squares of their errors add up."""
-    if left.value is None or right.value is None:
-        return NOT_MEASURED
-    error = None
-    if left.stderr is not None and right.stderr is not None:
-        error = math.hypot(left.stderr, right.stderr)
-    return Measurement(value=left.value - right.value, stderr=error, n=min(left.n, right.n))
-
-
 def resolved(difference: Measurement) -> bool:
     """Whether a difference is further from 0 than twice its standard error."""
     value, error = difference.value, difference.stderr

@@ -21,7 +21,6 @@ from hybridlab.statistics import (
     decide,
     evenness,
     holm,
-    independent_difference,
     mean_and_error,
     mean_interval,
     paired_difference,
@@ -57,14 +56,6 @@ def test_a_proportion_has_a_binomial_error():
 
 def test_a_paired_difference_has_no_error_from_what_pairs_share():
     assert paired_difference([1.0, 5.0], [2.0, 6.0]) == Measurement(value=-1.0, stderr=0.0, n=2)
-
-
-def test_an_independent_difference_adds_errors_as_squares():
-    left, right = Measurement(value=5.0, stderr=0.3, n=9), Measurement(value=3.0, stderr=0.4, n=4)
-    assert independent_difference(left, right) == Measurement(value=2.0, stderr=0.5, n=4)
-    for one, other in ((left, Measurement(value=3.0)), (Measurement(value=3.0), left)):
-        assert independent_difference(one, other).stderr is None
-    assert independent_difference(left, NOT_MEASURED) == independent_difference(NOT_MEASURED, left) == NOT_MEASURED
 
 
 def test_resolved_is_more_than_two_errors_from_zero():
