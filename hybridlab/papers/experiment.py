@@ -300,9 +300,9 @@ class Experiment(Strict):
             self._loaded[identifier] = self._others(identifier)
         return self._loaded[identifier]
 
-    def cells_at(self, scale: str) -> dict[str, CellSpec]:
-        """The cells of a scale: the file's, with those that the scale replaces or adds."""
-        return {**self.cells, **(self.scales[scale].cells if scale in self.scales else {})}
+    def cells_at(self, scale: str | None) -> dict[str, CellSpec]:
+        """The cells of a scale: the file's, with those that the scale replaces or adds. None: the file's alone."""
+        return {**self.cells, **(self.scales[scale].cells if scale and scale in self.scales else {})}
 
     def known_cells(self) -> list[str]:
         """The names of all cells, also of those that only some scales have."""

@@ -29,7 +29,7 @@ def minutes_for(seeds: int, given: Given, cells: Sequence[str], scale: str | Non
 
 
 def _with_parents(given: Given, cells: Sequence[str], scale: str | None) -> list[str]:
-    specs = given.experiment.cells_at(scale) if scale else given.experiment.cells
+    specs = given.experiment.cells_at(scale)
     needed: dict[str, None] = {}
     waiting = list(cells)
     while waiting:

@@ -1,6 +1,6 @@
 """What every verdict says besides its word: controls, seeds and minutes needed, and the scale."""
 
-from hybridlab.papers.experiment import CellSpec
+from hybridlab.papers.experiment import CellSpec, ScaleSpec
 from tests.unit.verdicts.building import around, case, measured, record, table
 
 LOW, HIGH, NEAR = around(3.0), around(3.1, (0.0,) * 3), around(3.0, (0.01, -0.02, 0.015))
@@ -105,6 +105,15 @@ continued = of_experiment(
     c=timed([3.5], 60.0, hash="f" * 16),
 )
 case("lower", None, ab, continued, minutes_needed=2.0)
+# A scale can have cells of its own, with other parents.
+own = {"a": CellSpec(arch="vanilla", phase="p", start="c")}
+desk = ScaleSpec(machine="m", size="tiny", data="embedded", seeds=[0], phases={"p": {}}, cells=own)
+designed = of_experiment(a=timed(LOW[:1], 30.0), b=timed(HIGH[:1], 30.0), c=timed([3.5], 60.0))
+designed["experiment"] = designed["experiment"].model_copy(update={"scales": {"desk": desk}})
+case("lower", None, ab, designed, minutes_needed=1.0)
+case("lower", None, ab, designed | {"scale": "desk"}, minutes_needed=2.0)
+quick = measured(a=timed(LOW[:1], 3.0), b=timed(HIGH[:1], 6.0))
+case("lower", None, ab, quick, "is not known (less than a minute more)$", minutes_needed=0.15)
 # The paper's effect in the place of the observed one; enough seeds for it may be there already.
 far = measured(a=around(3.0, (0.1, -0.1, 0.02)), b=[3.0] * 3)
 case("lower", None, ab, far, "seeds for 80 % power at the observed effect (about ", n=3)
