@@ -16,15 +16,24 @@ def model_of(experiment: Experiment, scale: str, cell: str | None, records: Reco
     """The model behind a cell at a scale; None for a benchmark, without a cell, and where it is not trained."""
     if cell is None or cell == BENCHMARK or scale not in experiment.scales:
         return None
-    spec, paper = experiment.scales[scale], experiment.scales.get("paper")
+    paper, size = experiment.scales.get("paper"), _size(experiment, scale, cell)
     found = experiment.cells_at(scale).get(cell)
-    size = spec.size_of(found) if found else None
     if found is None or size is None:
         return None
     printed = found.group or (paper.size_of(found) if paper else None)
     runs = records.get(cell, {}).values()
     parameters = max((run.parameters.get("total", 0) for run in runs), default=None)
     return {"size": size, "in_place_of": None if scale == "paper" else printed, "parameters": parameters}
+
+
+def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
+    """The size of a cell at a scale, there or in the experiment whose run it is; None where it is not trained."""
+    spec = experiment.scales[scale]
+    if cell in spec.places:
+        identifier, there = spec.places[cell]
+        return _size(experiment.other(identifier), scale, there)
+    found = experiment.cells_at(scale).get(cell)
+    return spec.size_of(found) if found else None
 
 
 def model_text(model: Model) -> str:

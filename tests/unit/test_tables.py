@@ -8,12 +8,14 @@ from rich.console import Console
 from hybridlab.errors import UserError
 from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
+from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.scales import SAYS
 from hybridlab.reporting import entry_data as entry_data_module
 from hybridlab.reporting import table as table_module
 from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
 from hybridlab.reporting.entry_data import caption, entry_data
 from hybridlab.reporting.measuring import Difference, Measured, block_error, difference, from_neutral
+from hybridlab.reporting.models import model_of
 from hybridlab.reporting.table import NOT_MEASURED, build_table, measure, verdict_on
 from hybridlab.reporting.table_cells import cell_text, short_text
 from hybridlab.reporting.table_files import write_table
@@ -573,3 +575,12 @@ def test_the_page_says_what_an_error_is_over(trained, monkeypatch):
     monkeypatch.setattr(table_module, "records_of", lambda *a: one)
     page = (trained()[2] / "table.md").read_text()
     assert "over validation windows in blocks of ten" in page and "decides nothing" in page and "t-interval" not in page
+
+
+def test_rows_whose_cells_are_runs_of_another_experiment_name_its_model():
+    table3 = load_experiment("sgt-table3")
+    assert model_of(table3, "desk", table3.rows[0].cell, {}) == {
+        "size": "tiny-narrow",
+        "in_place_of": "573M",
+        "parameters": None,
+    }
