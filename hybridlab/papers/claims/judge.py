@@ -80,7 +80,15 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
     if verdict.word == "open" and verdict.n_needed is not None:
         minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells, scale)
         verdict = replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
-    return replace(verdict, scale=sentence)
+    return replace(_so_far(verdict, given.experiment, scale), scale=sentence)
+
+
+def _so_far(verdict: Verdict, experiment: Experiment, scale: str | None) -> Verdict:
+    """With a note where a verdict comes before all seeds that the file plans: looking several times finds more than 5 %
+    of effects that are not there."""
+    planned = len(experiment.scales[scale].seeds) if scale in experiment.scales else 0
+    early = verdict.holds is not None and verdict.n is not None and verdict.n < planned
+    return replace(verdict, note=f"{verdict.n} of {planned} seeds so far") if early else verdict
 
 
 def verdict_of(comparisons: Sequence[Comparison], effect: float | None = None) -> Verdict:

@@ -112,6 +112,13 @@ designed = of_experiment(a=timed(LOW[:1], 30.0), b=timed(HIGH[:1], 30.0), c=time
 designed["experiment"] = designed["experiment"].model_copy(update={"scales": {"desk": desk}})
 case("lower", None, ab, designed, minutes_needed=1.0)
 case("lower", None, ab, designed | {"scale": "desk"}, minutes_needed=2.0)
+# Fewer seeds than the file plans: the verdict says so.
+early = of_experiment(a=LOW, b=HIGH)
+planned = desk.model_copy(update={"seeds": [0, 1, 2, 3, 4], "cells": {}})
+early["experiment"] = early["experiment"].model_copy(update={"scales": {"desk": planned}})
+case("lower", True, ab, early | {"scale": "desk"}, note="3 of 5 seeds so far")
+early["experiment"] = early["experiment"].model_copy(update={"scales": {"desk": desk}})
+case("lower", True, ab, early | {"scale": "desk"}, note="")
 quick = measured(a=timed(LOW[:1], 3.0), b=timed(HIGH[:1], 6.0))
 case("lower", None, ab, quick, "is not known (less than a minute more)$", minutes_needed=0.15)
 # The paper's effect in the place of the observed one; enough seeds for it may be there already.
