@@ -18,7 +18,7 @@ Masks = list[list[int]]
 """[layer][KV head], 1 = full attention."""
 
 
-def _learned(record: Record, name: str) -> Any:
+def learned(record: Record, name: str) -> Any:
     """The result of this name that the run's controller left."""
     if name not in record.controller:
         raise NotRun(f"its run has learned no {name.replace('_', ' ')}")
@@ -37,15 +37,15 @@ def _logged(record: Record, name: str) -> np.ndarray:
 def settling_step(record: Record, within: float) -> float:
     """The last logged step at which the expected sparsity differed from its target by more than `within`; 0 if it never
     did."""
-    far = np.abs(_logged(record, "expected_sparsity") - _learned(record, "target")) > within
+    far = np.abs(_logged(record, "expected_sparsity") - learned(record, "target")) > within
     return float(max(_logged(record, "step")[far], default=0.0))
 
 
 def constraint_loss(record: Record) -> float:
     """The mean size of the constraint loss (Eq. 10) over all logged steps, for one constraint: `head-single` has one in
     each layer, whose sum is logged."""
-    single = _learned(record, "granularity") == "head-single"
-    constraints = len(_learned(record, "masks")) if single else 1
+    single = learned(record, "granularity") == "head-single"
+    constraints = len(learned(record, "masks")) if single else 1
     return float(np.abs(_logged(record, "lagrangian")).mean()) / constraints
 
 
@@ -107,7 +107,7 @@ def same_overshoot(on: Given, cells: list[CellName], within: float = 0.1) -> lis
 
 
 def _peak(record: Record) -> float:
-    return float(_learned(record, "highest_expected_sparsity"))
+    return float(learned(record, "highest_expected_sparsity"))
 
 
 @claim_kind
@@ -115,7 +115,7 @@ def overshoots_and_settles(on: Given, cells: list[CellName], within: float) -> l
     """Expected sparsity rises above its target by more than `within` during mask learning, and ends within it."""
 
     def above(run: Record) -> float:
-        return _peak(run) - _learned(run, "target")
+        return _peak(run) - learned(run, "target")
 
     rises = [on.compared(f"peak − ρ of {cell}", [cell], above, Above(within)) for cell in cells]
     return rises + _ends(on, cells, within)
@@ -129,7 +129,7 @@ def settles_at_target(on: Given, cells: list[CellName], within: float) -> list[C
 
 def _ends(on: Given, cells: list[str], within: float) -> list[Comparison]:
     def gap(run: Record) -> float:
-        return float(_learned(run, "expected_sparsity")) - _learned(run, "target")
+        return float(learned(run, "expected_sparsity")) - learned(run, "target")
 
     return [on.compared(f"E[ρ̂] − ρ of {cell} at the end", [cell], gap, Between(-within, within)) for cell in cells]
 
@@ -140,7 +140,7 @@ def target_met(on: Given, cells: list[CellName], within: float = 0.02) -> list[C
     takes the units of largest α, which meets any target by construction; the evidence adds it."""
 
     def gap(run: Record) -> float:
-        return float(_learned(run, "threshold_sparsity")) - _learned(run, "target")
+        return float(learned(run, "threshold_sparsity")) - learned(run, "target")
 
     return [
         on.compared(
@@ -173,7 +173,7 @@ def windows_first(on: Given, cells: list[CellName]) -> list[Comparison]:
     so that equal seeds count as yes and no.)"""
 
     def first(run: Record) -> float:
-        return _at_the_bottom(_learned(run, "masks"), 1)
+        return _at_the_bottom(learned(run, "masks"), 1)
 
     return [on.compared(f"{cell}: windows in layer 1 − in the others", [cell], first, Above()) for cell in cells]
 
@@ -184,11 +184,11 @@ def windows_at_the_bottom(on: Given, cells: list[CellName], least: float | None 
     this share itself is larger than that too."""
 
     def more(run: Record) -> float:
-        masks = _learned(run, "masks")
+        masks = learned(run, "masks")
         return _at_the_bottom(masks, len(masks) // 4)
 
     def windows(run: Record) -> float:
-        masks = _learned(run, "masks")
+        masks = learned(run, "masks")
         return 1 - _share(masks[: len(masks) // 4])
 
     label = "windows in the bottom quarter"
@@ -203,7 +203,7 @@ def full_in_the_middle(on: Given, cells: list[CellName]) -> list[Comparison]:
     """The middle half of the layers holds a larger share of full attention than the outer half."""
 
     def more(run: Record) -> float:
-        masks = _learned(run, "masks")
+        masks = learned(run, "masks")
         quarter = len(masks) // 4
         outer = masks[:quarter] + masks[len(masks) - quarter :]
         return _share(masks[quarter : len(masks) - quarter]) - _share(outer)
@@ -217,7 +217,7 @@ def full_is_contiguous(on: Given, cells: list[CellName]) -> list[Comparison]:
     random order do, k (L − k + 1) / L in the mean. Head-wise, a layer counts as full if most of its heads are."""
 
     def fewer(run: Record) -> float:
-        full = [2 * sum(row) > len(row) for row in _learned(run, "masks")]
+        full = [2 * sum(row) > len(row) for row in learned(run, "masks")]
         count = sum(full)
         if count in (0, len(full)):
             raise Open("all layers are of one kind")
@@ -233,7 +233,7 @@ def full_retreats(on: Given, cells: list[CellName]) -> list[Comparison]:
     of exceptions is lower than by chance, which is the share of windows at the lower target."""
 
     def strays(low: Record, high: Record) -> float:
-        wide, narrow = (np.array(_learned(run, "masks")) for run in (low, high))
+        wide, narrow = (np.array(learned(run, "masks")) for run in (low, high))
         if not narrow.any():
             raise Open("no head has full attention")
         return float(1 - wide[narrow == 1].mean() - (1 - wide.mean()))
@@ -255,7 +255,7 @@ def gates_stay_together(on: Given, cells: list[CellName]) -> list[Comparison]:
     the first value and the farthest. It must lie above that."""
 
     def together(run: Record) -> float:
-        moved = 1 - np.array(_learned(run, "scores"), dtype=float)
+        moved = 1 - np.array(learned(run, "scores"), dtype=float)
         if not moved.any():
             raise Open("no gate has moved")
         return float(moved.mean() ** 2 / (moved**2).mean())

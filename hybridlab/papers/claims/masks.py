@@ -9,20 +9,13 @@ import numpy as np
 
 from hybridlab.papers.calls import CellName
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.consa import Masks
+from hybridlab.papers.claims.consa import Masks, learned
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.verdict import NotRun, Open
 from hybridlab.runs.record import Record
 from hybridlab.statistics import Above, Always, Below, Between
 
 # ---- the constraint ----
-
-
-def _left(record: Record, name: str) -> float:
-    """A number that the run's controller left."""
-    if name not in record.controller:
-        raise NotRun(f"its run has learned no {name.replace('_', ' ')}")
-    return float(record.controller[name])
 
 
 def _constraint(record: Record) -> np.ndarray:
@@ -92,7 +85,7 @@ def less_to_correct(on: Given, cells: list[CellName]) -> list[Comparison]:
     shorter from each to the next."""
 
     def shorter(low: Record, high: Record) -> float:
-        ways = [_left(run, "highest_expected_sparsity") - _left(run, "target") for run in (low, high)]
+        ways = [learned(run, "highest_expected_sparsity") - learned(run, "target") for run in (low, high)]
         return ways[0] - ways[1]
 
     return [
@@ -106,7 +99,7 @@ def expectation_realised(on: Given, cells: list[CellName], within: float = 0.02)
     """The expected sparsity at the end is the sparsity that the paper's rule α > 0 (Eq. 11) gives, within a margin."""
 
     def gap(run: Record) -> float:
-        return _left(run, "expected_sparsity") - _left(run, "threshold_sparsity")
+        return learned(run, "expected_sparsity") - learned(run, "threshold_sparsity")
 
     label = "E[ρ̂] − sparsity by α > 0"
     return [on.compared(f"{cell}: {label}", [cell], gap, Between(-within, within)) for cell in cells]

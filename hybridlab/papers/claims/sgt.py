@@ -133,7 +133,7 @@ def entropy_lowers_trace(on: Given, cell: CellName) -> list[Comparison]:
 # ---- entropies over training ----
 
 
-def _entropies(record: Record) -> tuple[np.ndarray, np.ndarray]:
+def logged_entropies(record: Record) -> tuple[np.ndarray, np.ndarray]:
     """Steps (T,) and entropies (T, L, H)."""
     log = hook_of(record, "entropy-log")
     return np.array(log["steps"]), np.array(log["entropies"], dtype=float)
@@ -162,7 +162,7 @@ def more_spikes(on: Given, cell: CellName, over_cell: CellName, jump: float = 0.
 def spikes(record: Record, jump: float) -> list[float]:
     """The shares of changes larger than `jump` before the selection of layers, during it, and after; nan without a
     measurement there."""
-    steps, entropies = _entropies(record)
+    steps, entropies = logged_entropies(record)
     begins, ends = _selection(record)
     changed = np.abs(np.diff(entropies, axis=0)) > jump
     later = steps[1:]
@@ -201,7 +201,7 @@ def deep_layers_differentiate_first(on: Given, cell: CellName) -> list[Compariso
     correlation of depth and that step is below 0 (layers 2 on)."""
 
     def order(run: Record) -> float:
-        steps, entropies = _entropies(run)
+        steps, entropies = logged_entropies(run)
         reached = [int(steps[np.argmax(v >= v.max() / 2)]) for v in entropies.var(axis=2).T[1:]]
         correlation = rank_correlation(range(len(reached)), reached)
         if correlation is None:
@@ -218,10 +218,10 @@ def first_layer_stays_uniform(on: Given, cell: CellName, near: float = 0.9, vari
     time, above `near`), and their variance is near 0: less than a share `variance` of the other layers' mean."""
 
     def lowest(run: Record) -> float:
-        return float(_entropies(run)[1][:, 0].min(axis=1).mean())
+        return float(logged_entropies(run)[1][:, 0].min(axis=1).mean())
 
     def spread(run: Record) -> float:
-        by_layer = _entropies(run)[1].var(axis=2).mean(axis=0)
+        by_layer = logged_entropies(run)[1].var(axis=2).mean(axis=0)
         if not by_layer[1:].any():
             raise Open("the heads of the other layers do not differ")
         return float(by_layer[0] / by_layer[1:].mean())
@@ -241,7 +241,7 @@ def entropy_falls_in_order(
 
     def readings(run: Record) -> np.ndarray:
         """Entropies (readings, layers)."""
-        steps, entropies = _entropies(run)
+        steps, entropies = logged_entropies(run)
         shares = np.arange(every, until + 1e-9, every)
         return entropies.mean(axis=2)[[int(np.argmin(np.abs(steps - share * steps[-1]))) for share in shares]]
 

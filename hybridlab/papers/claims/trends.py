@@ -9,9 +9,10 @@ import numpy as np
 
 from hybridlab.papers.calls import CellName, MetricPath
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.kinds import Given, claim_kind, hook_of, metric_of, probe_of
+from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
 from hybridlab.papers.claims.measured import LOSS
-from hybridlab.papers.claims.sgt import spikes
+from hybridlab.papers.claims.sgt import logged_entropies, spikes
+from hybridlab.papers.claims.spiral import LoopMetric
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.runs.record import Record
 from hybridlab.statistics import Above, Always, Asked, Below, Between, rank_correlation
@@ -122,17 +123,12 @@ def same_in_every_run(on: Given, cells: list[CellName], metric: MetricPath) -> V
 def entropies_within(on: Given, cell: CellName, low: float, high: float) -> Verdict:
     """Every entropy that the runs of a cell have logged lies between two bounds."""
     on.require([cell])
-    values = np.concatenate([_entropies(run).flatten() for run in on.runs(cell).values()])
+    values = np.concatenate([logged_entropies(run)[1].flatten() for run in on.runs(cell).values()])
     evidence = f"{cell}: {values.size:,} entropies, {values.min():.4f} to {values.max():.4f}"
     return Verdict(bool(low <= values.min() and values.max() <= high), f"{evidence}, asked {low:g} to {high:g}")
 
 
 # ---- entropies over training ----
-
-
-def _entropies(record: Record) -> np.ndarray:
-    """(T, L, H)."""
-    return np.array(hook_of(record, "entropy-log")["entropies"], dtype=float)
 
 
 def _part(values: np.ndarray, span: Span) -> np.ndarray:
@@ -148,7 +144,7 @@ def entropy_falls(on: Given, cell: CellName) -> list[Comparison]:
     """The mean entropy over all heads is lower in the last fifth of training than in the first tenth."""
 
     def change(run: Record) -> float:
-        entropies = _entropies(run)
+        entropies = logged_entropies(run)[1]
         return float((_part(entropies, (0.8, 1.0)) - _part(entropies, (0.0, 0.1))).mean())
 
     return [on.compared(f"{cell}: mean entropy, last fifth − first tenth", [cell], change, Below())]
@@ -163,7 +159,7 @@ def variance_surges(
     the first layer): it rises, from the first tenth to `early` and on to the last fifth."""
 
     def change(run: Record, after: Span, before: Span) -> float:
-        variance = _entropies(run).var(axis=2)
+        variance = logged_entropies(run)[1].var(axis=2)
         third = 1 + (variance.shape[1] - 1) // 3
         chosen = variance[:, -third:] if layers == "deep" else variance[:, 1 : 1 + third]
         return float((_part(chosen, after) - _part(chosen, before)).mean())
@@ -190,7 +186,7 @@ def order_of_heads_keeps(on: Given, cell: CellName, share: float = 0.05, least: 
     a bound."""
 
     def order(run: Record) -> float:
-        entropies = _entropies(run).reshape(len(_entropies(run)), -1)
+        entropies = logged_entropies(run)[1].reshape(len(logged_entropies(run)[1]), -1)
         correlation = rank_correlation(entropies[int(share * len(entropies))].tolist(), entropies[-1].tolist())
         if correlation is None:
             raise Open("all heads have the same entropy")
@@ -216,15 +212,13 @@ def spikes_in_many_heads(on: Given, cell: CellName, heads: int = 2, jump: float 
     """At some reading the entropies of several heads of one layer change by more than `jump` together."""
 
     def together(run: Record) -> float:
-        changed = np.abs(np.diff(_entropies(run), axis=0)) > jump
+        changed = np.abs(np.diff(logged_entropies(run)[1], axis=0)) > jump
         return float(changed.sum(axis=2).max() >= heads)
 
     return [on.compared(f"{cell}: {heads} heads of a layer change together", [cell], together, Always())]
 
 
 # ---- attention by loop ----
-
-LoopMetric = Literal["entropy", "local_mass"]
 
 
 def _shift(record: Record, metric: str) -> tuple[np.ndarray, np.ndarray]:

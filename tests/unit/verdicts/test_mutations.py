@@ -50,7 +50,7 @@ EQUIVALENT = {
     # The line through the points near a budget is read where x is 0, whichever way x runs.
     ("loss_at", "flops[near] / budget - 1"),
     # Only squares and sizes of these differences are used.
-    ("gates_stay_together", "1 - np.array(_learned(run, 'scores'), dtype=float)"),
+    ("gates_stay_together", "1 - np.array(learned(run, 'scores'), dtype=float)"),
     ("weaker_shift", "trained - fresh"),
     ("less_specialized", "values[-1] - values[0]"),
     ("_over_windows", "a - b"),
