@@ -121,8 +121,15 @@ def stages(
 
 def check_depths(final: int, block: int, start: int) -> None:
     """UserError if the first or the last depth is no whole number of blocks, or if nothing grows between them."""
-    for what, layers in (("the model ends with", final), ("the model starts with", start)):
-        if layers % block:
-            raise UserError(f"{what} {layers} layers, which is no multiple of the block of {block}")
     if start >= final:
-        raise UserError(f"the model starts with {start} layers and ends with {final}, so that nothing would grow")
+        raise UserError(
+            f"the model starts with {start} layers and ends with {final}, so that nothing would grow; let it end with "
+            "more, or start with less"
+        )
+    for what, layers in (("ends with", final), ("starts with", start)):
+        if layers % block:
+            blocks = ", ".join(str(size) for size in range(1, layers) if layers % size == 0)
+            raise UserError(
+                f"the model {what} {layers} layers, which is no multiple of the block of {block}; use a block of "
+                f"{blocks}, or another depth"
+            )
