@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from hybridlab.config.types import Misfit, NonNegativeFloat, PositiveInt, Strict, Width
 from hybridlab.errors import UserError
-from hybridlab.plan.stacking import Method, Rounding, Stage, check_depths, stages
+from hybridlab.plan.stacking import Method, Rounding, Stage, check_depths, divisors, stages
 
 
 class AddsLayers(Strict):
@@ -60,7 +60,11 @@ class StackingConfig(AddsLayers):
     @model_validator(mode="after")
     def _choices_fit(self) -> StackingConfig:
         if self.start is not None and self.start % self.block:
-            raise Misfit(f"start {self.start} is no multiple of block {self.block}", "start", "block")
+            raise Misfit(
+                f"start {self.start} is no multiple of block {self.block}; use a block of {divisors(self.start)}",
+                "start",
+                "block",
+            )
         defaults = type(self).model_fields
         unused = [n for n in ("alpha", "rounding", "growth_fraction") if getattr(self, n) != defaults[n].default]
         if self.stage_steps is not None and unused:

@@ -128,8 +128,13 @@ def check_depths(final: int, block: int, start: int) -> None:
         )
     for what, layers in (("ends with", final), ("starts with", start)):
         if layers % block:
-            blocks = ", ".join(str(size) for size in range(1, layers) if layers % size == 0)
             raise UserError(
                 f"the model {what} {layers} layers, which is no multiple of the block of {block}; use a block of "
-                f"{blocks}, or another depth"
+                f"{divisors(layers)}, or another depth"
             )
+
+
+def divisors(layers: int) -> str:
+    """The block sizes that divide a depth, for errors."""
+    *more, last = (str(size) for size in range(1, layers + 1) if layers % size == 0)
+    return f"{', '.join(more)} or {last}" if more else last
