@@ -215,9 +215,8 @@ class EntropyGrowthConfig(Strict):
 
 
 MaskController = MaskLearningConfig | L1GatesConfig
-ControllerConfig = Annotated[
-    MaskController | EntropyGrowthConfig | StackingConfig, Field(discriminator="kind"), Own(CONTROLLERS)
-]
+GrowthController = EntropyGrowthConfig | StackingConfig
+ControllerConfig = Annotated[MaskController | GrowthController, Field(discriminator="kind"), Own(CONTROLLERS)]
 
 
 class PythonHook(Strict):

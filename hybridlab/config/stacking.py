@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,10 @@ class AddsLayers(Strict):
     @abstractmethod
     def stages(self, layers: int, steps: int) -> list[Stage]:
         """The depths of a run that ends with so many layers, with the steps of each; UserError if they do not fit."""
+
+    @abstractmethod
+    def in_stages(self, layers: int, steps: int) -> Self:
+        """The same settings with the steps of each stage written out, from which the last depth follows."""
 
     @abstractmethod
     def check_fits(self, layers: int, steps: int | None) -> None:
@@ -88,6 +92,9 @@ class StackingConfig(AddsLayers):
         if sum(self.stage_steps) != steps:
             raise UserError(f"stage_steps add up to {sum(self.stage_steps)}, but the run has {steps} steps")
         return [Stage(depth, count) for depth, count in zip(depths, self.stage_steps, strict=True)]
+
+    def in_stages(self, layers: int, steps: int) -> Self:
+        return self.model_copy(update={"stage_steps": [stage.steps for stage in self.stages(layers, steps)]})
 
     def check_fits(self, layers: int, steps: int | None) -> None:
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.stacking import AddsLayers, StackingConfig
 from hybridlab.plan.from_config import structure_of
@@ -16,32 +16,28 @@ Stages = Iterator[tuple[Structure, int]]
 """(structure, number of steps), in order."""
 
 
-def _entropy_growth(config: RunConfig, start: Structure) -> Stages:
-    assert isinstance(config.controller, EntropyGrowthConfig), "the kind says so"
-    return forecast_growth(config.controller, start, config.training.steps)
-
-
-def _stacking(config: RunConfig, start: Structure) -> Stages:
-    assert isinstance(config.controller, StackingConfig), "the kind says so"
-    settings = config.controller
-    for number, stage in enumerate(settings.stages(config.shape.layers, config.training.steps)):
+def forecast_stacking(settings: StackingConfig, start: Structure, steps: int) -> Stages:
+    """settings: with the steps of each stage, see `StackingConfig.in_stages`."""
+    for number, count in enumerate(settings.stage_steps or [steps]):
         start = grown(start, settings.method, settings.block) if number else start
-        yield start, stage.steps
+        yield start, count
 
 
-FORECASTS: dict[str, Callable[[RunConfig, Structure], Stages]] = {
-    "entropy-growth": _entropy_growth,
-    "stacking": _stacking,
+FORECASTS: dict[str, Callable[[Any, Structure, int], Stages]] = {
+    "entropy-growth": forecast_growth,
+    "stacking": forecast_stacking,
 }
-"""Kind of controller → forecast(configuration, first structure), for controllers that change the structure."""
+"""Kind of controller → forecast(settings, first structure, steps), for controllers that change the structure."""
 
 
 def forecast(config: RunConfig) -> Stages:
     """The structures of a run over all of its steps. Where entropies will choose layers and heads, the ones here are
     examples of the same cost."""
-    start = structure_of(config)
-    schedule = FORECASTS.get(config.controller.kind) if config.controller else None
-    yield from schedule(config, start) if schedule else [(start, config.training.steps)]
+    start, steps, settings = structure_of(config), config.training.steps, config.controller
+    if isinstance(settings, AddsLayers):
+        settings = settings.in_stages(config.shape.layers, steps)
+    schedule = FORECASTS.get(settings.kind) if settings else None
+    yield from schedule(settings, start, steps) if schedule else [(start, steps)]
 
 
 def final_structure(config: RunConfig) -> Structure:

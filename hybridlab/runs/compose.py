@@ -98,7 +98,8 @@ def compose_with_origins(
     resolved = within_budget(resolved)
     if parent is None:
         return resolved, layer
-    parent.check_shape(resolved.first_shape)
+    # A branch takes the depth that the other run has at its step; see runs/extension.py.
+    parent.check_shape(resolved.first_shape if branch is None else resolved.shape)
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:

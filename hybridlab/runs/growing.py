@@ -69,8 +69,8 @@ def check_arch(arch: str, method: str, masks: bool) -> None:
         return
     if controller.get("kind") != KIND:
         raise UserError(
-            f"--arch {arch} has a controller of its own ({controller.get('kind')}); leave it out, or train it first and "
-            "grow the finished run with --from"
+            f"--arch {arch} has a controller of its own ({controller.get('kind')}); leave it out, or train it first "
+            "and grow the finished run with --from"
         )
     if controller.get("method", method) != method:
         raise UserError(f"--arch {arch} grows by {controller['method']}, not by --method {method}; leave --arch out")
