@@ -10,44 +10,50 @@ from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="midas: copy the middle block; lidas: the layers in the middle.",
+        autocompletion=completion.methods,
+    ),
+]
+Block = Annotated[
+    int | None, typer.Option("--block", min=1, help="Layers that are added at once; default: as the size, or 4.")
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule", metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."
+    ),
+]
+Rounding = Annotated[
+    str | None, typer.Option("--rounding", help="Stages to whole steps: floor (default) or largest-remainder.")
+]
+Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers at the end; default: those of the size.")]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with its plan "
+        "and map, to --layers.",
+        autocompletion=completion.runs,
+    ),
+]
+Arch = Annotated[
+    str | None,
+    typer.Option("--arch", help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs),
+]
+
+
 def grow(
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            help="midas: copy the middle block; lidas: the layers in the middle.",
-            autocompletion=completion.methods,
-        ),
-    ],
-    block: Annotated[
-        int | None,
-        typer.Option("--block", min=1, help="Layers that are added at once; default: as the size, or 4."),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            "--schedule", metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."
-        ),
-    ] = None,
-    rounding: Annotated[
-        str | None, typer.Option("--rounding", help="Stages to whole steps: floor (default) or largest-remainder.")
-    ] = None,
-    layers: Annotated[
-        int | None, typer.Option("--layers", min=1, help="Layers at the end; default: those of the size.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with "
-            "its plan and map, to --layers.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
-    arch: Annotated[
-        str | None,
-        typer.Option("--arch", help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs),
-    ] = None,
+    method: Method,
+    block: Block = None,
+    schedule: Schedule = None,
+    rounding: Rounding = None,
+    layers: Layers = None,
+    start: Start = None,
+    arch: Arch = None,
     size: o.Size = None,
     data: o.DataSource = None,
     steps: o.Steps = None,
