@@ -9,7 +9,6 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
-
 Method = Annotated[
     str,
     typer.Option(
@@ -35,8 +34,8 @@ Start = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with its plan "
-        "and map, to --layers.",
+        help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with its "
+        "plan and map, to --layers.",
         autocompletion=completion.runs,
     ),
 ]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.schedule_cost import training_flops, whole_run
+from hybridlab.cli import main
 from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, read_model_config
@@ -339,3 +342,36 @@ def test_runs_of_one_configuration_are_equal(growing, tmp_path, runs_dir):
     for name in ("a", "b"):
         train(growing(), tmp_path / name, runs_dir)
     assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--method", "adas"], "--method adas: it must be midas or lidas"),
+        (
+            ["--method", "midas", "--block", "3"],
+            "the model ends with 8 layers, which is no multiple of the block",
+        ),
+        (["--method", "midas", "--schedule", "prop"], "--schedule prop: write it as prop-ALPHA"),
+        (["--method", "midas", "--steps", "8"], "7 steps of growth are too few for 4 stages"),
+        (["--method", "midas", "--arch", "lidas"], "--arch lidas grows by lidas, not by --method midas"),
+        (["--method", "midas", "--arch", "sgt"], "--arch sgt has a controller of its own (entropy-growth)"),
+        (["--method", "midas", "--layers", "2"], "the model starts with 2 layers and ends with 2"),
+    ],
+)
+def test_a_mistake_in_a_command_is_one_sentence_and_code_2(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hybridlab", "grow", *arguments, "--runs-dir", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    problem = capsys.readouterr().err
+    assert ended.value.code == 2 and message in problem and problem.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_grow_is_pretrain_with_the_controller(tmp_path):
+    """The same hash, whichever of the two commands asks."""
+    runs = Runs(tmp_path)
+    for method in ("midas", "lidas"):
+        layer = growth_layer(method, 2, "prop-1", "floor", None, None, runs)
+        asked = compose(CommandLine(method, options=layer, keep_map=True), runs)
+        assert run_hash(asked) == run_hash(compose(CommandLine(method), runs))
