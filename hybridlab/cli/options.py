@@ -63,6 +63,16 @@ OtherText = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
+Masks = Annotated[Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")]
+EntropyOf = Annotated[
+    str | None,
+    typer.Option(
+        "--entropy-of",
+        help="Loop the layers with the highest entropy in this run (block-loop, attention-loop).",
+        autocompletion=completion.runs,
+    ),
+]
+Nearest = Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option(

@@ -198,11 +198,13 @@ class Benchmark(Strict):
     """Speed of several architectures, interleaved in one process; see papers/benchmark.py.
 
     kind: `decoding` (prefill, then one token at a time) or `recursion` (a forward pass and a training step at the
-    prompt's length, and the latency of a token with and without loop bodies over chunks). models: by name;
-    ratios are relative to the first one. sizes: scale → group → size preset.
+    prompt's length, and the latency of a token with and without loop bodies over chunks), or `training` (optimizer
+    steps of `batch` sequences of the prompt's length at every structure that a run has, and the time of the whole run;
+    new_tokens: steps that are timed of each structure in each round). models: by name; ratios are relative to the first
+    one. sizes: scale → group → size preset.
     """
 
-    kind: Literal["decoding", "recursion"] = "decoding"
+    kind: Literal["decoding", "recursion", "training"] = "decoding"
     models: dict[str, BenchmarkModel]
     sizes: dict[Scale, dict[str, str]]
     batches: list[int]

@@ -60,7 +60,7 @@ def test_every_function_that_an_equation_points_to_is_there():
     for file, name in functions():
         assert operator.attrgetter(name)(importlib.import_module("hybridlab." + file.replace("/", ".")))
     parts = README.split("## From an equation to the code")[1].split("\n## ")[0].split("\n**")[1:]
-    assert [len(re.findall(r"^\| .*\.py:", part, re.MULTILINE)) > 5 for part in parts] == [True] * 3
+    assert [len(re.findall(r"^\| .*\.py:", part, re.MULTILINE)) > 5 for part in parts] == [True] * 4
 
 
 def test_every_file_and_picture_that_it_names_is_there():
