@@ -142,13 +142,17 @@ class Execution:
         mlp_input = x
         if visit.part != "mlp":
             attended = self._branch(block.attention_branch, x, self.call(place, visit))
-            x = x + attended.out
+            x = x + self._added(place, "attention", x, attended.out)
             mlp_input = mlp_input if self.structure.plan.parallel else x
             if attended.weights is not None:
                 self.attended[place] = attended
         if visit.part != "attention":
-            x = x + self._branch(block.mlp_branch, mlp_input)
+            x = x + self._added(place, "mlp", mlp_input, self._branch(block.mlp_branch, mlp_input))
         return x
+
+    def _added(self, place: Place, part: str, read: Tensor, delta: Tensor) -> Tensor:
+        """What a branch adds, through the taps if there are any. read: the branch's input."""
+        return delta if self.taps is None else self.taps.on_branch(place, part, read, delta)
 
     def _branch(self, branch: Callable[..., Result], *arguments: Any) -> Result:
         """Run a branch of a block. It reads nothing but its arguments, so that it can be recomputed."""
