@@ -142,7 +142,8 @@ def training_rows(config: RunConfig, corpus: Corpus, rows: int, seed: int) -> It
     """Batches of tokens (rows, S) from the run's own stream of training rows, its synthetic tasks among them, without
     end: each step's rows in random order by the seed."""
     source = make_objective(config).source(config, corpus)
-    rng, pool, step = np.random.default_rng((seed, 0)), [], 0
+    rng, step = np.random.default_rng((seed, 0)), 0
+    pool: list[np.ndarray] = []
     while True:
         while len(pool) < rows:
             tokens = source.rows(step).tokens

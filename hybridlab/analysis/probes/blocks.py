@@ -1,5 +1,5 @@
-"""How similar the blocks of a model are: the cosine between their feed-forward weights (depth-grown models, section 4.4,
-figures 7a and 22).
+"""How similar the blocks of a model are: the cosine between their feed-forward weights (depth-grown models, section
+4.4, figures 7a and 22).
 
     hybridlab analyze RUN --probe blocks --block 4
 """

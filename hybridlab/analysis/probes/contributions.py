@@ -36,8 +36,8 @@ _AT_ONCE = 8
 def measure(
     model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 2, sequences: Rows = 20, first_token: bool = True
 ) -> dict[str, Any]:
-    """Keys: sequences, length, first_token; sublayers.attention and sublayers.mlp, each with relative [layer] and cosine
-    [layer], see `sublayer_contributions`, over `sequences` windows of validation text.
+    """Keys: sequences, length, first_token; sublayers.attention and sublayers.mlp, each with relative [layer] and
+    cosine [layer], see `sublayer_contributions`, over `sequences` windows of validation text.
 
     With head loops also: examples, the result of `contributions` for each of `rows` sequences; entropies, the
     normalised entropy of C by pass, a row for each looped head with most passes in each of MEASURED sequences.

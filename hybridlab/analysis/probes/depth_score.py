@@ -60,7 +60,9 @@ def measure(
     whole = np.concatenate(list(levels.values()))
     if list(levels) == [None]:
         return {"score": scored(whole), "effects": _rounded(whole)}
-    named = {str(group): {"score": scored(m), "effects": _rounded(m)} for group, m in levels.items()}
+    named: dict[str, dict[str, Any]] = {
+        str(group): {"score": scored(m), "effects": _rounded(m)} for group, m in levels.items()
+    }
     return {"score": _mean([part["score"] for part in named.values()]), "effects": _rounded(whole), "levels": named}
 
 

@@ -45,13 +45,13 @@ def measure(
     seed: int = 0,
     save: str | None = None,
 ) -> dict[str, Any]:
-    """Every list has an entry for each exit: 0 is the embedding, the input of the first layer; i the output of the i-th
-    layer of the plan, which is the input of the next (the tuned lens' own index), so that the paper's layer l_i is entry
-    i + 1; the last is the model itself, without a translator.
+    """Every list has an entry for each exit: 0 is the embedding, the input of the first layer; i the output of the
+    i-th layer of the plan, which is the input of the next (the tuned lens' own index), so that the paper's layer l_i is
+    entry i + 1; the last is the model itself, without a translator.
 
     Keys: exits [name]; kl, KL(final ‖ early) in nats, and overlap, of the five likeliest tokens, means over all
-    positions of `rows` windows of validation text; logit_lens.kl and .overlap, the same before training;
-    loss, the nats per next token of that text; accuracy.text, of the likeliest next token there; accuracy.tasks.NAME and
+    positions of `rows` windows of validation text; logit_lens.kl and .overlap, the same before training; loss, the nats
+    per next token of that text; accuracy.text, of the likeliest next token there; accuracy.tasks.NAME and
     accuracy.choices.NAME; relative, like accuracy, divided by that of the last exit, null where that is 0; chance
     {tasks {name}, choices {name}}; training {steps, lr, positions, first, last}: the loss over the exits, a mean of the
     first and of the last tenth of the steps.
@@ -61,6 +61,7 @@ def measure(
     """
     if not model.plan.visits:
         raise UserError("the plan runs no layer, so that there is nothing to exit from early")
+    _require_place(save)
     measured = suite(model, corpus, config, seq_len, rows, items)
     before = read_early(Lens(model), model, measured.used.text)
     recipe = Recipe(steps, lr, batch, positions, seed)
@@ -83,6 +84,14 @@ def measure(
         "chance": measured.chance,
         "training": trained,
     }
+
+
+def _require_place(save: str | None) -> None:
+    """UserError, before the lens is trained, if no file can be written there."""
+    if save is not None and Path(save).is_dir():
+        raise UserError(f"--save {save} is a folder; name a file in it, such as {Path(save) / 'lens.safetensors'}")
+    if save is not None and not Path(save).parent.is_dir():
+        raise UserError(f"--save {save}: there is no folder {Path(save).parent}; make it first")
 
 
 def read_early(lens: Lens, model: Decoder, tokens: Tensor) -> dict[str, list[float]]:
