@@ -147,7 +147,10 @@ def test_similarity_of_blocks(made):
     model = model_of(4)
     for name in ("gate", "up", "down"):
         getattr(model.blocks[2].mlp, name).weight.data = 2.0 * getattr(model.blocks[0].mlp, name).weight.data
-    whole = [torch.cat([w.weight.detach().flatten() for w in (b.mlp.gate, b.mlp.up, b.mlp.down)]).double() for b in model.blocks]
+    whole = [
+        torch.cat([w.weight.detach().flatten() for w in (b.mlp.gate, b.mlp.up, b.mlp.down)]).double()
+        for b in model.blocks
+    ]
     cosines = block_cosines(model, 1)
     wanted = torch.nn.functional.cosine_similarity(whole[0], whole[1], dim=0)
     assert float(cosines[0, 1]) == pytest.approx(float(wanted), abs=1e-9) and float(cosines[0, 2]) == pytest.approx(1)
