@@ -6,6 +6,7 @@ may run either one alone, several times, or for some heads only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -222,6 +223,10 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x), approximate=self.approximate))
 
 
+Added = Callable[[str, Tensor, Tensor], Tensor]
+"""(part, input of a branch, its output), each (B, S, W) → what the residual stream gets in the place of the output."""
+
+
 class Block(nn.Module):
     """A pre-norm block: two branches, each a function of the residual stream. layer: its index, from 0, on which the
     scale of its norms may depend (`Shape.norm_factor`)."""
@@ -235,16 +240,20 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(shape, factor)
         self.mlp = MLP(shape)
 
-    def visit(self, x: Tensor, call: AttentionCall | None, mlp: bool) -> tuple[Tensor, Attended | None]:
+    def visit(
+        self, x: Tensor, call: AttentionCall | None, mlp: bool, added: Added | None = None
+    ) -> tuple[Tensor, Attended | None]:
         """The residual stream x (B, S, W) after a visit, and its attention. call: None if attention does not run. mlp:
-        whether the MLP runs. Reads nothing but its arguments and weights, so that it can be recomputed and compiled."""
+        whether the MLP runs. added: see `Added`. Reads nothing but its arguments and weights, so that it can be
+        recomputed and compiled."""
         attended, mlp_input = None, x
         if call is not None:
             attended = self.attention_branch(x, call)
-            x = x + attended.out
+            x = x + (attended.out if added is None else added("attention", x, attended.out))
             mlp_input = mlp_input if self.parallel else x
         if mlp:
-            x = x + self.mlp_branch(mlp_input)
+            out = self.mlp_branch(mlp_input)
+            x = x + (out if added is None else added("mlp", mlp_input, out))
         return x, attended
 
     def attention_branch(self, x: Tensor, call: AttentionCall) -> Attended:

@@ -99,6 +99,7 @@ def test_settings_of_a_probe_are_checked(counting):
 
 def test_every_built_in_probe_has_a_file_and_registers_itself():
     built_in = {"contributions", "convergence", "entropy", "kept-mass", "knockout", "loops", "reach"}
+    built_in |= {"blocks", "depth-score", "effects", "interventions", "tuned-lens"}
     assert built_in <= set(PROBES.names())
     for name in PROBES.names():
         assert isinstance(PROBES.get(name), Probe)
@@ -134,6 +135,7 @@ def test_probes_and_longer_windows_are_in_the_record(small, tmp_path, runs_dir):
     assert results.extrapolation["2"].loss.n == 4
     probed = results.probes
     assert len(probed["entropy"]["heads"]) == 5 and len(probed["contributions"]["examples"][0]["loops"]) == 3
+    assert len(probed["contributions"]["sublayers"]["mlp"]["cosine"]) == 5
     rows = probed["contributions"]["entropies"]
     assert len(rows) > 2 and all(len(row) == 3 and all(0 < value <= 1 for value in row) for row in rows)
     rows = probed["convergence"]["rows"]

@@ -414,6 +414,10 @@ def test_a_skipped_probe_shows_nothing(kind):
     assert numbers(kind, record, metric="entropy") is None
 
 
+def test_contributions_without_head_loops_show_nothing():
+    assert numbers("contributions", probed(contributions={"sublayers": {}})) is None
+
+
 def test_every_built_in_kind_has_a_test_here():
     tested = Path(__file__).read_text()
     names = FIGURE_KINDS.names()
