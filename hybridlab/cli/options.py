@@ -46,7 +46,8 @@ DataSource = Annotated[
     typer.Option(
         "--data",
         metavar="SOURCE",
-        help="Data preset, or embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR; "
+        help="Data preset, or embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR, "
+        "primitives:SEED; "
         "repeat it as SOURCE@WEIGHT to mix several.",
         autocompletion=completion.data,
     ),

@@ -155,6 +155,8 @@ def print_results(results: Results, title: str) -> None:
     for name, choices in results.choices.items():
         add(f"{name}, {choices.shots} shots (chance {choices.chance:g})", choices.accuracy, 3)
         add(f"{name}, loss (chance {-math.log(choices.chance):.3f})", choices.loss, 3)
+    if len(results.choices) > 1:
+        add("mean accuracy of these", results.choices_mean, 3)
     console().print(table)
     for name, choices in results.choices.items():
         if choices.prompt_tokens and choices.training_tokens and choices.prompt_tokens > choices.training_tokens:

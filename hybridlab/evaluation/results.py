@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hybridlab.statistics import NOT_MEASURED, Measurement
+from hybridlab.statistics import NOT_MEASURED, Measurement, known
 
 
 class _Typed(BaseModel):
@@ -112,3 +113,13 @@ class Results(_Typed):
     choices: dict[str, ChoiceResult] = {}
     probes: dict[str, dict[str, Any]] = {}
     at: dict[str, AtStep] = {}
+
+    @property
+    def choices_mean(self) -> Measurement:
+        """The mean accuracy over all kinds of questions; its error is that of a stratified sample."""
+        found = [result.accuracy for result in self.choices.values()]
+        if not found:
+            return NOT_MEASURED
+        error = math.hypot(*(accuracy.stderr or 0.0 for accuracy in found)) / len(found)
+        value = sum(known(accuracy) for accuracy in found) / len(found)
+        return Measurement(value=value, stderr=error, n=sum(accuracy.n for accuracy in found))
