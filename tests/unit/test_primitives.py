@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hybridlab.config.schema import Choices
 from hybridlab.data.mixture import source_labels
 from hybridlab.data.primitives import (
     PRIMITIVES,
     REAL_WORDS,
+    Primitive,
     documents,
     items,
     items_digest,
@@ -158,6 +160,22 @@ def test_documents_are_solved_items_in_the_format_of_a_prompt():
         assert "\n\n".join(parts) == text and all(re.search(r"(->|Answer:) \w+$", part) for part in parts)
     item, before = items("copying-real", 1, 0)[0], solved_examples("copying-real", 5, 0)
     assert len(split(prompt_with(before, item))) == 6, "as a prompt with five examples"
+
+
+def test_a_kind_of_question_of_ones_own():
+    """Registered by its name, it is asked and trained on as the others, and the two never share an item."""
+    make = PRIMITIVES["copying-real"].make
+    CHOICES.add("my-copying", Primitive(make, 0.1))
+    try:
+        asked = items("my-copying", 20, 0)
+        assert asked != items("copying-real", 20, 0), "each has a stream of its own"
+        trained = {part.rpartition(" ")[0] for text in documents("0:my-copying:50") for part in split(text)}
+        assert len(trained) == 300 and not trained & {item.prompt for item in asked}
+        assert Choices(tasks=["my-copying"]).items == 1000
+    finally:
+        CHOICES.remove("my-copying")
+    with pytest.raises(ValueError, match="primitive 'my-copying' is unknown"):
+        Choices(tasks=["my-copying"])
 
 
 def test_a_source_names_primitives_and_its_number_of_documents():
