@@ -6,14 +6,14 @@ Tokens as in lm-eval: the space before an option belongs to the option; its toke
 together, without as many as the prompt alone has. Log-likelihoods are sums over these tokens, not divided by length.
 
 What all prompts have in common, the solved examples, runs once; its keys and values are copied for a batch of items,
-and those of each item for its options. Models without a cache run every row whole.
+and those of each item for its options. Models without a cache, or with one that cannot be copied, run every row whole.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any
@@ -31,6 +31,7 @@ from hybridlab.evaluation.results import ChoiceResult
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder
 from hybridlab.models.generate import padded
+from hybridlab.models.slots import NotCopied
 from hybridlab.plan.structure import Structure
 from hybridlab.registry import CHOICES
 from hybridlab.statistics import mean_and_error, proportion
@@ -116,7 +117,8 @@ def score_questions(
         return np.zeros((0, 0))
     with torch.no_grad(), context or nullcontext():
         if forward is None and has_cache(model.structure):
-            return _cached(model, questions, inputs or {}, done)
+            with suppress(NotCopied):
+                return _cached(model, questions, inputs or {}, done)
 
         def whole(tokens: Tensor, mask: Tensor) -> Tensor:
             return model(tokens, attention_mask=mask, **(inputs or {})).logits

@@ -52,7 +52,7 @@ class KVCache:
     def repeated(self, times: int) -> KVCache:
         """A copy in which every row stands `times` times, one after another, so that each copy is continued by itself.
 
-        This cache stays as it is. UserError if a slot of a plug-in cannot be copied.
+        This cache stays as it is. NotCopied if a slot of a plug-in cannot be copied.
         """
         copied = copy(self)
         copied.batch, copied.counts = self.batch * times, _repeat(self.counts, times)

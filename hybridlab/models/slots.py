@@ -38,12 +38,16 @@ class Slot(Protocol):
         ...
 
 
+class NotCopied(UserError):
+    """A cache has a slot that cannot be copied."""
+
+
 def repeated_slot(slot: Slot, times: int) -> Slot:
-    """A copy of a slot with every row `times` times; UserError if it stores a tensor elsewhere than in an attribute."""
+    """A copy of a slot with every row `times` times; NotCopied if it stores a tensor elsewhere than in an attribute."""
     copied, stored = copy(slot), {id(tensor) for tensor in slot.tensors()}
     held = {name: value for name, value in vars(slot).items() if isinstance(value, Tensor) and id(value) in stored}
     if {id(tensor) for tensor in held.values()} != stored:
-        raise UserError(
+        raise NotCopied(
             f"cache: the slot {type(slot).__name__} cannot be copied; keep each of its tensors in an attribute of its "
             "own, with the rows as the first dimension"
         )

@@ -9,10 +9,11 @@ from hybridlab.data.primitives import PRIMITIVES, items, prompt_with, solved_exa
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.evaluation.choices import has_cache, score_choices, tokenized
 from hybridlab.models.build import build_model
+from hybridlab.models.slots import NotCopied, repeated_slot
 from hybridlab.plan.kinds import ATTENTION_KINDS, register_kind
 from tests.conftest import SMALL_SHAPE
 from tests.contract.test_architectures import build
-from tests.contract.test_own_attention_kind import KINDS, Average, Sinks
+from tests.contract.test_own_attention_kind import KINDS, Average, RunningMean, Sinks
 
 TOKENIZER = make_tokenizer("bpe:300", [item.solved for name in PRIMITIVES for item in items(name, 40, 9)])
 
@@ -88,6 +89,16 @@ def test_kinds_of_plug_ins(kind):
     finally:
         ATTENTION_KINDS.remove("sinks")
         ATTENTION_KINDS.remove("average")
+
+
+def test_a_slot_that_cannot_be_copied_runs_whole(monkeypatch):
+    """Its tensors are hidden in a list."""
+    monkeypatch.setattr(RunningMean, "tensors", lambda self: [] if self.total is None else [self.total.clone()])
+    test_kinds_of_plug_ins(Average())
+    with pytest.raises(NotCopied, match="RunningMean cannot be copied"):
+        slot = RunningMean()
+        slot.total = torch.zeros(1)
+        repeated_slot(slot, 2)
 
 
 def test_masks_that_are_being_learned_run_whole():
