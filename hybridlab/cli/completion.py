@@ -91,6 +91,13 @@ def probes(incomplete: str) -> Completed:
     return _beginning_with(incomplete, PROBES.names(installed=False))
 
 
+def choices(incomplete: str) -> Completed:
+    """Names of reasoning primitives."""
+    from hybridlab.registry import CHOICES
+
+    return _beginning_with(incomplete, [*CHOICES.names(installed=False), "all"])
+
+
 def runs(context: typer.Context, incomplete: str) -> Completed:
     """Names and folders of runs in RUNS-DIR, and, for the beginning of a hash, the runs that have it."""
     folder = Path(context.params.get("runs_dir") or "runs")

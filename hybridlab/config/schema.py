@@ -21,7 +21,7 @@ from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
 from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
-from hybridlab.registry import PROBES, SOURCES, nearest
+from hybridlab.registry import CHOICES, PROBES, SOURCES, nearest
 
 
 def _known_probe(name: str) -> str:
@@ -30,7 +30,14 @@ def _known_probe(name: str) -> str:
     return name
 
 
+def _known_primitive(name: str) -> str:
+    if name not in CHOICES:
+        raise ValueError(f"primitive {name!r} is unknown; {nearest(name, CHOICES.names())}")
+    return name
+
+
 Probe = Annotated[str, AfterValidator(_known_probe)]
+Primitive = Annotated[str, AfterValidator(_known_primitive)]
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 
 
@@ -79,8 +86,8 @@ class Data(Strict):
     """Where the training text comes from, and how it is tokenized."""
 
     source: str | None = "embedded"
-    """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[:CONFIG], or shards:DIR (made by
-    `hybridlab data prepare`). None if there are several sources."""
+    """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[:CONFIG], shards:DIR (made by
+    `hybridlab data prepare`), or primitives:SEED. None if there are several sources."""
     sources: list[WeightedSource] | None = None
     """Several sources in place of one, mixed by weight. The other settings hold for each of them."""
     tokenizer: str = "bpe:896"
@@ -157,6 +164,26 @@ class Data(Strict):
         return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
 
 
+class Choices(Strict):
+    """Questions with options, answered by log-likelihood; see data/primitives.py."""
+
+    tasks: Annotated[list[Primitive], Field(min_length=1)]
+    """Kinds of questions: copying-random, copying-real, assignment-basic, assignment-math, assignment-code."""
+    items: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Questions of each kind."""
+    shots: Annotated[int, Field(ge=0, le=100)] = 5
+    """Solved examples before each question, the same ones for all of a kind."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of questions and examples; it is not the seed of training, so that all runs are asked the same."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _each_once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("tasks names a kind of question twice")
+        return value
+
+
 class Evaluation(Strict):
     """Measurements at the end of a run and, with `every`, while it trains."""
 
@@ -178,6 +205,8 @@ class Evaluation(Strict):
     length_factors: list[Annotated[int, Field(ge=1, le=64)]] | None = None
     """Also measure the validation loss at these multiples of the training length, with unchanged positions (SGT,
     table 4)."""
+    choices: Choices | None = None
+    """Questions with options that are asked at the end, and at the steps of at_steps. Default: none."""
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
 
