@@ -18,6 +18,7 @@ from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_sgt,
     cases_speed,
     cases_spiral,
+    cases_tables,
     cases_trends,
 )
 from tests.unit.verdicts.building import CASES
