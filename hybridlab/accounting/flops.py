@@ -165,9 +165,9 @@ def flops(
     """
     if isinstance(model_or_arch, str):
         from hybridlab.config.resolve import resolve_parts
-        from hybridlab.plan.from_config import structure_of
+        from hybridlab.plan.forecast import full_structure
 
-        return ledger(structure_of(resolve_parts(model_or_arch, size, parts, "flops")), seq_len, convention)
+        return ledger(full_structure(resolve_parts(model_or_arch, size, parts, "flops")), seq_len, convention)
     if parts:
         raise UserError(f"flops: {', '.join(parts)} has no effect on a model that is built; give the name of an arch")
     return ledger(model_or_arch.structure, seq_len, convention)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hybridlab.config.own_kinds import Own
+from hybridlab.config.stacking import StackingConfig
 from hybridlab.config.types import (
     Beta,
     Finite,
@@ -214,7 +215,9 @@ class EntropyGrowthConfig(Strict):
 
 
 MaskController = MaskLearningConfig | L1GatesConfig
-ControllerConfig = Annotated[MaskController | EntropyGrowthConfig, Field(discriminator="kind"), Own(CONTROLLERS)]
+ControllerConfig = Annotated[
+    MaskController | EntropyGrowthConfig | StackingConfig, Field(discriminator="kind"), Own(CONTROLLERS)
+]
 
 
 class PythonHook(Strict):

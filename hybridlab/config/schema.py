@@ -17,6 +17,7 @@ from hybridlab.config.edits import PlanEdit
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
 from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
+from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
 from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
@@ -247,7 +248,7 @@ class RunConfig(Strict):
     size: str
     """Name of the preset of the size; in a file given with --config, it chooses the preset."""
     shape: Shape
-    """The model's parameters, as data."""
+    """The model's parameters, as data. Where a controller adds layers, those at the end of the run."""
     map: MapConfig = FullMap(kind="full")
     """How each head mixes tokens: full attention, a window, …"""
     plan: list[PlanEdit] = []
@@ -324,6 +325,9 @@ class RunConfig(Strict):
                     "controller.start_step",
                     "training.steps",
                 )
+        if isinstance(self.controller, AddsLayers):
+            # A budget chooses the steps later.
+            self.controller.check_fits(self.shape.layers, self.training.steps if self.budget is None else None)
         return self
 
     @model_validator(mode="after")
@@ -343,6 +347,13 @@ class RunConfig(Strict):
                 "training.steps",
             )
         return self
+
+    @property
+    def first_shape(self) -> Shape:
+        """The shape before the first step: a controller that adds layers begins with fewer than `shape` has."""
+        if not isinstance(self.controller, AddsLayers):
+            return self.shape
+        return self.shape.model_copy(update={"layers": self.controller.first_layers})
 
     @property
     def begins_after(self) -> int:

@@ -21,16 +21,16 @@ from hybridlab.plan.structure import Heads
 
 class RMSNorm(nn.Module):
     """x / rms(x) · weight, computed in fp32 (Llama). Under autocast the result has autocast's type: it is converted
-    once, not in every projection that reads it."""
+    once, not in every projection that reads it. factor: see `make_norm`."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, factor: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+        self.eps, self.factor = eps, factor
 
     def forward(self, x: Tensor) -> Tensor:
         normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps)
-        return normed.to(_compute_dtype(x))
+        return _scaled(normed, self.factor).to(_compute_dtype(x))
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -41,22 +41,31 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class LayerNorm(nn.Module):
-    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm."""
+    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm. factor:
+    see `make_norm`."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, factor: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.eps = eps
+        self.eps, self.factor = eps, factor
 
     def forward(self, x: Tensor) -> Tensor:
         normed = F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), self.eps)
-        return normed.to(_compute_dtype(x))
+        return _scaled(normed, self.factor).to(_compute_dtype(x))
 
 
-def make_norm(shape: Shape) -> nn.Module:
-    """A norm of the residual stream, of the kind that the shape's family uses."""
-    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps)
+def _scaled(x: Tensor, factor: float | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def make_norm(shape: Shape, factor: float | None = None) -> nn.Module:
+    """A norm of the residual stream, of the kind that the shape's family uses.
+
+    factor: its whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor
+    an optimizer can change it.
+    """
+    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps, factor)
 
 
 def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Tensor, Tensor]:
@@ -191,13 +200,15 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm block: two branches, each a function of the residual stream."""
+    """A pre-norm block: two branches, each a function of the residual stream. layer: its index, from 0, on which the
+    scale of its norms may depend (`Shape.norm_factor`)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
-        self.attention_norm = make_norm(shape)
+        factor = shape.norm_factor(layer)
+        self.attention_norm = make_norm(shape, factor)
         self.attention = Attention(shape)
-        self.mlp_norm = make_norm(shape)
+        self.mlp_norm = make_norm(shape, factor)
         self.mlp = MLP(shape)
 
     def attention_branch(self, x: Tensor, call: AttentionCall) -> Attended:

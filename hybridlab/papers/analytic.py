@@ -20,7 +20,7 @@ from hybridlab.config.shape import Shape
 from hybridlab.config.types import PositiveInt, Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.plan.from_config import plan_of, structure_of
+from hybridlab.plan.forecast import full_structure
 from hybridlab.registry import Registry, nearest
 from hybridlab.training.schedules import learning_rate_factor
 
@@ -105,7 +105,7 @@ def printed_parameters(
     allocators at full resolution too; with embedding, both embedding tables and two d × d matrices that the text does
     not mention."""
     resolved = resolve(arch, size, layers=[Layer(config or {})])
-    shape, plan = resolved.shape, plan_of(resolved)
+    shape, plan = resolved.shape, full_structure(resolved).plan
     count = count_parameters(shape)
     loops = sum(recurrence_parameters(loop, shape.width, printed=True) for loop in plan.loops.values())
     inner = count.block_matrices + count.norms_and_biases + loops
@@ -116,7 +116,7 @@ def printed_parameters(
 def model_parameters(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
     """Parameters of the model in this package."""
     resolved = resolve(arch, size, layers=[Layer(config or {})])
-    return count_parameters(resolved.shape, plan_of(resolved)).total
+    return count_parameters(resolved.shape, full_structure(resolved).plan).total
 
 
 @analytic
@@ -203,7 +203,7 @@ def other_flops(
 @analytic
 def kv_cache(size: SizeName, arch: ArchName, seq_len: int, config: dict[str, Any] | None = None) -> float:
     """Bytes of keys and values of one sequence, in bf16."""
-    return kv_bytes(structure_of(resolve(arch, size, layers=[Layer(config or {})])), seq_len)
+    return kv_bytes(full_structure(resolve(arch, size, layers=[Layer(config or {})])), seq_len)
 
 
 @analytic

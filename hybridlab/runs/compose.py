@@ -94,7 +94,7 @@ def compose_with_origins(
     resolved = within_budget(resolved)
     if parent is None:
         return resolved, layer
-    parent.check_shape(resolved.shape)
+    parent.check_shape(resolved.first_shape)
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:

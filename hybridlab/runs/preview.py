@@ -139,14 +139,15 @@ class _Speeds:
         device = pick_device(config.runtime.device)
         machine = {**describe_machine(device), "threads": threads}
         precision = pick_precision(config.training.precision, device)
-        shape = config.shape.model_dump(mode="json")
+        shape = config.shape.model_dump(mode="json", exclude_none=True)
         rates = {
             record.hash: record.flops / record.seconds
             for record in self.records
             if record.host in (None, platform.node())
             and all(record.machine.get(key) == value for key, value in machine.items())
             and record.precision == precision
-            and record.config["shape"] == shape
+            # Records of older versions lack settings that are None since.
+            and {name: value for name, value in record.config["shape"].items() if value is not None} == shape
             and record.config["training"]["seq_len"] == config.training.seq_len
         }
         self.used = max(self.used, len(rates))
