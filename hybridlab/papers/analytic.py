@@ -20,7 +20,7 @@ from hybridlab.config.shape import Shape
 from hybridlab.config.types import PositiveInt, Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.plan.forecast import full_structure
+from hybridlab.plan.forecast import forecast, full_structure
 from hybridlab.registry import Registry, nearest
 from hybridlab.training.schedules import learning_rate_factor
 
@@ -86,6 +86,13 @@ def overhead_percent(
     """The additional FLOPs of a whole run over those of the vanilla run of its size, in percent."""
     extra = training_flops_of_run(size, arch, convention, config) / training_flops_of_run(size, "vanilla", convention)
     return 100 * (extra - 1)
+
+
+@analytic
+def steps_before_full_depth(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+    """Optimizer steps of a run before its model has all of its layers."""
+    run = resolve(arch, size, layers=[Layer(config or {})])
+    return sum(steps for structure, steps in forecast(run) if structure.shape.layers < run.shape.layers)
 
 
 @analytic

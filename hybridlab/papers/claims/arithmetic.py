@@ -44,6 +44,15 @@ def stated_product(on: Given, factors: list[float], stated: float, within: float
 
 
 @claim_kind
+def stated_sum(on: Given, terms: list[float], stated: float) -> Verdict:
+    """Numbers of the text add up to another one: shares to the whole, say."""
+    total = math.fsum(terms)
+    return Verdict(
+        total == stated, f"{' + '.join(f'{term:,.15g}' for term in terms)} = {total:,.15g}, stated {stated:,.15g}"
+    )
+
+
+@claim_kind
 def stated_ratio(on: Given, factors: list[float], over: list[float], low: float, high: float) -> Verdict:
     """Numbers of the text, multiplied, over others, multiplied, lie between two bounds: tokens drawn from a corpus over
     the tokens that it has, say."""

@@ -116,7 +116,8 @@ def _both(
     there = on.elsewhere(other)
     for column, name in zip(columns, other_columns, strict=True):
         for row in rows:
-            yield f"{row}, {column}", *on.printed((row, column)), *there.printed((row, name))
+            [ours], [theirs] = on.printed((row, column)), there.printed((row, name))
+            yield f"{row}, {column}", ours, theirs
 
 
 @claim_kind
@@ -139,6 +140,25 @@ def printed_order(
 def _ranked(names: list[str], values: list[float]) -> str:
     """The names from the highest value to the lowest."""
     return " > ".join(name for _, name in sorted(zip(values, names, strict=True), reverse=True))
+
+
+@claim_kind
+def printed_gaps_apart(
+    on: Given,
+    rows: list[RowName],
+    over: list[RowName],
+    column: ColumnName,
+    other: ExperimentName,
+    other_column: OtherColumn,
+) -> Verdict:
+    """Each row is farther above its counterpart in a column than the rows of the same names are in a column of another
+    experiment."""
+    ours = dict(_gaps(on, rows, over, [column]))
+    theirs = dict(_gaps(on.elsewhere(other), rows, over, [other_column]))
+    short = [row for row, here, there in zip(rows, ours.values(), theirs.values(), strict=True) if not here > there]
+    gaps = zip(rows, ours.values(), theirs.values(), strict=True)
+    evidence = "; ".join(f"{row}: {here:+.2f} here, {there:+.2f} in {other}" for row, here, there in gaps)
+    return Verdict(not short, f"printed: {evidence}{listed(short)}")
 
 
 @claim_kind

@@ -101,3 +101,12 @@ case("printed_spread", False, {**spread, "columns": ["u", "v"], "other_columns":
 wide = {"experiment": table({**SPREAD, "B": {**SPREAD["B"], "v": 15.0}})}
 case("printed_spread", False, spread, wide, "^printed: 0.16 to 4.00 times as large, asked above 1 (not: B: 0.16)")
 case("printed_spread", None, spread | {"rows": ["D"]}, spreads, "not printed: D, x")
+
+gaps = {"rows": ["A"], "over": ["B"], "column": "x", "other": "toy-table2", "other_column": "y"}
+case("printed_gaps_apart", True, gaps, others, "^printed: A: +2.00 here, -2.00 in toy-table2$")
+case("printed_gaps_apart", False, gaps | {"column": "y", "other_column": "x"}, others, "(not: A)")
+case("printed_gaps_apart", False, {**gaps, "column": "x", "other": "toy-table1", "other_column": "x"}, ON, "(not: A)")
+both = {**gaps, "rows": ["A", "C"], "over": ["B", "B"], "other": "toy-table1", "other_column": "loss"}
+case("printed_gaps_apart", True, both, ON, "A: +2.00 here, -0.10 in toy-table1; C: +1.00 here, +0.00")
+case("printed_gaps_apart", False, {**both, "column": "y"}, ON, "(not: A; C)")
+case("printed_gaps_apart", None, gaps | {"rows": ["D"]}, ON, "not printed: D, x")
