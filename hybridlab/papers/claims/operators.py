@@ -6,17 +6,21 @@ import itertools
 from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from hybridlab.config.resolve import resolve
-from hybridlab.config.types import PositiveInt
+from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.papers.analytic import ArchName, SizeName
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.plan.forecast import forecast
 from hybridlab.plan.stacking import Method, copied_layers, order_after
 
-Blocks = Annotated[list[PositiveInt], "numbers of blocks that a model has"]
-Sizes = Annotated[list[PositiveInt], "layers in a block"]
+Blocks = Annotated[list[PositiveInt], Field(min_length=1)]
+"""Numbers of blocks that a model has."""
+Sizes = Annotated[list[PositiveInt], Field(min_length=1)]
+"""Numbers of layers in a block."""
+Layers = Annotated[list[NonNegativeInt], Field(min_length=1)]
 
 
 @claim_kind
@@ -29,7 +33,7 @@ def copies_coincide(on: Given, blocks: Blocks, sizes: Sizes, coincide: bool) -> 
 
 
 @claim_kind
-def copies_layers(on: Given, method: Method, blocks: PositiveInt, size: PositiveInt, layers: list[int]) -> Verdict:
+def copies_layers(on: Given, method: Method, blocks: PositiveInt, size: PositiveInt, layers: Layers) -> Verdict:
     """In a model of so many blocks a growth step copies these layers, counted from 0, and inserts the copies right
     after the last of them."""
     order = order_after(method, blocks * size, size)
@@ -91,7 +95,8 @@ def stages_follow(on: Given, size: SizeName, arch: ArchName, alpha: float, total
     steps = [count for _, count in forecast(config)]
     steps[-1] = total - sum(steps[:-1])
     weights = np.arange(1, len(steps) + 1, dtype=float) ** alpha
-    off = np.array(steps) - total * weights / weights.sum()
-    close = sum(abs(gap) < (len(steps) if stage == len(steps) - 1 else 1) for stage, gap in enumerate(off))
+    shares = total * weights / weights.sum()
+    allowed = [*[1] * len(steps[:-1]), len(steps)]
+    close = sum(abs(count - share) < most for count, share, most in zip(steps, shares, allowed, strict=True))
     evidence = f"forecast: {', '.join(map(str, steps))} of {total:,} steps, {close} of {len(steps)} stages follow"
     return Verdict(close == len(steps), evidence)
