@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
+from pydantic import BaseModel
+
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, flops
 from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
@@ -15,11 +17,12 @@ from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
 from hybridlab.config.shape import Shape
-from hybridlab.config.types import Strict
+from hybridlab.config.types import PositiveInt, Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.plan.forecast import full_structure
-from hybridlab.registry import Registry
+from hybridlab.plan.forecast import forecast, full_structure
+from hybridlab.registry import Registry, nearest
+from hybridlab.training.schedules import learning_rate_factor
 
 SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
 ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
@@ -86,6 +89,22 @@ def overhead_percent(
 
 
 @analytic
+def steps_before_full_depth(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+    """Optimizer steps of a run before its model has all of its layers."""
+    run = resolve(arch, size, layers=[Layer(config or {})])
+    return sum(steps for structure, steps in forecast(run) if structure.shape.layers < run.shape.layers)
+
+
+@analytic
+def run_flops_ratio(
+    size: SizeName, arch: ArchName, over: Variant, convention: ConventionName, config: dict[str, Any] | None = None
+) -> float:
+    """FLOPs of a whole run over those of another run of its size."""
+    base = training_flops_of_run(size, over.arch, convention, over.config)
+    return training_flops_of_run(size, arch, convention, config) / base
+
+
+@analytic
 def printed_parameters(
     size: SizeName, arch: ArchName, config: dict[str, Any] | None = None, embedding: bool = True
 ) -> float:
@@ -143,6 +162,32 @@ def total_parameters(size: SizeName, arch: ArchName = "vanilla") -> float:
 def shape_field(size: SizeName, field: FieldName) -> float:
     """A number of a size preset's shape."""
     return getattr(resolve("vanilla", size).shape, field)
+
+
+@analytic
+def setting(size: SizeName, path: str) -> float | str:
+    """A setting of the vanilla run of a size by its dotted name, such as training.optimizer.lr; Yes or No for one that
+    is on or off."""
+    here: Any = resolve("vanilla", size)
+    for name in path.split("."):
+        known = list(type(here).model_fields) if isinstance(here, BaseModel) else []
+        if name not in known:
+            raise UserError(
+                f"setting {path}: there is no {name!r}; {nearest(name, known, None if known else 'it has no parts')}"
+            )
+        here = getattr(here, name)
+    if isinstance(here, bool):
+        return "Yes" if here else "No"
+    if not isinstance(here, int | float | str):
+        raise UserError(f"setting {path}: this is no number or text; name one of its parts")
+    return here
+
+
+@analytic
+def learning_rate(size: SizeName, step: PositiveInt) -> float:
+    """The learning rate of the vanilla run of a size in an optimizer step, counted from 1."""
+    training = resolve("vanilla", size).training
+    return training.optimizer.lr * learning_rate_factor(training.schedule, step - 1, training.steps)
 
 
 @analytic
