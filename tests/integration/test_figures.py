@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from hybridlab.config.resolve import run_hash
+from hybridlab.config.stacking import AddsLayers
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.claims.judge import judge
@@ -116,13 +117,15 @@ def record_for(config, digest, number):
     hooks, events = {}, []
     if config.controller is not None and config.controller.kind == "entropy-growth":
         events, hooks[config.controller.kind] = grown(config.controller)
+    elif isinstance(config.controller, AddsLayers):
+        hooks[config.controller.kind] = {"method": config.controller.method, "layers": config.shape.layers}
     elif config.controller is not None:
         hooks[config.controller.kind] = learned(config.controller)
     if config.observe is not None:
         hooks["entropy-log"] = entropy_log(number)
     steps = list(range(5, 101, 5))
     history = {"step": steps, "loss": [4 - 0.01 * s + 0.1 * number + 0.001 * (s % 3) for s in steps]}
-    history["flops"] = [1e9 * s for s in steps]
+    history |= {"flops": [1e9 * s for s in steps], "lr": [1e-3] * len(steps)}
     history |= {
         "expected_sparsity": [0.1, 0.5, 0.9, 0.8, 0.6] + [0.5] * 15,
         "lagrangian": [-0.1 * s for s in steps],
