@@ -1,6 +1,7 @@
 """The README: its example runs, its commands and ids exist."""
 
 import importlib
+import json
 import operator
 import re
 
@@ -87,6 +88,19 @@ def test_the_table_is_the_one_in_results_to_the_digit():
     assert set(shown) == set(whole)
     claims = README.split("| claim | place |")[1].split("\n\n")[0].splitlines()[2:]
     assert len(claims) == 4 and all(line in source.splitlines() for line in claims)
+
+
+def test_the_decided_claims_are_those_of_the_tables():
+    rows = README.split("| claim | in | verdict |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(rows) >= 8
+    for row in rows:
+        text, where, verdict, difference, seeds = (cell.strip() for cell in row.strip("|").split(" | "))
+        table = json.loads((ROOT / re.search(r"\((.*)table.md\)", where)[1] / "table.json").read_text())
+        [claim] = [claim for claim in table["claims"] if claim["text"] == text]
+        first = claim["comparisons"][0]
+        assert claim["verdict"] == verdict
+        assert difference == f"{first['label']}: {first['value']:+.4f} ± {first['stderr']:.4f}"
+        assert int(seeds) == first["n"]
 
 
 def test_what_the_scales_can_show_stands_there_as_in_the_code():

@@ -6,7 +6,9 @@ import json
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.reporting.claims_figure import FILES, draw, lines_of, write_claims_figure
+from hybridlab.statistics import Above, Always, Below, Between
 
 
 def compared(label, value, half, **changes):
@@ -33,6 +35,28 @@ CLAIMS = [
 ]
 TABLE = {"id": "toy", "title": "Arms", "scale": "desk", "rows": [{"model": {"size": "tiny"}}, {"model": None}]}
 TABLE |= {"claims": CLAIMS}
+
+
+@pytest.mark.parametrize(
+    ("asked", "bounds"),
+    [
+        (Above(0.5), [0.5, None]),
+        (Below(-0.0), [None, 0.0]),
+        (Between(-0.1, 0.1), [-0.1, 0.1]),
+        (Between(None, 0.1), [None, 0.1]),
+        (Always(), None),
+    ],
+)
+def test_a_comparison_in_numbers(asked, bounds):
+    """Differences 1, 2, 3: t(2) = 4.3027 at 95 %."""
+    found = Comparison("a − b", {0: 1.0, 1: 2.0, 2: 3.0}, asked, unit=" nats", paired=True, metric="m").as_json(0.5)
+    assert (found["asked"], found["p"], found["n"], found["unit"], found["metric"]) == (bounds, 0.5, 3, "nats", "m")
+    if bounds is not None:
+        assert found["value"] == 2.0 and found["stderr"] == pytest.approx(3**-0.5)
+    assert found["interval"] == pytest.approx([2 - 4.30265 / 3**0.5, 2 + 4.30265 / 3**0.5], abs=1e-4)
+    few = Comparison("a − b", {0: 1.0, 1: 2.0}, asked).as_json(None)
+    assert few["interval"] is None and not few["paired"]
+    assert Comparison("a − b", {}, asked).as_json(None)["value"] is None
 
 
 def test_only_differences_of_arms_with_an_interval_over_seeds_are_shown():

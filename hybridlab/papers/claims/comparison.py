@@ -94,7 +94,7 @@ class Comparison:
         bounds between which the claim wants the mean, None for no bound; None for other questions."""
         numbers, estimate = list(self.values.values()), self.found.estimate
         about = {"label": self.label, "metric": self.metric, "unit": self.unit.strip(), "paired": self.paired}
-        interval = mean_interval(numbers) if numbers else None
+        interval = mean_interval(numbers)
         found = {"value": estimate.value, "stderr": estimate.stderr, "interval": interval and list(interval), "p": p}
         return {**about, "of": self.of, "n": self.n, **found, "asked": self._asked_between()}
 

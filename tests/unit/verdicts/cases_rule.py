@@ -183,6 +183,8 @@ narrow = measured(
     a=[record([level], parameters={"total": 358_240}, tokens=1000) for level in LOW],
     b=[record([level], parameters={"total": 534_000}, tokens=1000) for level in HIGH],
 )
+wider = measured(a=[record([level], tokens=1000) for level in LOW], b=[record([level], **sized) for level in HIGH])
+case("lower", True, ab, wider | {"scale": "desk"}, scale="at desk scale (1M parameters, 1,000 to 2M tokens, n = 3)")
 sizes = "0.4M to 0.5M parameters"
 case("lower", True, ab, narrow | {"scale": "desk"}, scale=f"at desk scale ({sizes}, 1,000 tokens, n = 3)")
 large = measured(
