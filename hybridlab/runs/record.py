@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -166,8 +167,22 @@ def write_record(record: Record | BenchmarkRecord, path: Path) -> None:
 
 
 def save_record(record: Record, results_dir: Path) -> None:
-    """Write the record under RESULTS-DIR, so that tables can be made again without the run's folder."""
-    write_record(record, record_path(record.hash, results_dir))
+    """Write the record under RESULTS-DIR, so that tables can be made again without the run's folder. Its command is
+    kept without the folders of this machine, since records are published."""
+    command = record.command and _without_folders(record.command)
+    write_record(record.model_copy(update={"command": command}), record_path(record.hash, results_dir))
+
+
+def _without_folders(command: str) -> str:
+    """A command line without its options for folders."""
+    options = ("--run-dir", "--runs-dir", "--results-dir")
+    words = shlex.split(command)
+    kept = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if before not in options and word.partition("=")[0] not in options
+    ]
+    return shlex.join(kept)
 
 
 def read_record(path: Path) -> Record | None:

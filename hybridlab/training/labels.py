@@ -52,6 +52,6 @@ class Label:
 
 def start_facts() -> dict[str, str]:
     """Time (UTC), host and command line of this process, as they are written into run.json at a run's first start."""
-    program = Path(sys.argv[0]).name or "python"
+    program = Path(sys.argv[0]).name.replace("__main__.py", "hybridlab") or "python"
     command = shlex.join([program, *sys.argv[1:]]).encode("utf-8", "replace").decode()
     return {"started": datetime.now(UTC).isoformat(timespec="seconds"), "host": platform.node(), "command": command}

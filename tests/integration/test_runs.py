@@ -9,7 +9,7 @@ import pytest
 
 from hybridlab.errors import UserError
 from hybridlab.files import write_json
-from hybridlab.runs.record import read_record
+from hybridlab.runs.record import read_record, save_record
 from hybridlab.training import checkpoints, folders
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
@@ -60,10 +60,23 @@ def test_name_tags_and_start_are_in_folder_and_record(work):
 
 
 def test_committed_records_without_these_facts_can_be_read():
-    path = next(p for p in sorted((ROOT / "results" / "records").glob("*.json")) if len(p.stem) == 16)
+    paths = (p for p in sorted((ROOT / "results" / "records").glob("*.json")) if len(p.stem) == 16)
+    path = next(p for p in paths if "command" not in json.loads(p.read_text()))
     record = read_record(path)
-    assert "command" not in json.loads(path.read_text())
     assert record.name is None and record.command is None and record.tags == []
+
+
+def test_committed_records_name_no_folder_of_a_machine():
+    texts = [path.read_text() for path in (ROOT / "results" / "records").glob("*.json")]
+    assert not [text[:200] for text in texts if "--runs-dir" in text]
+
+
+def test_a_stored_record_keeps_the_command_without_the_folders_of_this_machine(tmp_path):
+    [path] = [p for p in sorted((ROOT / "results" / "records").glob("*.json")) if len(p.stem) == 16][:1]
+    command = "hybridlab reproduce a --runs-dir '/home/me/my runs' --jobs 2 --results-dir=/x --scale desk"
+    record = read_record(path).model_copy(update={"command": command})
+    save_record(record, tmp_path)
+    assert read_record(tmp_path / "records" / path.name).command == "hybridlab reproduce a --jobs 2 --scale desk"
 
 
 def test_name_and_tags_change_no_hash_and_a_second_start_renames(work, tmp_path):
