@@ -21,13 +21,14 @@ from hybridlab.config.types import PositiveInt, Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
 from hybridlab.plan.forecast import forecast, full_structure
-from hybridlab.registry import Registry, nearest
+from hybridlab.registry import CHOICES, Registry, nearest
 from hybridlab.training.schedules import learning_rate_factor
 
 SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
 ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
 ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
 FieldName = Annotated[str, one_of("field of a shape", lambda: Shape.model_fields)]
+PrimitiveName = Annotated[str, one_of("primitive", lambda: CHOICES.names())]
 
 Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
 ANALYTIC: Registry[Function] = Registry("analytic function")
@@ -238,6 +239,12 @@ def share_in_loop(size: SizeName, arch: ArchName, config: dict[str, Any] | None 
     if not bodies:
         raise UserError(f"share_in_loop: {arch} has no loop")
     return bodies[0] / resolved.shape.layers
+
+
+@analytic
+def chance(primitive: PrimitiveName) -> float:
+    """The accuracy of a guess in a kind of question with options."""
+    return CHOICES.get(primitive).chance
 
 
 @analytic

@@ -10,6 +10,7 @@ from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import (
     Variant,
+    chance,
     learning_rate,
     run_flops_ratio,
     setting,
@@ -66,6 +67,11 @@ def test_standard_flops_of_table_7_to_all_printed_digits():
 def test_the_ratio_of_two_runs():
     half = {"arch": "vanilla", "config": {"training": {"steps": 300}}}
     assert run_flops_ratio("tiny", "vanilla", Variant(**half), "depth") == pytest.approx(2)
+
+
+def test_guesses():
+    assert [chance(name) for name in ("copying-random", "copying-real")] == [0.1, 0.1]
+    assert [chance(f"assignment-{name}") for name in ("basic", "math", "code")] == [0.2] * 3
 
 
 def test_a_setting_by_its_name():
