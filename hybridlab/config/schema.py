@@ -21,6 +21,7 @@ from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
 from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
+from hybridlab.errors import UserError
 from hybridlab.registry import CHOICES, PROBES, SOURCES, nearest
 
 
@@ -209,6 +210,9 @@ class Evaluation(Strict):
     """Questions with options that are asked at the end, and at the steps of at_steps. Default: none."""
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
+    probe_settings: dict[str, dict[str, Any]] | None = None
+    """Settings of these probes by name, those of `hybridlab analyze`: {interventions: {items: 200}}. Default: each
+    probe's own."""
 
     @field_validator("at_steps")
     @classmethod
@@ -227,6 +231,17 @@ class Evaluation(Strict):
         for name in ("every_windows", "keep_best"):
             if getattr(self, name) is not None and self.every is None:
                 raise ValueError(f"{name} has no effect without `every`, the steps between two measurements; set both")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_probes(self) -> Evaluation:
+        for name, settings in (self.probe_settings or {}).items():
+            if name not in (self.probes or []):
+                raise ValueError(f"probe_settings names {name!r}, which is not in `probes`; add it there")
+            try:
+                PROBES.get(name).checked(settings)
+            except UserError as wrong:
+                raise ValueError(f"probe_settings.{name}: {wrong}") from None
         return self
 
 

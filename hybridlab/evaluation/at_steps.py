@@ -54,8 +54,7 @@ class AtSteps(Hook):
                 tasks=task_results(run.model, config, run.corpus, text),
                 choices=choice_results(run.model, config, run.corpus, text.context, text.inputs, run.say),
                 probes={
-                    probe: probe_results(probe, seen, run.corpus, config.training.seq_len, config)
-                    for probe in config.evaluation.probes or []
+                    probe: probe_results(probe, seen, run.corpus, config) for probe in config.evaluation.probes or []
                 },
             )
         self.measured[str(run.step)] = result

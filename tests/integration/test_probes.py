@@ -47,6 +47,9 @@ def test_a_probe_of_a_plug_in_runs_everywhere(counting, small, tmp_path, runs_di
     record = train(config, tmp_path / "a", runs_dir)
     by_default = {"layers": 3, "tokens": 5 * 32, "min_count": 2}
     assert record.results.probes == {"token counts": by_default}
+    asked = {"probes": ["token counts"], "probe_settings": {"token counts": {"rows": 2}}, "validation_windows": 4}
+    record = train(small(evaluation=asked, training={"steps": 2}), tmp_path / "b", runs_dir)
+    assert record.results.probes == {"token counts": {**by_default, "tokens": 64}}
 
     opened = open_run(str(tmp_path / "a"), Runs(runs_dir), None, [], lambda _: None)
     assert run_probe("token counts", opened.model, opened.corpus, 32) == by_default
@@ -167,3 +170,16 @@ def test_the_lemma_fails_on_a_second_row_with_a_diagonal_of_0_9():
     lemma = _lemma({0: {"diagonal": weights.diagonal()[None, None], "bound": bound, "keys": keys.float()[None, None]}})
     assert lemma["violations"] == 1 and lemma["violations_by_row"] == {"2": 1} and lemma["worst"]["row"] == 2
     assert rank_correlation([1, 2, 3], [5, 5, 5]) is None and rank_correlation([1, 2, 3, 4], [9, 7, 7, 1]) < -0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"interventions": {"items": 3}}, "not in `probes`"),
+        ({"contributions": {"sequence": 3}}, "sequence is not a setting"),
+        ({"contributions": {"sequences": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_a_probe_does_not_have(small, settings, said):
+    with pytest.raises(UserError, match=said):
+        small(evaluation={"probes": ["contributions"], "probe_settings": settings})
