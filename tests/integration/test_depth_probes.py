@@ -14,6 +14,7 @@ from hybridlab.analysis.probes.blocks import asymmetry, block_cosines, grown_blo
 from hybridlab.config.resolve import run_hash
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import UserError
+from hybridlab.models.blocks import AttentionCall, head_index
 from hybridlab.registry import PROBES
 from tests.training import train
 from tests.unit.test_effects import LAYERS, model_of
@@ -112,12 +113,9 @@ def test_sublayer_contributions(made):
     x = made.model.embedding(windows)
     positions = torch.arange(32)
     for layer, block in enumerate(made.model.blocks):
-        from hybridlab.models.blocks import AttentionCall
-
-        visit = made.model.plan[layer,]
-        call = AttentionCall(
-            made.model.structure.heads(visit), made.model.structure.kinds(visit), positions, kernel="eager"
-        )
+        visit, structure = made.model.plan[layer,], made.model.structure
+        heads = head_index(structure.heads(visit), structure.kinds(visit), structure.shape, positions.device)
+        call = AttentionCall(heads, positions, "eager")
         with torch.no_grad():
             a = block.attention_branch(x, call).out
             for part, delta, read in (("attention", a, x), ("mlp", block.mlp_branch(x + a), x + a)):
