@@ -32,7 +32,7 @@ def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
 
 def used_items(config: RunConfig) -> list[tuple[Registry[Any], str]]:
     """Every registered item that a run uses, by its registry and name."""
-    used: list[tuple[Registry[Any], str]] = [(PROBES, probe) for probe in config.evaluation.probes or []]
+    used: list[tuple[Registry[Any], str]] = [(PROBES, probe) for probe in config.evaluation.all_probes]
     used += [(CHOICES, name) for name in (config.evaluation.choices.tasks if config.evaluation.choices else ())]
     used += [(ATTENTION_KINDS, kind.name) for kind in _attention_kinds(config)]
     used += [(TASKS, task) for task in config.data.mix.tasks]

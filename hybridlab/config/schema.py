@@ -210,9 +210,16 @@ class Evaluation(Strict):
     """Questions with options that are asked at the end, and at the steps of at_steps. Default: none."""
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
+    final_probes: list[Probe] | None = None
+    """Further analyses of the final model, which are not repeated at the steps of at_steps."""
     probe_settings: dict[str, dict[str, Any]] | None = None
     """Settings of these probes by name, those of `hybridlab analyze`: {interventions: {items: 200}}. Default: each
     probe's own."""
+
+    @property
+    def all_probes(self) -> list[str]:
+        """Names of the analyses of the final model."""
+        return list(dict.fromkeys([*(self.probes or []), *(self.final_probes or [])]))
 
     @field_validator("at_steps")
     @classmethod
@@ -236,7 +243,7 @@ class Evaluation(Strict):
     @model_validator(mode="after")
     def _settings_of_probes(self) -> Evaluation:
         for name, settings in (self.probe_settings or {}).items():
-            if name not in (self.probes or []):
+            if name not in self.all_probes:
                 raise ValueError(f"probe_settings names {name!r}, which is not in `probes`; add it there")
             try:
                 PROBES.get(name).checked(settings)

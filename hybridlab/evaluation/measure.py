@@ -62,7 +62,7 @@ def measure(
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, corpus, text),
         choices=choice_results(model, config, corpus, text.context, say=say),
-        probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.probes or []},
+        probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.all_probes},
     )
 
 

@@ -50,6 +50,9 @@ def test_a_probe_of_a_plug_in_runs_everywhere(counting, small, tmp_path, runs_di
     asked = {"probes": ["token counts"], "probe_settings": {"token counts": {"rows": 2}}, "validation_windows": 4}
     record = train(small(evaluation=asked, training={"steps": 2}), tmp_path / "b", runs_dir)
     assert record.results.probes == {"token counts": {**by_default, "tokens": 64}}
+    asked = {"final_probes": ["token counts"], "at_steps": [1], "validation_windows": 4}
+    record = train(small(evaluation=asked, training={"steps": 2}), tmp_path / "c", runs_dir)
+    assert record.results.probes == {"token counts": by_default} and record.results.at["1"].probes == {}
 
     opened = open_run(str(tmp_path / "a"), Runs(runs_dir), None, [], lambda _: None)
     assert run_probe("token counts", opened.model, opened.corpus, 32) == by_default
