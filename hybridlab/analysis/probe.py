@@ -111,6 +111,15 @@ def probe_results(name: str, model: Decoder, corpus: Corpus, config: RunConfig) 
         return {"skipped": str(reason)}
 
 
+def check_probe_settings(config: RunConfig) -> None:
+    """UserError for a setting in evaluation.probe_settings that its probe does not have, or that cannot be."""
+    for name, settings in (config.evaluation.probe_settings or {}).items():
+        try:
+            PROBES.get(name).checked(settings)
+        except UserError as wrong:
+            raise UserError(f"evaluation.probe_settings.{name}: {wrong}") from None
+
+
 def spaced_windows(model: Decoder, corpus: Corpus, length: int, count: int) -> Tensor:
     """(count, length): windows of tokens, evenly spaced over the validation part, on the model's device. Fewer windows
     if the corpus has fewer; UserError if it has none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
@@ -47,6 +48,7 @@ def _check(
     require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True)
     compiles(config, run.folder, None, lambda _: None)
     require_trackers(config.runtime.track)
+    check_probe_settings(config)
     runs = known_places(Runs(runs_dir), run.folder)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
     if not inside & set(parents(config)):

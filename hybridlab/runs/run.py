@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hybridlab.accounting.parameters import count_parameters
+from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.data.preparing import Job, corpus_for
@@ -256,6 +257,7 @@ def _start(
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=True)
     require_trackers(config.runtime.track)
+    check_probe_settings(config)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     whole = config.init is not None and config.init.whole
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None

@@ -175,14 +175,15 @@ def test_the_lemma_fails_on_a_second_row_with_a_diagonal_of_0_9():
     assert rank_correlation([1, 2, 3], [5, 5, 5]) is None and rank_correlation([1, 2, 3, 4], [9, 7, 7, 1]) < -0.9
 
 
+def test_settings_of_a_probe_that_is_not_measured(small):
+    with pytest.raises(UserError, match="not in `probes`"):
+        small(evaluation={"probes": ["contributions"], "probe_settings": {"interventions": {"items": 3}}})
+
+
 @pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"interventions": {"items": 3}}, "not in `probes`"),
-        ({"contributions": {"sequence": 3}}, "sequence is not a setting"),
-        ({"contributions": {"sequences": 0}}, "greater than or equal to 1"),
-    ],
+    ("settings", "said"), [({"sequence": 3}, "sequence is not a setting"), ({"sequences": 0}, "greater than or equal")]
 )
-def test_settings_that_a_probe_does_not_have(small, settings, said):
-    with pytest.raises(UserError, match=said):
-        small(evaluation={"probes": ["contributions"], "probe_settings": settings})
+def test_settings_that_a_probe_does_not_have(small, tmp_path, runs_dir, settings, said):
+    asked = {"probes": ["contributions"], "probe_settings": {"contributions": settings}}
+    with pytest.raises(UserError, match=rf"evaluation.probe_settings.contributions: .*{said}"):
+        train(small(evaluation=asked, training={"steps": 2}), tmp_path / "a", runs_dir)
