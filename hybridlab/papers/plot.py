@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hybridlab.config.types import Strict
+from hybridlab.papers.measures import Measure
 from hybridlab.registry import FIGURE_KINDS, nearest
 
 
@@ -95,6 +96,8 @@ class Plot(Strict):
     """Which heads a distribution shows."""
     example: Annotated[int, Field(ge=0)] = 0
     """Index of the example, among those in the run's record."""
+    _measures: dict[str, Measure] = PrivateAttr(default_factory=dict)
+    """Those of the experiment, by name."""
 
     @field_validator("kind")
     @classmethod

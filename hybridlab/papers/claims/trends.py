@@ -73,7 +73,7 @@ def gap_grows(on: Given, pairs: list[tuple[CellName, CellName]], metric: MetricP
     for before, after in itertools.pairwise(pairs):
 
         def grown(a: Record, b: Record, c: Record, d: Record) -> float:
-            return metric_of(c, metric) - metric_of(d, metric) - (metric_of(a, metric) - metric_of(b, metric))
+            return on.number(c, metric) - on.number(d, metric) - (on.number(a, metric) - on.number(b, metric))
 
         label = f"({after[0]} − {after[1]}) − ({before[0]} − {before[1]})"
         comparisons.append(on.compared(label, [*before, *after], grown, Above(), paired=True))
@@ -149,7 +149,7 @@ def growth_goes(on: Given, cells: list[CellName], to: Literal["shallower", "deep
 def same_in_every_run(on: Given, cells: list[CellName], metric: MetricPath) -> Verdict:
     """A counted number, such as the tokens, is the same in all runs of these cells."""
     on.require(cells)
-    found = {cell: sorted({metric_of(run, metric) for run in on.runs(cell).values()}) for cell in cells}
+    found = {cell: sorted({on.number(run, metric) for run in on.runs(cell).values()}) for cell in cells}
     evidence = "; ".join(f"{cell} {', '.join(f'{value:,.6g}' for value in values)}" for cell, values in found.items())
     return Verdict(len({value for values in found.values() for value in values}) == 1, f"{metric}: {evidence}")
 
