@@ -226,7 +226,7 @@ def _check_shared(experiment: Experiment, layer: Layer, names: Names) -> None:
 def _swept(experiment: Experiment) -> Iterator[Named]:
     sweep = experiment.sweep
     if sweep is not None:
-        yield ("sweep", "metric"), "metric", sweep.metric
+        yield ("sweep", "metric"), "metric or measure", sweep.metric
         yield from ((("sweep", "cells", i), "cell", name) for i, name in enumerate(sweep.cells))
 
 

@@ -154,7 +154,7 @@ class Sweep(Strict):
     scale: Scale
     cells: Annotated[list[str], Field(min_length=1)]
     metric: str = "results.validation.loss"
-    """Dotted path into the record, to the number that decides."""
+    """The number that decides: a dotted path into the record, or a measure of the file."""
     better: Literal["lower", "higher"] = "lower"
     chosen: dict[str, Scalar] = {}
     """Cell → the value that its reported runs have."""

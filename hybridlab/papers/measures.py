@@ -6,7 +6,8 @@
         of: {y: results.probes.tuned-lens.overlap}
         formula: mean(part(y[1:-1], 1/2, 1))
 
-A claim then writes `metric: late-overlap`, in the place of a dotted path. papers/formula.py has the formulas.
+`*` in a path stands for all entries of a table: `results.at.*.validation.loss` is the list of losses while training. A
+claim then writes `metric: late-overlap`, in the place of a dotted path. papers/formula.py has the formulas.
 """
 
 from __future__ import annotations
@@ -59,6 +60,10 @@ class Measure(Strict):
 Measures = Mapping[str, Measure]
 
 
+EACH = "*"
+"""In a path, all entries of a table by name, in their order, as a list: `results.at.*.validation.loss`."""
+
+
 class NotMeasured(NoValue):
     """The record has nothing at a path."""
 
@@ -96,18 +101,25 @@ def _first_of(record: Record, paths: list[str], given: Mapping[str, np.ndarray],
 
 def _at(record: Record, path: str) -> np.ndarray:
     """What stands at a dotted path. A mean with its error counts as the mean."""
-    here: Any = record
-    for part in path.split("."):
+    value = _under(record, path.split("."), path)
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"{path} is neither a number nor a list of numbers") from None
+
+
+def _under(here: Any, parts: list[str], path: str) -> Any:
+    """What stands at the `parts` of a path below a part of a record."""
+    for i, part in enumerate(parts):
+        if part == EACH and isinstance(here, dict) and here:
+            return [_under(entry, parts[i + 1 :], path) for entry in here.values()]
         if isinstance(here, dict) and part not in here and "skipped" in here:
             raise NoValue(str(here["skipped"]))
         here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
     value = _plain(here)
     if value is None:
         raise NotMeasured(f"not measured: {path}")
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise UserError(f"{path} is neither a number nor a list of numbers") from None
+    return value
 
 
 def _plain(here: Any) -> Any:

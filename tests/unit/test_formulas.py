@@ -130,6 +130,7 @@ RECORD = make_record(
     flops=4.0,
     results=make_results(
         validation=make_loss(3.0),
+        extrapolation={"2": make_loss(1.0), "4": make_loss(5.0)},
         probes={
             "lens": {"block": 2, "y": [1.0, None, 3.0], "by": {"2": {"z": [5.0]}}},
             "none": {"skipped": "too deep"},
@@ -154,11 +155,14 @@ def test_measures_read_records():
     assert value("z[0]", {"z": [f"{LENS}.nothing", f"{LENS}.by.2.z"]}) == 5.0, "the first that was measured"
     assert value("m + 1", {"m": "other"}, other=("mean(y)", {"y": f"{LENS}.y"})) == 3.0
     assert values_of(RECORD, f"{LENS}.y", {}).tolist()[::2] == [1.0, 3.0], "a path, without any measure"
+    assert value("mean(x)", {"x": "results.extrapolation.*.loss"}) == 3.0, "all of a table"
 
 
 def test_what_a_record_does_not_have():
     with pytest.raises(NotMeasured, match="not measured: results.probes.lens.nothing"):
         value("y", {"y": f"{LENS}.nothing"})
+    with pytest.raises(NotMeasured, match=r"not measured: results.extrapolation.\*.nothing"):
+        value("mean(y)", {"y": "results.extrapolation.*.nothing"})
     with pytest.raises(NotMeasured, match="not measured: results.probes.lens.by.2.x"):
         value("x", {"x": [f"{LENS}.x", f"{LENS}.by.2.x"]})
     with pytest.raises(NoValue, match="too deep"):
