@@ -99,7 +99,13 @@ def compose_with_origins(
     if parent is None:
         return resolved, layer
     # A branch takes the depth that the other run has at its step; see runs/extension.py.
-    parent.check_shape(resolved.first_shape if branch is None else resolved.shape)
+    first = resolved.first_shape if branch is None else resolved.shape
+    if first.layers not in (parent.shape.layers, resolved.shape.layers):
+        raise UserError(
+            f"--from {start}: its model has {parent.shape.layers} layers, and a growth begins with {first.layers} here; "
+            f"`hybridlab grow --from {start}` grows it further (or set controller.start={parent.shape.layers})"
+        )
+    parent.check_shape(first)
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:

@@ -330,6 +330,9 @@ def test_an_imported_model_grows(family, tmp_path, runs_dir, text_file):
     record = execute(config, RunFolder(tmp_path / "run"), runs, quiet=True)
     assert [event["layers_after"] for event in record.events] == [4, 5]
     assert record.structure["plan"]["parallel"] == (family == "neox")
+    with pytest.raises(UserError, match=r"has 3 layers, and a growth begins with 2 here; `hybridlab grow --from"):
+        shorter = ["controller.block=2", "shape.layers=4"]
+        compose(CommandLine("midas", start=str(folder), settings=[*settings, *shorter]), runs)
 
 
 def test_structures_of_one_depth_are_told_apart_by_their_lineage(growing):
