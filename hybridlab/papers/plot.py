@@ -67,7 +67,8 @@ class Panel(Strict):
     value_range: tuple[float, float] | None = None
     skip: Annotated[float, Field(ge=0, lt=1)] | None = None
     level: str | None = None
-    """These seven replace the figure's own in this panel."""
+    y_scale: Literal["linear", "symlog"] | None = None
+    """These eight replace the figure's own in this panel."""
 
 
 class Plot(Strict):
@@ -90,7 +91,9 @@ class Plot(Strict):
     value_range: tuple[float, float] | None = None
     """What the axis of values shows at least, so that figures which are compared have the same."""
     level: str | None = None
-    """Beside the numbers of each run, a number of the run that is drawn as a line across: a dotted path or a measure."""
+    """Beside the numbers of each run, a number of the run, drawn as a line across: a dotted path or a measure."""
+    y_scale: Literal["linear", "symlog"] = "linear"
+    """symlog: values below 0.01 in size on a linear axis, others on a logarithmic one, so that both can be seen."""
     depth: Annotated[float, Field(ge=0, le=1)] | None = None
     """Only the layer at this share of the depth, 0 the first and 1 the last."""
     count: Annotated[int, Field(ge=1)] | None = None

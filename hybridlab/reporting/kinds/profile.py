@@ -1,8 +1,8 @@
 """Numbers along a model: a list that a probe found, such as one number for each layer, as a line for each run; a single
 number, such as a depth score, as a bar for each run.
 
-metric, x and level are dotted paths into a record or measures of the experiment. x: where the entries lie, by default 1,
-2, …; level: a number of the run that is drawn as a thin line across, such as the accuracy of the intact model.
+metric, x and level are dotted paths into a record or measures of the experiment. x: where the entries lie, by default
+1, 2, …; level: a number of the run that is drawn as a thin line across, such as the accuracy of the intact model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers.formula import NoValue
 from hybridlab.papers.measures import values_of
 from hybridlab.papers.plot import Plot
-from hybridlab.registry import FIGURE_KINDS
+from hybridlab.registry import FIGURE_KINDS, nearest
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run, usual_size
 from hybridlab.reporting.lines import cycled, draw_band, draw_targets, series_lines
 from hybridlab.reporting.seeds import merge_lines
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _MARKERS = "osD^vPX"
 _ROW_OF_FOUR = (1.75, 1.7)
 """Inches of a panel where four stand side by side."""
+_FEW = 13
+"""Up to so many points have large markers."""
+_LINEAR = 0.01
+"""Up to this size a symlog axis is linear."""
 
 
 def numbers_of(plot: Plot, record: Record) -> Numbers | None:
@@ -49,11 +53,17 @@ def numbers_of(plot: Plot, record: Record) -> Numbers | None:
             f"{'none' if xs is None else xs.shape}; a line needs two lists of the same length, and `level` a number"
         )
     kept = ~np.isnan(y)
-    return {"x": xs[kept].tolist(), "y": y[kept].tolist(), "level": None if level is None else float(level)}
+    more = {"level": None if level is None else float(level), "y_scale": plot.y_scale}
+    return {"x": xs[kept].tolist(), "y": y[kept].tolist(), **more}
 
 
 def _measured(plot: Plot, record: Record, metric: str) -> Any:
-    """The values of a metric; None where the run has none."""
+    """The values of a metric; None where the run has none. UserError for a name that is no measure."""
+    if "." not in metric and metric not in plot._measures and not hasattr(record, metric):
+        raise UserError(
+            f"plot.metric is {metric!r}, which is no measure of the experiment; "
+            f"{nearest(metric, [*plot._measures], 'write a dotted path into a record')}"
+        )
     try:
         return values_of(record, metric, plot._measures)
     except NoValue:
@@ -103,11 +113,15 @@ def _draw_lines(ax: Axes, picture: Picture) -> None:
 
     for label, numbers in picture.series:
         i = picture.place(label)
-        style: dict[str, Any] = {**cycled(i), "marker": _MARKERS[i % len(_MARKERS)], "markersize": 3.5}
+        style: dict[str, Any] = {**cycled(i), "marker": _MARKERS[i % len(_MARKERS)]}
+        style["markersize"] = 3.5 if len(numbers["x"]) <= _FEW else 2.0
         ax.plot(numbers["x"], numbers["y"], label=label, linewidth=1.2, **style)
         draw_band(ax, numbers["x"], numbers.get("low"), numbers.get("high"), style["color"])
         if numbers["level"] is not None:
             ax.axhline(numbers["level"], color=style["color"], linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
+    if any(numbers["y_scale"] == "symlog" for _, numbers in picture.series):
+        ax.set_yscale("symlog", linthresh=_LINEAR)
+        ax.axhline(0, color="0.8", linewidth=0.6, zorder=0)
     if any(numbers["level"] is not None for _, numbers in picture.series):
         ax.plot([], [], color="0.2", linewidth=0.8, linestyle=(0, (1, 1.5)), label="intact model, in its colour")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
