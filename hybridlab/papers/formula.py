@@ -100,6 +100,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "min": (1, lambda x: _known(x).min(), "lowest entry"),
     "max": (1, lambda x: _known(x).max(), "highest entry"),
     "abs": (1, np.abs, "sizes without signs"),
+    "exp": (1, np.exp, "e to the power of each"),
     "log": (1, np.log, "natural logarithms"),
     "len": (1, lambda x: float(len(x)), "number of entries"),
     "argmax": (1, lambda x: float(np.nanargmax(x)), "number of the highest entry"),

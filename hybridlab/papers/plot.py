@@ -66,12 +66,14 @@ class Panel(Strict):
     y_label: str | None = None
     value_range: tuple[float, float] | None = None
     skip: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """These six replace the figure's own in this panel."""
+    level: str | None = None
+    y_scale: Literal["linear", "symlog"] | None = None
+    """These eight replace the figure's own in this panel."""
 
 
 class Plot(Strict):
     """A figure. kind: a module of reporting/kinds/, or one that a plug-in registers. metric: a column of a record's
-    history (history), a dotted path into a record (points), or a statistic of a probe."""
+    history (history), a dotted path into a record (points) or also a measure (profile), or a statistic of a probe."""
 
     kind: str
     panels: list[Panel]
@@ -88,6 +90,10 @@ class Plot(Strict):
     """Share of a history that is left out at its beginning, so that the axis shows what follows."""
     value_range: tuple[float, float] | None = None
     """What the axis of values shows at least, so that figures which are compared have the same."""
+    level: str | None = None
+    """Beside the numbers of each run, a number of the run, drawn as a line across: a dotted path or a measure."""
+    y_scale: Literal["linear", "symlog"] = "linear"
+    """symlog: values below 0.01 in size on a linear axis, others on a logarithmic one, so that both can be seen."""
     depth: Annotated[float, Field(ge=0, le=1)] | None = None
     """Only the layer at this share of the depth, 0 the first and 1 the last."""
     count: Annotated[int, Field(ge=1)] | None = None

@@ -102,8 +102,8 @@ def compose_with_origins(
     first = resolved.first_shape if branch is None else resolved.shape
     if first.layers not in (parent.shape.layers, resolved.shape.layers):
         raise UserError(
-            f"--from {start}: its model has {parent.shape.layers} layers, and a growth begins with {first.layers} here; "
-            f"`hybridlab grow --from {start}` grows it further (or set controller.start={parent.shape.layers})"
+            f"--from {start}: its model has {parent.shape.layers} layers, and a growth begins with {first.layers} here;"
+            f" `hybridlab grow --from {start}` grows it further (or set controller.start={parent.shape.layers})"
         )
     parent.check_shape(first)
     if parent.pretrained:

@@ -45,6 +45,7 @@ GIVEN = {"y": Y, "x": np.arange(6.0), "m": M, "b": np.array(2.0), "gap": np.arra
         ("argmax(gap)", 2.0),
         ("abs(y[0] - y[1])", 3.0),
         ("log(y[0])", 0.0),
+        ("log(exp(b))", 2.0),
         ("rank_correlation(x, y)", 27 / 35),
         ("rank_correlation(gap, 0 - gap)", -1.0),
         ("explained(y, index(y) // b)", 1 - (4.5 + 18 + 0.5) / (170 - 28**2 / 6)),

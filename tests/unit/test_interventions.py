@@ -40,6 +40,7 @@ def test_every_start_of_every_kind_and_only_sizes_that_fit():
         ("swap", "1"): 7,
         ("swap", "2"): 5,
         ("swap", "4"): 1,
+        ("reverse", "2"): 7,
         ("reverse", "4"): 5,
         ("truncate", "layers"): 7,
     }

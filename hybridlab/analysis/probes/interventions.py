@@ -33,7 +33,7 @@ def measure(
     rows: Rows = 12,
     kinds: Words = KINDS,
     sizes: Numbers = (1, 2, 4, 8),
-    reverse: Numbers = (4,),
+    reverse: Numbers = (2, 4),
     items: Count = 8,
 ) -> dict[str, Any]:
     """Keys: sequences, items, chance {tasks {name}, choices {name}}; base, the model as it is; KIND.SIZE, with starts
@@ -70,7 +70,7 @@ def measure(
 
 
 def plan_edits(
-    plan: Plan, kinds: Sequence[str] = KINDS, sizes: Sequence[int] = (1, 2, 4, 8), reverse: Sequence[int] = (4,)
+    plan: Plan, kinds: Sequence[str] = KINDS, sizes: Sequence[int] = (1, 2, 4, 8), reverse: Sequence[int] = (2, 4)
 ) -> dict[tuple[str, str], dict[int, Plan]]:
     """(kind, size) → start → the edited plan, for every start; only those that fit the plan's layers. truncate: the
     number of layers that are kept is the start, and its size is `layers`."""

@@ -133,7 +133,10 @@ def measured_bounds(
     asked: list[Asked] = [] if above is None else [Above(above)]
     asked += [] if below is None else [Below(below)]
     cells = [cell] if isinstance(cell, str) else cell
-    return [on.compared(f"{name}: {on.titled(metric)}", [name], number, one) for name in cells for one in asked]
+    # Without " nats" behind a path to a loss, which needs none beside its name.
+    unit = on.unit(metric) if metric in on.experiment.measures else ""
+    label = on.titled(metric)
+    return [on.compared(f"{name}: {label}", [name], number, one, unit=unit) for name in cells for one in asked]
 
 
 @claim_kind

@@ -256,6 +256,8 @@ case("lower_than_mean", True, {"cell": "a", "over": ["b", "c"], "metric": "late"
 case("gap_grows", True, {"pairs": [["a", "b"], ["b", "a"]], "metric": "late"}, toy(a=falling, b=rising))
 case("same_in_every_run", False, {"cells": ["a", "b"], "metric": "late"}, toy(a=rising, b=falling))
 case("measured_bounds", True, {"cell": "a", "metric": "late", "above": 3}, toy(a=rising), "^a: title of late = +3.55")
+in_points = {"cell": "a", "metric": "second", "above": 1, "below": 3}
+case("measured_bounds", None, in_points, toy(a=rising), "title of second = +2.0000 ± 0.0000 points, asked above 1")
 
 peaks = {"cell": ["a"], "metric": "peak"}
 case("always", True, peaks, toy(a=(rising * 2)[:6]), "^a: title of peak: yes in 6 of 6 (n = 6 seeds, p = 0.0312)$")
