@@ -16,6 +16,7 @@ from hybridlab.papers.records import benchmark_record, records_of
 from hybridlab.reporting.entry import print_entry, write_entry
 from hybridlab.reporting.figures import build_figure
 from hybridlab.runs.record import record_path, write_record
+from tests.depth_probes import depth_probes
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
 FIGURES = [name for name in experiment_ids() if load_experiment(name).kind == "figure"]
@@ -109,6 +110,7 @@ def probes():
             "layers_where_low_is_faster": 4,
             "entropy_trace_rank_correlation": measured(-0.3, 0.1, 64),
         },
+        **depth_probes(layers=8, block=2),
     }
 
 

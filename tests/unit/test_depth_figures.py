@@ -11,6 +11,7 @@ from hybridlab.papers.formula import names_in, parsed
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.measures import number_of, values_of
 from hybridlab.reporting.figures import build_figure
+from tests.depth_probes import depth_probes
 from tests.records import make_record, make_results
 
 LARGE, SMALL = (1, 3, 6, 8, 9, 10, 11, 27), (14, 15, 16, 17, 18, 28)
@@ -18,54 +19,9 @@ FIGURES = [f"depth-fig{number}" for number in sorted(LARGE + SMALL)]
 LAYERS, BLOCK = 12, 2
 
 
-def per_start(size, layers, value):
-    """One number for each first layer of an intervention on `layers` layers in a row."""
-    return [value(start) for start in range(LAYERS - layers + 1)]
-
-
-def intervention(span, loss, accuracy):
-    starts = per_start(span, span, lambda i: i)
-    task = {"accuracy": [accuracy(i) for i in starts], "loss": [1.0 for _ in starts]}
-    return {"starts": starts, "loss": [loss(i) for i in starts], "tasks": {"assignment": task}, "choices": {}}
-
-
-def probes():
-    """What the probes of a model of twelve layers in blocks of two could have found."""
-
-    def harm(amount):
-        return {"loss": lambda i: 2.0 + amount + 0.01 * i, "accuracy": lambda i: 0.8 - amount / 10}
-
-    def turned(i):
-        return 2.0 + (0.4 if i % BLOCK else 0.1)
-
-    base = {"loss": [2.0], "tasks": {"assignment": {"accuracy": [0.8], "loss": [0.5]}}, "choices": {}}
-    exits = [0.2, *[0.1 * i for i in range(3, 14)], 1.4]
-    return {
-        "blocks": {"block": BLOCK},
-        "depth-score": {"score": {"value": 3.0, "stderr": 0.1, "n": 20}, "effects": [4.0] * 6 + [1.0] * 5 + [0.0]},
-        "tuned-lens": {
-            "overlap": [i / LAYERS for i in range(LAYERS + 1)],
-            "kl": [1.2 - 0.1 * i for i in range(LAYERS + 1)],
-            "logit_lens": {"kl": [2.0 - 0.1 * i for i in range(LAYERS + 1)]},
-            "accuracy": {"text": [x / 2 for x in exits], "tasks": {"assignment": [x / 1.4 for x in exits]}},
-            "chance": {"tasks": {"assignment": 0.2}},
-        },
-        "interventions": {
-            "chance": {"tasks": {"assignment": 0.2}},
-            "base": base,
-            "swap": {str(s): intervention(2 * s, **harm(s / 10)) for s in (1, 2, 4)},
-            "skip": {str(s): intervention(s, **harm(s / 4)) for s in (1, 2, 4, 8)},
-            "reverse": {
-                "2": intervention(2, turned, lambda i: 0.7 if i % BLOCK else 0.75),
-                "4": intervention(4, **harm(0.6)),
-            },
-        },
-    }
-
-
 def record(**changes):
     config = {"shape": {"layers": LAYERS, "vocab": 1024}}
-    return make_record(config=config, results=make_results(probes=probes()), **changes)
+    return make_record(config=config, results=make_results(probes=depth_probes(LAYERS, BLOCK)), **changes)
 
 
 MEASURES = load_experiment("depth-fig1").measures
@@ -138,7 +94,7 @@ def test_without_the_task_the_multiple_choice_counts():
             part = {**part, "choices": {"assignment-math": part["tasks"]["assignment"]}, "tasks": {}}
         return {name: moved(inner) for name, inner in part.items()}
 
-    other = record().model_copy(update={"results": make_results(probes=moved(probes()))})
+    other = record().model_copy(update={"results": make_results(probes=moved(depth_probes(LAYERS, BLOCK)))})
     for name in ("able", "late-skip-assignment", "straddling-assignment", "after-middle-swap", "lost-gap"):
         assert number_of(other, name, MEASURES) == pytest.approx(number_of(record(), name, MEASURES))
 
