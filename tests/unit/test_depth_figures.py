@@ -116,7 +116,7 @@ def test_every_figure_has_panels_notes_and_claims_that_can_be_judged(identifier)
     assert identifier in experiment_ids()
     experiment = load_experiment(identifier)
     assert experiment.plot.kind == "profile" and len(experiment.plot.panels) >= 4 and experiment.claims
-    assert experiment.notes and list(experiment.scales) == ["smoke", "small", "paper"]
+    assert experiment.notes and {"smoke", "small", "paper"} <= set(experiment.scales)
     cells = experiment.needed_cells("smoke")
     records = {cell: {seed: record() for seed in range(3)} for cell in cells}
     for claim in experiment.claims:
