@@ -65,6 +65,25 @@ def _part(x: Values, begin: float, end: float) -> np.ndarray:
     return chosen
 
 
+def _fold(x: Values, width: float) -> np.ndarray:
+    """A list as a matrix with rows of `width` entries, such as layers by block."""
+    rows: np.ndarray = np.reshape(x, (-1, _whole(width)))
+    return rows
+
+
+def _highest(m: Values) -> np.ndarray:
+    """The highest known entry of each row of a matrix, null for a row without any."""
+    found: np.ndarray = np.where(np.isnan(m), -np.inf, m).max(axis=1)
+    return np.where(np.isneginf(found), np.nan, found)
+
+
+def _row_means(m: Values) -> np.ndarray:
+    """The mean of the known entries of each row of a matrix, null for a row without any."""
+    known = ~np.isnan(m)
+    means: np.ndarray = np.where(known, m, 0.0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+    return means
+
+
 def _first(x: Values) -> float:
     """The number of the first entry that is true."""
     true = np.flatnonzero(x)
@@ -76,6 +95,8 @@ def _first(x: Values) -> float:
 def _rank_correlation(x: Values, y: Values) -> float:
     """Spearman's rank correlation of two lists, without the pairs in which one is null."""
     known = ~(np.isnan(x) | np.isnan(y))
+    if not known.any():
+        raise NoValue("nothing is selected")
     value = rank_correlation(x[known].tolist(), y[known].tolist())
     if value is None:
         raise NoValue("all entries of a list are the same")
@@ -89,6 +110,8 @@ def _explained(x: Values, groups: Values) -> float:
     total = float(np.sum((entries - np.mean(entries)) ** 2)) if len(entries) else 0.0
     if not total:
         raise NoValue("all entries of a list are the same")
+    if len(set(labels)) == len(labels):
+        raise NoValue("every group has a single entry")
     inside = sum(float(np.sum((entries[labels == one] - entries[labels == one].mean()) ** 2)) for one in set(labels))
     return 1 - inside / total
 
@@ -110,6 +133,11 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "row": (1, _row, "for each entry of a matrix the number of its row"),
     "column": (1, _column, "for each entry of a matrix the number of its column"),
     "part": (3, _part, "the entries from one share of the list to another: part(y, 1/2, 1)"),
+    "fold": (2, _fold, "a list as a matrix with rows of so many entries: fold(y, b)"),
+    "highest": (1, _highest, "the highest entry of each row of a matrix"),
+    "lowest": (1, lambda m: -_highest(-m), "the lowest entry of each row of a matrix"),
+    "row_means": (1, _row_means, "the mean of each row of a matrix"),
+    "column_means": (1, lambda m: _row_means(m.T), "the mean of each column of a matrix"),
     "rank_correlation": (2, _rank_correlation, "Spearman's, of two lists"),
     "explained": (2, _explained, "share of a list's variance that lies between groups: explained(y, index(y) % 4)"),
 }

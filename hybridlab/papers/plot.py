@@ -50,6 +50,9 @@ class PaperMark(Strict):
         return self
 
 
+Colours = Literal["even", "log", "diverging"]
+
+
 class Panel(Strict):
     """One picture of a figure. In the title, `{flops}` stands for the training FLOPs of its runs."""
 
@@ -66,9 +69,11 @@ class Panel(Strict):
     y_label: str | None = None
     value_range: tuple[float, float] | None = None
     skip: Annotated[float, Field(ge=0, lt=1)] | None = None
+    bar_label: str | None = None
+    colours: Colours | None = None
     level: str | None = None
     y_scale: Literal["linear", "symlog"] | None = None
-    """These eight replace the figure's own in this panel."""
+    """These ten replace the figure's own in this panel."""
 
 
 class Plot(Strict):
@@ -90,6 +95,11 @@ class Plot(Strict):
     """Share of a history that is left out at its beginning, so that the axis shows what follows."""
     value_range: tuple[float, float] | None = None
     """What the axis of values shows at least, so that figures which are compared have the same."""
+    bar_label: str = ""
+    """What the colours of a heat map show, with its unit. Panels with the same one share a scale."""
+    colours: Colours = "even"
+    """How colours of a heat map follow the values: evenly, by their logarithm, or in two hues around 0 where the sign
+    matters."""
     level: str | None = None
     """Beside the numbers of each run, a number of the run, drawn as a line across: a dotted path or a measure."""
     y_scale: Literal["linear", "symlog"] = "linear"

@@ -50,7 +50,7 @@ def _plot_of(experiment: Experiment) -> Plot:
     return experiment.plot
 
 
-_OWN = ("metric", "x", "x_label", "y_label", "value_range", "skip", "level", "y_scale")
+_OWN = ("metric", "x", "x_label", "y_label", "value_range", "skip", "level", "y_scale", "bar_label", "colours")
 """What a panel can have of its own, in the place of the figure's."""
 
 

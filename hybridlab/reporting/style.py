@@ -14,6 +14,10 @@ MANY_COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255"
 STYLES = ("-", "--", "-.", ":")
 PAPER = "0.45"
 """The grey of what the paper prints."""
+MISSING = "0.88"
+"""The grey of cells without a value."""
+BLOCKS = "0.8"
+"""The grey of lines where blocks of layers begin."""
 
 
 def numbered(count: int) -> list[str]:
@@ -29,3 +33,13 @@ def label_axes(ax: Axes, x: str, y: str) -> None:
 def at_least(limits: tuple[float, float], wanted: tuple[float, float] | None) -> tuple[float, float]:
     """Limits of an axis, wide enough for what is wanted."""
     return limits if wanted is None else (min(limits[0], wanted[0]), max(limits[1], wanted[1]))
+
+
+def block_lines(ax: Axes, block: int, count: int, start: float, both: bool = False) -> None:
+    """Thin lines where each block of layers but the first begins, of `count` layers whose first begins at `start`
+    along x; both: along y too."""
+    for first in range(block, count, block):
+        for draw_line in (ax.axvline, ax.axhline)[: 1 + both]:
+            draw_line(
+                start + first, color="white" if ax.images else BLOCKS, linewidth=0.6, zorder=1 if ax.images else 0
+            )

@@ -19,8 +19,9 @@ from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS, nearest
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run, usual_size
 from hybridlab.reporting.lines import cycled, draw_band, draw_targets, series_lines
+from hybridlab.reporting.readings import grown_block
 from hybridlab.reporting.seeds import merge_lines
-from hybridlab.reporting.style import label_axes
+from hybridlab.reporting.style import BLOCKS, block_lines, label_axes
 from hybridlab.runs.record import Record, number_at
 from hybridlab.statistics import mean_and_error
 
@@ -53,8 +54,15 @@ def numbers_of(plot: Plot, record: Record) -> Numbers | None:
             f"{'none' if xs is None else xs.shape}; a line needs two lists of the same length, and `level` a number"
         )
     kept = ~np.isnan(y)
-    more = {"level": None if level is None else float(level), "y_scale": plot.y_scale}
+    more = {"level": None if level is None else float(level), "y_scale": plot.y_scale, **_blocks(plot, record, len(y))}
     return {"x": xs[kept].tolist(), "y": y[kept].tolist(), **more}
+
+
+def _blocks(plot: Plot, record: Record, count: int) -> dict[str, int]:
+    """block: the layers of a block, for a list of all layers of a model grown by blocks; otherwise nothing."""
+    block = grown_block(record)
+    of_layers = plot.x == Plot.model_fields["x"].default and count == record.config["shape"]["layers"]
+    return {"block": block} if block and of_layers else {}
 
 
 def _measured(plot: Plot, record: Record, metric: str) -> Any:
@@ -124,6 +132,9 @@ def _draw_lines(ax: Axes, picture: Picture) -> None:
         ax.axhline(0, color="0.8", linewidth=0.6, zorder=0)
     if any(numbers["level"] is not None for _, numbers in picture.series):
         ax.plot([], [], color="0.2", linewidth=0.8, linestyle=(0, (1, 1.5)), label="intact model, in its colour")
+    for numbers in {numbers["block"]: numbers for _, numbers in picture.series if "block" in numbers}.values():
+        block_lines(ax, numbers["block"], round(max(numbers["x"])), start=0.5)
+        ax.plot([], [], color=BLOCKS, linewidth=0.6, label="a block of grown layers begins")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
