@@ -72,7 +72,7 @@ class Panel(Strict):
     bar_label: str | None = None
     colours: Colours | None = None
     level: str | None = None
-    y_scale: Literal["linear", "symlog"] | None = None
+    y_scale: Literal["linear", "log", "symlog"] | None = None
     """These ten replace the figure's own in this panel."""
 
 
@@ -102,8 +102,9 @@ class Plot(Strict):
     matters."""
     level: str | None = None
     """Beside the numbers of each run, a number of the run, drawn as a line across: a dotted path or a measure."""
-    y_scale: Literal["linear", "symlog"] = "linear"
-    """symlog: values below 0.01 in size on a linear axis, others on a logarithmic one, so that both can be seen."""
+    y_scale: Literal["linear", "log", "symlog"] = "linear"
+    """log: for values above 0. symlog: values below 0.01 in size on a linear axis, others on a logarithmic one, so that
+    both can be seen."""
     depth: Annotated[float, Field(ge=0, le=1)] | None = None
     """Only the layer at this share of the depth, 0 the first and 1 the last."""
     count: Annotated[int, Field(ge=1)] | None = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # Okabe and Ito's palette: distinct for all common kinds of colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -43,3 +44,12 @@ def block_lines(ax: Axes, block: int, count: int, start: float, both: bool = Fal
             draw_line(
                 start + first, color="white" if ax.images else BLOCKS, linewidth=0.6, zorder=1 if ax.images else 0
             )
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis at 1, 2 and 5 times the powers of ten, as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

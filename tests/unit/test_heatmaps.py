@@ -168,3 +168,37 @@ def test_the_drawing_of_a_lineage_has_a_box_for_each_layer_and_a_black_line_for_
 
 def test_a_run_without_growth_has_no_lineage_to_draw():
     assert numbers("lineage", make_record()) is None
+
+
+# ---- blocks in a profile ----
+
+
+def test_a_profile_over_all_layers_shows_where_blocks_begin():
+    def run(block):
+        made = effects([[1.0]], block=block, layers=6)
+        probes = {"sizes": {"y": [0.1, 0.2, 0.5, 0.2, 0.1, 1.0], "few": [1.0, 2.0]}}
+        return made.model_copy(update={"results": make_record(results=make_results(probes=probes)).results})
+
+    metric = "results.probes.sizes.y"
+    assert numbers("profile", run(2), metric=metric)["block"] == 2 and "block" not in numbers(
+        "profile", run(None), metric=metric
+    )
+    assert "block" not in numbers("profile", run(2), metric="results.probes.sizes.few"), "no list of layers"
+    plot, data = shown("profile", run(None), run(2), metric=metric, y_scale="log")
+    (ax,), legend = drawn(plot, data)
+    assert "a block of grown layers begins" in legend and ax.get_yscale() == "log"
+    upright = [line.get_xdata()[0] for line in ax.lines if list(line.get_ydata()) == [0, 1] and len(line.get_xdata())]
+    assert upright == [2.5, 4.5]
+    assert {"0.1", "0.2", "0.5", "1"} <= {label.get_text() for label in ax.get_yticklabels()}, "plain numbers"
+
+
+def test_panels_with_the_same_logarithmic_axis_share_it():
+    probes = {"sizes": {"small": [0.01, 0.02], "large": [1.0, 20.0]}}
+    record = make_record(results=make_results(probes=probes))
+    data = {"panels": []}
+    for name in ("small", "large"):
+        panel = {"title": name, "series": [{"cell": "cell 0", "label": "run"}]}
+        plot, one = shown("profile", record, panel=panel, metric=f"results.probes.sizes.{name}", y_scale="log")
+        data["panels"] += one["panels"]
+    axes, _ = drawn(plot, data)
+    assert axes[0].get_ylim() == axes[1].get_ylim() and axes[0].get_ylim()[0] > 0

@@ -20,7 +20,7 @@ from hybridlab.papers.plot import Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import MANY, FigureKind, Numbers, Picture, one_run, whole
 from hybridlab.reporting.readings import grown_block
-from hybridlab.reporting.style import MISSING, at_least, block_lines, label_axes
+from hybridlab.reporting.style import MISSING, at_least, block_lines, label_axes, plain_ticks
 from hybridlab.runs.record import Record
 from hybridlab.statistics import mean_and_error
 
@@ -134,13 +134,10 @@ def name_scales(figure: Figure, axes: Sequence[Axes], rows: int) -> None:
 def _label_bar(bar: Colorbar, label: str, height: float) -> None:
     """The label in lines that fit beside a bar of this height in inches; numbers without powers of ten."""
     from matplotlib.colors import LogNorm
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     bar.set_label("\n".join(textwrap.wrap(label, int(13 * height) - 5)), fontsize=7.5)
     if isinstance(bar.norm, LogNorm):
-        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+        plain_ticks(bar.ax.yaxis)
     bar.ax.tick_params(labelsize=7)
 
 

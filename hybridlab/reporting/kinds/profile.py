@@ -21,7 +21,7 @@ from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_ru
 from hybridlab.reporting.lines import cycled, draw_band, draw_targets, series_lines
 from hybridlab.reporting.readings import grown_block
 from hybridlab.reporting.seeds import merge_lines
-from hybridlab.reporting.style import BLOCKS, block_lines, label_axes
+from hybridlab.reporting.style import BLOCKS, block_lines, label_axes, plain_ticks
 from hybridlab.runs.record import Record, number_at
 from hybridlab.statistics import mean_and_error
 
@@ -130,6 +130,9 @@ def _draw_lines(ax: Axes, picture: Picture) -> None:
     if any(numbers["y_scale"] == "symlog" for _, numbers in picture.series):
         ax.set_yscale("symlog", linthresh=_LINEAR)
         ax.axhline(0, color="0.8", linewidth=0.6, zorder=0)
+    if any(numbers["y_scale"] == "log" for _, numbers in picture.series):
+        ax.set_yscale("log")
+        plain_ticks(ax.yaxis)
     if any(numbers["level"] is not None for _, numbers in picture.series):
         ax.plot([], [], color="0.2", linewidth=0.8, linestyle=(0, (1, 1.5)), label="intact model, in its colour")
     for numbers in {numbers["block"]: numbers for _, numbers in picture.series if "block" in numbers}.values():
