@@ -8,6 +8,17 @@ def _intervention(layers, span, loss, accuracy):
     return {"starts": starts, "loss": [loss(i) for i in starts], "tasks": {"assignment": task}, "choices": {}}
 
 
+def _changes(layers):
+    """A row for each skipped layer: what every later layer loses."""
+    return [[1.0 / (1 + i + j) if j > i else None for j in range(layers)] for i in range(layers)]
+
+
+def sublayers(layers):
+    """What attention and MLP add to the residual stream, by layer."""
+    lists = {"relative": [0.2 + 0.1 * (i % 3) for i in range(layers)], "cosine": [0.1 * (i % 2) for i in range(layers)]}
+    return {"attention": lists, "mlp": lists}
+
+
 def depth_probes(layers, block):
     """The results of the probes on the use of depth and of interventions, for an even number of layers.
 
@@ -18,12 +29,18 @@ def depth_probes(layers, block):
     def harm(span, amount):
         return _intervention(layers, span, lambda i: 2.0 + amount + 0.01 * i, lambda i: 0.8 - amount / 10)
 
+    count = layers // block
+    similar = [[1.0 if i == j else 0.5 - 0.05 * (i + j) for j in range(count)] for i in range(count)]
     base = {"loss": [2.0], "tasks": {"assignment": {"accuracy": [0.8], "loss": [0.5]}}, "choices": {}}
     exits = [0.2, *[0.1 * i for i in range(3, layers + 2)], 1.4]
     half = layers // 2
     pair = _intervention(layers, 2, lambda i: 2.0 + (0.4 if i % block else 0.1), lambda i: 0.7 if i % block else 0.75)
     return {
-        "blocks": {"block": block},
+        "blocks": {"block": block, "cosine": similar, "similarity": 0.4, "asymmetry": 0.1},
+        "effects": {
+            "future": {axis: {"layer": {"changes": _changes(layers)}} for axis in ("propagated", "local")},
+            "current": {"propagated": {"attention": {"changes": _changes(layers)}}},
+        },
         "depth-score": {
             "score": {"value": 3.0, "stderr": 0.1, "n": 20},
             "effects": [4.0] * half + [1.0] * (half - 1) + [0.0],

@@ -28,7 +28,7 @@ SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
 ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
 ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
 FieldName = Annotated[str, one_of("field of a shape", lambda: Shape.model_fields)]
-PrimitiveName = Annotated[str, one_of("primitive", lambda: CHOICES.names())]
+PrimitiveName = Annotated[str, one_of("primitive", lambda: CHOICES.names(installed=False))]
 
 Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
 ANALYTIC: Registry[Function] = Registry("analytic function")

@@ -169,7 +169,7 @@ def test_every_measure_is_used():
 @pytest.mark.parametrize("identifier", FIGURES)
 def test_every_figure_is_drawn_and_its_claims_can_be_judged(identifier, tmp_path):
     experiment = load_experiment(identifier)
-    assert experiment.notes and experiment.claims and list(experiment.scales) == ["smoke", "small", "paper"]
+    assert experiment.notes and experiment.claims and {"smoke", "small", "paper"} <= set(experiment.scales)
     other = {"360M": "1.7B", "1.7B": "360M"}[experiment.title[-5:-1].strip("(")] if identifier != "depth-fig2" else ""
     records = {
         cell: {seed: record(FLAT if "baseline" in cell else PAPER) for seed in range(3)}
