@@ -1,5 +1,5 @@
-"""Registries of named items that plug-ins can extend: attention kinds, hooks, controllers, tasks, data sources, probes,
-kinds of figures, kinds of claims.
+"""Registries of named items that plug-ins can extend: attention kinds, hooks, controllers, tasks, data sources,
+primitives, probes, kinds of figures, kinds of claims.
 
 Built-in items and those of plug-ins register in the same way. The error about an unknown name suggests the nearest one.
 A registry can have a package with one module per built-in item. Their names are then known from the file names, without
@@ -122,6 +122,8 @@ CONTROLLERS: Registry[Any] = Registry("controller", changes_runs=True)
 """Kind of a controller → a function of its settings and the whole configuration; see structure/registry.py."""
 TASKS: Registry[Any] = Registry("task", loads="hybridlab.data.tasks", changes_runs=True)
 """Name in `data.mix` → the task; see data/tasks.py."""
+CHOICES: Registry[Any] = Registry("primitive", loads="hybridlab.data.primitives")
+"""Name in `evaluation.choices.tasks` → the kind of question; see data/primitives.py."""
 SOURCES: Registry[Any] = Registry("kind of data source", loads="hybridlab.data.sources", changes_runs=True)
 """What `--data` takes, by the part before the colon; see data/sources.py."""
 

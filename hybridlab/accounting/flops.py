@@ -70,6 +70,7 @@ CONVENTIONS = {
         Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: min(w, s) / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("sgt", "SGT: square, and 4·V·d a token in training for embeddings", lambda s: s, min, embedding=4),
+        Convention("depth", "depth growth, table 7: the full square, the head once", lambda s: s, min),
         Convention("spiral", "SpiralFormer, table 1: the full square at each resolution", lambda s: s, min),
         Convention(
             "spiral-print",
@@ -164,9 +165,9 @@ def flops(
     """
     if isinstance(model_or_arch, str):
         from hybridlab.config.resolve import resolve_parts
-        from hybridlab.plan.from_config import structure_of
+        from hybridlab.plan.forecast import full_structure
 
-        return ledger(structure_of(resolve_parts(model_or_arch, size, parts, "flops")), seq_len, convention)
+        return ledger(full_structure(resolve_parts(model_or_arch, size, parts, "flops")), seq_len, convention)
     if parts:
         raise UserError(f"flops: {', '.join(parts)} has no effect on a model that is built; give the name of an arch")
     return ledger(model_or_arch.structure, seq_len, convention)

@@ -11,7 +11,7 @@ from hybridlab.accounting.drawing import rows
 from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
-from hybridlab.plan.from_config import structure_of
+from hybridlab.plan.forecast import full_structure
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 
@@ -21,7 +21,7 @@ _SHOWN = 64
 
 def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
     """Plan, map and parameters; FLOPs of one sequence under each convention, and its KV-cache bytes."""
-    structure = structure_of(config)
+    structure = full_structure(config)
     plan = structure.plan
     count = count_parameters(structure.shape, plan)
     costs = {name: ledger(structure, seq_len, name) for name in CONVENTIONS}

@@ -12,7 +12,10 @@ from hybridlab.training.hooks import Hook, TrainingRun
 
 
 class EntropyLog(Hook):
-    """Measures on the batch of step 1 and of every `every`-th step, averaged over its sequences."""
+    """Measures on the batch of step 1 and of every `every`-th step, averaged over its sequences.
+
+    Results: steps, and entropies [step][layer][head]; None for a head that does not run.
+    """
 
     name = "entropy-log"
 
@@ -52,4 +55,7 @@ class EntropyLog(Hook):
         self.steps, self.tables = list(state["steps"]), list(state["entropies"])
 
     def finish(self, run: TrainingRun) -> dict[str, Any]:
-        return self.state()
+        """Tables of one size: in a model that grew, layers that were not there yet have no entropies."""
+        layers, heads = run.model.shape.layers, run.model.shape.heads
+        missing: list[float | None] = [None] * heads
+        return {"steps": self.steps, "entropies": [t + [missing] * (layers - len(t)) for t in self.tables]}

@@ -101,15 +101,23 @@ def run_probe(
     return probe.measure(model.eval(), corpus, seq_len, config, **settings)
 
 
-def probe_results(
-    name: str, model: Decoder, corpus: Corpus, seq_len: int, config: RunConfig | None = None
-) -> dict[str, Any]:
-    """The result of a probe with its default settings, for a record. After a UserError it is {"skipped": reason}, so
-    that the run keeps its other results."""
+def probe_results(name: str, model: Decoder, corpus: Corpus, config: RunConfig) -> dict[str, Any]:
+    """The result of a probe with the settings of `evaluation.probe_settings`, for a record. After a UserError it is
+    {"skipped": reason}, so that the run keeps its other results."""
+    settings = (config.evaluation.probe_settings or {}).get(name, {})
     try:
-        return run_probe(name, model, corpus, seq_len, config)
+        return run_probe(name, model, corpus, config.training.seq_len, config, **settings)
     except UserError as reason:
         return {"skipped": str(reason)}
+
+
+def check_probe_settings(config: RunConfig) -> None:
+    """UserError for a setting in evaluation.probe_settings that its probe does not have, or that cannot be."""
+    for name, settings in (config.evaluation.probe_settings or {}).items():
+        try:
+            PROBES.get(name).checked(settings)
+        except UserError as wrong:
+            raise UserError(f"evaluation.probe_settings.{name}: {wrong}") from None
 
 
 def spaced_windows(model: Decoder, corpus: Corpus, length: int, count: int) -> Tensor:

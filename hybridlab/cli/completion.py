@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
@@ -24,6 +24,13 @@ def mask_learners(incomplete: str) -> Completed:
 
     learners = [name for name in preset_names("arch") if _map_kind(load_preset("arch", name).values) == "mixed"]
     return _beginning_with(incomplete, learners)
+
+
+def methods(incomplete: str) -> Completed:
+    """The methods of growth in depth."""
+    from hybridlab.plan.stacking import Method
+
+    return _beginning_with(incomplete, list(get_args(Method)))
 
 
 def sizes(incomplete: str) -> Completed:
@@ -82,6 +89,13 @@ def probes(incomplete: str) -> Completed:
     from hybridlab.registry import PROBES
 
     return _beginning_with(incomplete, PROBES.names(installed=False))
+
+
+def choices(incomplete: str) -> Completed:
+    """Names of reasoning primitives."""
+    from hybridlab.registry import CHOICES
+
+    return _beginning_with(incomplete, [*CHOICES.names(installed=False), "all"])
 
 
 def runs(context: typer.Context, incomplete: str) -> Completed:

@@ -8,6 +8,7 @@ from hybridlab.cli import options as o
 def evaluate(
     run: o.ModelReference,
     data: o.OtherText = None,
+    choices: o.Choices = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -17,7 +18,8 @@ def evaluate(
     from hybridlab.runs.evaluate import evaluate_run
     from hybridlab.training.folders import Runs
 
-    results = evaluate_run(run, Runs(runs_dir), data, sets or [], o.say)
+    settings = [*o.choices_settings(choices), *(sets or [])]
+    results = evaluate_run(run, Runs(runs_dir), data, settings, o.say)
     if as_json:
         o.print_json(results.model_dump(mode="json"))
         return

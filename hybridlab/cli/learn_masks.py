@@ -32,7 +32,7 @@ def learn_masks(
         str | None,
         typer.Option("--binarize", help="consa: topk (default, meets rho exactly) or threshold (as in the paper)."),
     ] = None,
-    nearest: Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")] = False,
+    nearest: o.Nearest = False,
     data: o.DataSource = None,
     steps: o.Steps = None,
     seed: o.Seed = None,

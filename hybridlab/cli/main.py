@@ -21,6 +21,7 @@ from hybridlab.cli import (
     data,
     evaluate,
     generate,
+    grow,
     learn_masks,
     listing,
     plan,
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.command("pretrain")(pretrain.pretrain)
 app.command("learn-masks")(learn_masks.learn_masks)
+app.command("grow")(grow.grow)
 app.command("ablate")(ablate.ablate)
 app.command("eval")(evaluate.evaluate)
 app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)

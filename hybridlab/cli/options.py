@@ -46,7 +46,8 @@ DataSource = Annotated[
     typer.Option(
         "--data",
         metavar="SOURCE",
-        help="Data preset, or embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR; "
+        help="Data preset, or embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME, shards:DIR, "
+        "primitives:SEED; "
         "repeat it as SOURCE@WEIGHT to mix several.",
         autocompletion=completion.data,
     ),
@@ -61,8 +62,27 @@ OtherText = Annotated[
         autocompletion=completion.data,
     ),
 ]
+Choices = Annotated[
+    str | None,
+    typer.Option(
+        "--choices",
+        metavar="NAME,NAME",
+        help="Also ask reasoning primitives (copying-random, assignment-math, …), or `all`; evaluation.choices.",
+        autocompletion=completion.choices,
+    ),
+]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
+Masks = Annotated[Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")]
+EntropyOf = Annotated[
+    str | None,
+    typer.Option(
+        "--entropy-of",
+        help="Loop the layers with the highest entropy in this run (block-loop, attention-loop).",
+        autocompletion=completion.runs,
+    ),
+]
+Nearest = Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
@@ -138,6 +158,19 @@ Scale = Annotated[
 RUNS = Path("runs")
 _NARROWEST = 20
 RESULTS = Path("results")
+
+
+def choices_settings(names: str | None) -> list[str]:
+    """`--choices` as texts of --set; UserError for a name that is no primitive."""
+    from hybridlab.errors import UserError
+    from hybridlab.registry import CHOICES, nearest
+
+    known = CHOICES.names() if names is not None else []
+    asked = known if names == "all" else [name.strip() for name in names.split(",")] if names is not None else []
+    for name in asked:
+        if name not in known:
+            raise UserError(f"--choices {names}: {name!r} is no primitive; {nearest(name, known)}")
+    return [f"evaluation.choices.tasks=[{','.join(asked)}]"] if asked else []
 
 
 def say(text: str) -> None:

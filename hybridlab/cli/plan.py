@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,8 @@ def plan(
     out = o.console()
     out.print(f"{resolved.arch} {resolved.size}", style="bold")
     out.print(f"plan: {summary['plan']}", highlight=False)
+    for text in _stages(summary["run"]["stages"]):
+        out.print(text, highlight=False)
     if summary["run"]["grows_to"]:
         out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}", highlight=False)
     out.print(f"({COUNTING})", highlight=False)
@@ -73,9 +76,21 @@ def plan(
     table.add_row(f"whole run of {run['steps']:,} steps, tokens", f"{run['tokens']:,}")
     table.add_row("whole run, training FLOPs (executed)", f"{run['training_flops']:.4g}")
     if run["overhead_percent"]:
-        table.add_row("  more than with the plan at the start", f"{run['overhead_percent']:.2f} %")
+        than = "at full depth from the first step" if run["stages"] else "with the plan at the start"
+        more = "more" if run["overhead_percent"] > 0 else "less"
+        table.add_row(f"  {more} than {than}", f"{abs(run['overhead_percent']):.2f} %")
     out.print(table)
     _print_loops(summary["loops"])
+
+
+def _stages(stages: list[dict[str, Any]]) -> Iterator[str]:
+    """A line for each depth of a model that gains layers."""
+    for stage in stages:
+        last = stage["first_step"] + stage["steps"] - 1
+        yield (
+            f"steps {stage['first_step']:,} to {last:,}: {stage['layers']} layers, "
+            f"{stage['training_flops']:.4g} training FLOPs"
+        )
 
 
 def _print_loops(loops: list[dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,18 +43,9 @@ def pretrain(
         int | None,
         typer.Option("--extend", min=1, help="Train the run of --from so many steps longer, with its optimizer."),
     ] = None,
-    masks: Annotated[
-        Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")
-    ] = None,
-    entropy_of: Annotated[
-        str | None,
-        typer.Option(
-            "--entropy-of",
-            help="Loop the layers with the highest entropy in this run (block-loop, attention-loop).",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
-    nearest: Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")] = False,
+    masks: o.Masks = None,
+    entropy_of: o.EntropyOf = None,
+    nearest: o.Nearest = False,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
     name: o.Name = None,

@@ -158,7 +158,19 @@ def print_results(results: Results, title: str) -> None:
             loss = getattr(answers.loss, part, None)
             if loss is not None:
                 add(f"{task}, loss {part} (chance {-math.log(answers.chance):.3f})", loss, 3)
+    for name, choices in results.choices.items():
+        add(f"{name}, {choices.shots} shots (chance {choices.chance:g})", choices.accuracy, 3)
+        add(f"{name}, loss (chance {-math.log(choices.chance):.3f})", choices.loss, 3)
+    if len(results.choices) > 1:
+        add("mean accuracy of these", results.choices_mean, 3)
     console().print(table)
+    for name, choices in results.choices.items():
+        if choices.prompt_tokens and choices.training_tokens and choices.prompt_tokens > choices.training_tokens:
+            console().print(
+                f"{name}: prompts of up to {choices.prompt_tokens} tokens, trained on {choices.training_tokens}",
+                highlight=False,
+                soft_wrap=True,
+            )
     for probe, numbers in results.probes.items():
         state = f"skipped: {numbers['skipped']}" if "skipped" in numbers else "measured; `hybridlab analyze` shows it"
         console().print(f"probe {probe}: {state}", highlight=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hybridlab.config.own_kinds import Own
+from hybridlab.config.stacking import StackingConfig
 from hybridlab.config.types import (
     Beta,
     Finite,
@@ -215,7 +216,8 @@ class EntropyGrowthConfig(Strict):
 
 
 MaskController = MaskLearningConfig | L1GatesConfig
-ControllerConfig = Annotated[MaskController | EntropyGrowthConfig, Field(discriminator="kind"), Own(CONTROLLERS)]
+GrowthController = EntropyGrowthConfig | StackingConfig
+ControllerConfig = Annotated[MaskController | GrowthController, Field(discriminator="kind"), Own(CONTROLLERS)]
 
 
 class PythonHook(Strict):

@@ -10,7 +10,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind
 from hybridlab.plugins import plugins_in_use
-from hybridlab.registry import CONTROLLERS, HOOKS, PROBES, SOURCES, TASKS, Registry
+from hybridlab.registry import CHOICES, CONTROLLERS, HOOKS, PROBES, SOURCES, TASKS, Registry
 
 
 def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
@@ -32,7 +32,8 @@ def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
 
 def used_items(config: RunConfig) -> list[tuple[Registry[Any], str]]:
     """Every registered item that a run uses, by its registry and name."""
-    used: list[tuple[Registry[Any], str]] = [(PROBES, probe) for probe in config.evaluation.probes or []]
+    used: list[tuple[Registry[Any], str]] = [(PROBES, probe) for probe in config.evaluation.all_probes]
+    used += [(CHOICES, name) for name in (config.evaluation.choices.tasks if config.evaluation.choices else ())]
     used += [(ATTENTION_KINDS, kind.name) for kind in _attention_kinds(config)]
     used += [(TASKS, task) for task in config.data.mix.tasks]
     used += [(HOOKS, hook.kind) for hook in config.hooks or []]

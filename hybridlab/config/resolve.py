@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from hybridlab.config.controllers import EntropyGrowthConfig
+from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig
 from hybridlab.config.edits import PlanEdit, TopEntropy
 from hybridlab.config.loading import (
     Layer,
@@ -21,7 +21,7 @@ from hybridlab.config.loading import (
     preset_name,
     preset_names,
 )
-from hybridlab.config.maps import FromRun
+from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.mistakes import unknown_names
 from hybridlab.config.own_plugins import with_plugins
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
@@ -38,9 +38,11 @@ from hybridlab.config.shared import (
     move_warmup,
     move_window,
 )
-from hybridlab.config.types import Window
+from hybridlab.config.stacking import AddsLayers
+from hybridlab.config.types import Strict, Window, members
 from hybridlab.errors import UserError
 from hybridlab.plan.edits import edited_plan
+from hybridlab.plan.forecast import final_structure
 from hybridlab.registry import SOURCES, nearest, source_syntaxes
 
 NUMERICS_VERSION = 1
@@ -133,15 +135,28 @@ def _divided(layer: Layer, stack: list[Layer]) -> Layer:
     layer = keep_one_loop(move_warmup(layer), asked_for(stack, "recurrence"))
     layer = move_growth(layer, check(Shared, layer).growth, stack)
     if "recurrence" in layer.values:
+        _refuse_growth(layer)
         recurrence = check(WithRecurrence, layer).recurrence
         layer = expand_recurrence(layer, recurrence, asked_for(stack, "shape", "layers"))
     return Layer({name: value for name, value in layer.values.items() if name != "window"}, layer.origins)
 
 
+def _refuse_growth(layer: Layer) -> None:
+    """UserError for a controller that adds layers beside `recurrence`, which divides the layers of the size."""
+    controller = layer.values.get("controller")
+    kind = controller.get("kind") if isinstance(controller, dict) else None
+    if issubclass(members(ControllerConfig).get(str(kind), Strict), AddsLayers):
+        origin = layer.latest([("recurrence",), ("controller", "kind"), ("controller",)])
+        raise UserError(
+            f"{origin + ': ' if origin else ''}recurrence divides all layers of the size, and a model that grows "
+            "begins with fewer; write a loop over those as plan: [{op: recur, first: N, size: N, chunks: […]}]"
+        )
+
+
 def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
     """Raise UserError, with the origin, for a plan or a map that does not fit the shape. recurrence: the first edit of
     the plan was made from `recurrence`."""
-    shape = config.shape
+    shape = config.first_shape
     if not symbolic_layers(config.plan):
         edited_plan(
             shape.layers,
@@ -151,12 +166,23 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
             origin=lambda index: layer.origin(("plan", index)),
             recurrence=recurrence,
         )
+        if isinstance(config.controller, AddsLayers):
+            _check_growth(config, layer)
     try:
         config.map.check_shape(shape.layers, shape.kv_heads)
     except UserError as error:
         # An error that begins with a setting of the map is about that one.
         names = [name for name in type(config.map).model_fields if str(error).startswith(f"map.{name} ")]
         origin = layer.origin(("map", *(names or [config.map.sized])))
+        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
+
+
+def _check_growth(config: RunConfig, layer: Layer) -> None:
+    """Raise UserError, with the origin, for a plan that cannot take the layers that the controller adds."""
+    try:
+        final_structure(config.model_copy(update={"map": FullMap(kind="full")}))
+    except UserError as error:
+        origin = layer.origin(("plan",)) or layer.origin(("controller",))
         raise UserError(f"{origin}: {error}" if origin else str(error)) from None
 
 

@@ -17,10 +17,11 @@ from hybridlab.config.edits import PlanEdit
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
 from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
+from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
 from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
-from hybridlab.registry import PROBES, SOURCES, nearest
+from hybridlab.registry import CHOICES, PROBES, SOURCES, nearest
 
 
 def _known_probe(name: str) -> str:
@@ -29,7 +30,14 @@ def _known_probe(name: str) -> str:
     return name
 
 
+def _known_primitive(name: str) -> str:
+    if name not in CHOICES:
+        raise ValueError(f"primitive {name!r} is unknown; {nearest(name, CHOICES.names())}")
+    return name
+
+
 Probe = Annotated[str, AfterValidator(_known_probe)]
+Primitive = Annotated[str, AfterValidator(_known_primitive)]
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 
 
@@ -78,8 +86,8 @@ class Data(Strict):
     """Where the training text comes from, and how it is tokenized."""
 
     source: str | None = "embedded"
-    """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[:CONFIG], or shards:DIR (made by
-    `hybridlab data prepare`). None if there are several sources."""
+    """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[:CONFIG], shards:DIR (made by
+    `hybridlab data prepare`), or primitives:SEED. None if there are several sources."""
     sources: list[WeightedSource] | None = None
     """Several sources in place of one, mixed by weight. The other settings hold for each of them."""
     tokenizer: str = "bpe:896"
@@ -156,6 +164,26 @@ class Data(Strict):
         return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
 
 
+class Choices(Strict):
+    """Questions with options, answered by log-likelihood; see data/primitives.py."""
+
+    tasks: Annotated[list[Primitive], Field(min_length=1)]
+    """Kinds of questions: copying-random, copying-real, assignment-basic, assignment-math, assignment-code."""
+    items: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Questions of each kind."""
+    shots: Annotated[int, Field(ge=0, le=100)] = 5
+    """Solved examples before each question, the same ones for all of a kind."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of questions and examples; it is not the seed of training, so that all runs are asked the same."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _each_once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("tasks names a kind of question twice")
+        return value
+
+
 class Evaluation(Strict):
     """Measurements at the end of a run and, with `every`, while it trains."""
 
@@ -177,8 +205,20 @@ class Evaluation(Strict):
     length_factors: list[Annotated[int, Field(ge=1, le=64)]] | None = None
     """Also measure the validation loss at these multiples of the training length, with unchanged positions (SGT,
     table 4)."""
+    choices: Choices | None = None
+    """Questions with options that are asked at the end, and at the steps of at_steps. Default: none."""
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
+    final_probes: list[Probe] | None = None
+    """Further analyses of the final model, which are not repeated at the steps of at_steps."""
+    probe_settings: dict[str, dict[str, Any]] | None = None
+    """Settings of these probes by name, those of `hybridlab analyze`: {interventions: {items: 200}}. Default: each
+    probe's own."""
+
+    @property
+    def all_probes(self) -> list[str]:
+        """Names of the analyses of the final model."""
+        return list(dict.fromkeys([*(self.probes or []), *(self.final_probes or [])]))
 
     @field_validator("at_steps")
     @classmethod
@@ -197,6 +237,13 @@ class Evaluation(Strict):
         for name in ("every_windows", "keep_best"):
             if getattr(self, name) is not None and self.every is None:
                 raise ValueError(f"{name} has no effect without `every`, the steps between two measurements; set both")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_probes(self) -> Evaluation:
+        for name in self.probe_settings or {}:
+            if name not in self.all_probes:
+                raise ValueError(f"probe_settings names {name!r}, which is not in `probes`; add it there")
         return self
 
 
@@ -252,7 +299,7 @@ class RunConfig(Strict):
     size: str
     """Name of the preset of the size; in a file given with --config, it chooses the preset."""
     shape: Shape
-    """The model's parameters, as data."""
+    """The model's parameters, as data. Where a controller adds layers, those at the end of the run."""
     map: MapConfig = FullMap(kind="full")
     """How each head mixes tokens: full attention, a window, …"""
     plan: list[PlanEdit] = []
@@ -329,6 +376,9 @@ class RunConfig(Strict):
                     "controller.start_step",
                     "training.steps",
                 )
+        if isinstance(self.controller, AddsLayers):
+            # A budget chooses the steps later.
+            self.controller.check_fits(self.shape.layers, self.training.steps if self.budget is None else None)
         return self
 
     @model_validator(mode="after")
@@ -348,6 +398,13 @@ class RunConfig(Strict):
                 "training.steps",
             )
         return self
+
+    @property
+    def first_shape(self) -> Shape:
+        """The shape before the first step: a controller that adds layers begins with fewer than `shape` has."""
+        if not isinstance(self.controller, AddsLayers):
+            return self.shape
+        return self.shape.model_copy(update={"layers": self.controller.first_layers})
 
     @property
     def begins_after(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -57,6 +58,10 @@ class Shape(Strict):
     """How the weights are drawn."""
     norm: Norm | None = None
     """Default: the norm of the family."""
+    norm_scaling: Literal["inverse-sqrt-depth"] | None = None
+    """LN-Scaling: inverse-sqrt-depth multiplies what both norms of layer l give, counted from 1, by 1 / sqrt(l). The
+    factor belongs to the place: in a model that grows, a layer that moves back gets that of its new place. Default: no
+    scaling."""
     parallel_residual: bool | None = None
     """Whether attention and MLP of a block read the same input. Default: as in the family."""
     rotary_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -99,6 +104,13 @@ class Shape(Strict):
             parallel=family.parallel if self.parallel_residual is None else self.parallel_residual,
             rotary_fraction=self.rotary_fraction or family.rotary_fraction,
         )
+
+    def norm_factor(self, layer: int) -> float | None:
+        """The factor on what the norms of a layer give, whose index counts from 0; None for no scaling.
+
+        1 / sqrt(l) with l from 1 (LN-Scaling; depth growth paper, appendix E). The final norm is not scaled.
+        """
+        return None if self.norm_scaling is None else 1 / math.sqrt(layer + 1)
 
     @property
     def rotary_width(self) -> int:

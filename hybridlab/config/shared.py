@@ -19,7 +19,7 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.maps import MapConfig, Windowed
 from hybridlab.config.recurrence import Recurrence
 from hybridlab.config.training import Training
-from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Window, members
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Width, Window, members
 from hybridlab.errors import UserError
 
 _MAPS = members(MapConfig)
@@ -27,7 +27,7 @@ _CONTROLLERS = members(ControllerConfig)
 
 
 class GrowthTimes(Strict):
-    """Times of a growth, in optimizer steps; see EntropyGrowthConfig."""
+    """Times of a growth, in optimizer steps, and how much it adds; see EntropyGrowthConfig and StackingConfig."""
 
     start_step: PositiveInt | None = None
     """Step after which the first layer begins to loop."""
@@ -35,6 +35,8 @@ class GrowthTimes(Strict):
     """Steps between two growth actions."""
     fade_steps: NonNegativeInt | None = None
     """Steps in which heads that are not kept fade out."""
+    block: Width | None = None
+    """Layers that a growth in depth adds at once."""
 
 
 class Shared(BaseModel):
@@ -225,11 +227,11 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
     times = growth.model_dump(include=growth.model_fields_set)
     controller, edits = values.get("controller"), values.get("plan")
     taken: set[str] = set()
-    grows = False
-    if isinstance(controller, dict) and _grows(controller.get("kind")):
-        grows = True
-        taken = times.keys() - controller.keys()
-        values["controller"] = {**times, **controller}
+    takes = _taken_by(controller.get("kind")) if isinstance(controller, dict) else set()
+    if isinstance(controller, dict) and takes:
+        times_taken = {name: value for name, value in times.items() if name in takes}
+        taken = times_taken.keys() - controller.keys()
+        values["controller"] = {**times_taken, **controller}
         for name in taken:
             origins = replace(layer, origins=origins).moved(("growth", name), ("controller", name))
     if "start_step" in times and isinstance(edits, list):
@@ -237,17 +239,19 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
         taken |= {"start_step"} if values["plan"] != edits else set()
     for name in times.keys() - taken:
         origin = asked_for(stack, "growth", name)
-        if origin is not None and grows:
+        if origin is not None and name in takes:
             raise UserError(f"{origin}: growth.{name} has no effect here: controller.{name} is set; remove one of them")
         if origin is not None:
-            raise UserError(f"{origin}: growth.{name} has no effect here: no controller grows; use --arch sgt")
+            why = f"controller {values['controller']['kind']} has no {name}" if takes else "no controller grows"
+            arch = "midas or lidas" if name == "block" else "sgt"
+            raise UserError(f"{origin}: growth.{name} has no effect here: {why}; use --arch {arch}")
     return Layer(values, origins)
 
 
-def _grows(kind: Any) -> bool:
-    """Whether a controller of this kind takes the times of a growth."""
+def _taken_by(kind: Any) -> set[str]:
+    """The settings of a growth that a controller of this kind takes."""
     model = _CONTROLLERS.get(str(kind))
-    return model is not None and model.model_fields.keys() >= GrowthTimes.model_fields.keys()
+    return set() if model is None else GrowthTimes.model_fields.keys() & model.model_fields.keys()
 
 
 def _started(edit: Any, step: int) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from hybridlab.data.tokenizers import first_characters
+from hybridlab.registry import SOURCES
 
 _SOURCES = 4
 """First word of the seed sequence; see data/batches.py."""
@@ -55,7 +56,8 @@ def source_labels(sources: list[str]) -> list[str]:
     labels: list[str] = []
     for source in sources:
         kind, _, argument = source.partition(":")
-        last = argument.rstrip("/").rpartition("/")[2]
+        named = SOURCES.get(kind).label(argument) if kind in SOURCES else argument
+        last = named.rstrip("/").rpartition("/")[2]
         name = re.sub(r"[^\w-]+", "-", re.sub(r"(\.[A-Za-z]\w*)+$", "", last)).strip("-") or kind
         label, number = name, 1
         while label in labels:

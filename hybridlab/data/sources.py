@@ -7,6 +7,8 @@ csv:PATH      a table with a header (a file, or a folder of .csv and .tsv files)
 parquet:PATH  a parquet file, or a folder of .parquet files, one document per row
 hub:NAME      a dataset of the Hugging Face hub (or a local dataset folder), streamed; hub:NAME:CONFIG picks a config
 shards:DIR    a folder made by `hybridlab data prepare` (data/shards.py)
+primitives:SEED  solved questions (data/primitives.py); primitives:SEED:NAME,NAME picks some, a further :N sets the
+              number of documents
 
 `data.field` names the field or column of the text. Text, jsonl and csv files may be compressed (.gz, .zst). Hidden
 files in a folder are left out.
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hybridlab.data import primitives
 from hybridlab.data.readers import (
     NoSuchField,
     csv_documents,
@@ -63,13 +66,15 @@ class Source:
     syntax: how it is written, for errors and help; without a colon it takes no argument. documents: (argument, name of
     the field that contains the text) → the documents, each time in the same order. files: argument → the local files
     that it reads; a corpus is prepared again when the name, size or time of one of them has changed. stored: argument →
-    the form in which a run's configuration keeps it.
+    the form in which a run's configuration keeps it. label: argument → what the source is called in a mixture; by
+    default its last part.
     """
 
     syntax: str
     documents: Callable[[str, str], Iterator[str]]
     files: Callable[[str], list[Path]] = no_files
     stored: Callable[[str], str] = as_written
+    label: Callable[[str], str] = as_written
 
     @property
     def takes_argument(self) -> bool:
@@ -202,3 +207,4 @@ _add_files("csv:PATH", partial(local_files, "csv", (".csv", ".tsv")), csv_docume
 _add_files("parquet:PATH", partial(local_files, "parquet", (".parquet",), compressed=False), parquet_documents)
 SOURCES.add("hub", Source("hub:NAME", _hub_documents))
 SOURCES.add("shards", Source("shards:DIR", _prepared_documents, stored=absolute_path))
+SOURCES.add("primitives", Source("primitives:SEED", primitives.documents, label=primitives.label))

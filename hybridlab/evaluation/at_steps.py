@@ -2,9 +2,9 @@
 
     hybridlab pretrain --data recall --set evaluation.at_steps=[0,20,60]
 
-Validation loss, tasks and the probes of `evaluation.probes`, before the first update (0) and after optimizer steps,
-with the structure that the step was trained with. Nothing random is drawn, so training gives the same bits with and
-without it. What was measured is in the checkpoints, so that a resumed run has it too.
+Validation loss, tasks, `evaluation.choices` and the probes of `evaluation.probes`, before the first update (0) and
+after optimizer steps, with the structure that the step was trained with. Nothing random is drawn, so training gives the
+same bits with and without it. What was measured is in the checkpoints, so that a resumed run has it too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from hybridlab.analysis.probe import probe_results
 from hybridlab.errors import UserError
+from hybridlab.evaluation.choices import choice_results
 from hybridlab.evaluation.measure import task_results, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.while_training import as_measured
@@ -51,9 +52,9 @@ class AtSteps(Hook):
             result = AtStep(
                 validation=validation(run.model, config, text),
                 tasks=task_results(run.model, config, run.corpus, text),
+                choices=choice_results(run.model, config, run.corpus, text.context, text.inputs, run.say),
                 probes={
-                    probe: probe_results(probe, seen, run.corpus, config.training.seq_len, config)
-                    for probe in config.evaluation.probes or []
+                    probe: probe_results(probe, seen, run.corpus, config) for probe in config.evaluation.probes or []
                 },
             )
         self.measured[str(run.step)] = result

@@ -9,7 +9,7 @@ where a model without full attention can only guess; far, the last two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +24,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.evaluation.answers import answers
 from hybridlab.evaluation.causality import require_causal
+from hybridlab.evaluation.choices import choice_results
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.rows import chunks
 from hybridlab.models.decoder import Decoder
@@ -33,10 +34,18 @@ from hybridlab.training.engine import autocast
 from hybridlab.training.objective import Objective, make_objective
 
 
-def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, whole: bool = False) -> Results:
+def measure(
+    model: Decoder,
+    config: RunConfig,
+    corpus: Corpus,
+    precision: str,
+    whole: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Results:
     """All results of a model under a run's settings, after the causality probe (in fp32).
 
-    whole: use the whole corpus for validation, for a model that was trained on another one.
+    whole: use the whole corpus for validation, for a model that was trained on another one. say: told about progress
+    where it takes long.
     """
     device = next(model.parameters()).device
     model.eval()
@@ -52,10 +61,8 @@ def measure(model: Decoder, config: RunConfig, corpus: Corpus, precision: str, w
         validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, corpus, text),
-        probes={
-            probe: probe_results(probe, model, corpus, config.training.seq_len, config)
-            for probe in config.evaluation.probes or []
-        },
+        choices=choice_results(model, config, corpus, text.context, say=say),
+        probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.all_probes},
     )
 
 

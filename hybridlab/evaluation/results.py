@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hybridlab.statistics import NOT_MEASURED, Measurement
+from hybridlab.statistics import NOT_MEASURED, Measurement, known
 
 
 class _Typed(BaseModel):
@@ -65,11 +66,31 @@ class TaskResult(_Typed):
     loss: TaskLoss | None = None
 
 
+class ChoiceResult(_Typed):
+    """Multiple choice by log-likelihood, on one kind of question.
+
+    accuracy: share of items whose right option is the likeliest. loss: nats among the options; a guess among n costs
+    ln(n). shots: solved examples before each item. prompt_tokens: of the longest prompt, with these. training_tokens:
+    length of a training sequence; a longer prompt has positions that the model was not trained on. digest: identifies
+    the items and examples. The units of the errors are items.
+    """
+
+    accuracy: Measurement
+    loss: Measurement
+    chance: float
+    shots: int
+    prompt_tokens: int | None = None
+    training_tokens: int | None = None
+    digest: str | None = None
+
+
 class AtStep(_Typed):
-    """What `evaluation.at_steps` measures at one step. probes: the result of each probe, by its name."""
+    """What `evaluation.at_steps` measures at one step. choices: the result of each kind of question, probes: of each
+    probe, by name."""
 
     validation: LossResult
     tasks: dict[str, TaskResult] = {}
+    choices: dict[str, ChoiceResult] = {}
     probes: dict[str, dict[str, Any]] = {}
 
 
@@ -77,9 +98,9 @@ class Results(_Typed):
     """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe.
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
-    length. tasks: accuracy and loss by task. probes: the result of each probe, by its name. at: by step, as text, what
-    was measured then (`evaluation.at_steps`). Every number is a `Measurement` with value, stderr and n; the value is
-    None if nothing was measured.
+    length. tasks: accuracy and loss by task. choices: the same for questions with options. probes: the result of each
+    probe, by its name. at: by step, as text, what was measured then (`evaluation.at_steps`). Every number is a
+    `Measurement` with value, stderr and n; the value is None if nothing was measured.
 
         results = hybridlab.evaluate("runs/first")
         results.validation.loss.value, results.validation.loss.stderr, results.validation.loss.n
@@ -89,5 +110,16 @@ class Results(_Typed):
     validation: LossResult
     extrapolation: dict[str, LossResult] = {}
     tasks: dict[str, TaskResult] = {}
+    choices: dict[str, ChoiceResult] = {}
     probes: dict[str, dict[str, Any]] = {}
     at: dict[str, AtStep] = {}
+
+    @property
+    def choices_mean(self) -> Measurement:
+        """The mean accuracy over all kinds of questions; its error is that of a stratified sample."""
+        found = [result.accuracy for result in self.choices.values()]
+        if not found:
+            return NOT_MEASURED
+        error = math.hypot(*(accuracy.stderr or 0.0 for accuracy in found)) / len(found)
+        value = sum(known(accuracy) for accuracy in found) / len(found)
+        return Measurement(value=value, stderr=error, n=sum(accuracy.n for accuracy in found))

@@ -6,6 +6,7 @@ may run either one alone, several times, or for some heads only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -22,16 +23,16 @@ from hybridlab.plan.structure import Heads
 
 class RMSNorm(nn.Module):
     """x / rms(x) · weight, computed in fp32 (Llama). Under autocast the result has autocast's type: it is converted
-    once, not in every projection that reads it."""
+    once, not in every projection that reads it. factor: see `make_norm`."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, factor: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+        self.eps, self.factor = eps, factor
 
     def forward(self, x: Tensor) -> Tensor:
         normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps)
-        return normed.to(_compute_dtype(x))
+        return _scaled(normed, self.factor).to(_compute_dtype(x))
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -42,22 +43,31 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class LayerNorm(nn.Module):
-    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm."""
+    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm. factor:
+    see `make_norm`."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, factor: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.eps = eps
+        self.eps, self.factor = eps, factor
 
     def forward(self, x: Tensor) -> Tensor:
         normed = F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), self.eps)
-        return normed.to(_compute_dtype(x))
+        return _scaled(normed, self.factor).to(_compute_dtype(x))
 
 
-def make_norm(shape: Shape) -> nn.Module:
-    """A norm of the residual stream, of the kind that the shape's family uses."""
-    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps)
+def _scaled(x: Tensor, factor: float | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def make_norm(shape: Shape, factor: float | None = None) -> nn.Module:
+    """A norm of the residual stream, of the kind that the shape's family uses.
+
+    factor: its whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor
+    an optimizer can change it.
+    """
+    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps, factor)
 
 
 def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Tensor, Tensor]:
@@ -213,27 +223,37 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x), approximate=self.approximate))
 
 
-class Block(nn.Module):
-    """A pre-norm block: two branches, each a function of the residual stream."""
+Added = Callable[[str, Tensor, Tensor], Tensor]
+"""(part, input of a branch, its output), each (B, S, W) → what the residual stream gets in the place of the output."""
 
-    def __init__(self, shape: Shape) -> None:
+
+class Block(nn.Module):
+    """A pre-norm block: two branches, each a function of the residual stream. layer: its index, from 0, on which the
+    scale of its norms may depend (`Shape.norm_factor`)."""
+
+    def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
+        factor = shape.norm_factor(layer)
         self.parallel = shape.traits.parallel
-        self.attention_norm = make_norm(shape)
+        self.attention_norm = make_norm(shape, factor)
         self.attention = Attention(shape)
-        self.mlp_norm = make_norm(shape)
+        self.mlp_norm = make_norm(shape, factor)
         self.mlp = MLP(shape)
 
-    def visit(self, x: Tensor, call: AttentionCall | None, mlp: bool) -> tuple[Tensor, Attended | None]:
+    def visit(
+        self, x: Tensor, call: AttentionCall | None, mlp: bool, added: Added | None = None
+    ) -> tuple[Tensor, Attended | None]:
         """The residual stream x (B, S, W) after a visit, and its attention. call: None if attention does not run. mlp:
-        whether the MLP runs. Reads nothing but its arguments and weights, so that it can be recomputed and compiled."""
+        whether the MLP runs. added: see `Added`. Reads nothing but its arguments and weights, so that it can be
+        recomputed and compiled."""
         attended, mlp_input = None, x
         if call is not None:
             attended = self.attention_branch(x, call)
-            x = x + attended.out
+            x = x + (attended.out if added is None else added("attention", x, attended.out))
             mlp_input = mlp_input if self.parallel else x
         if mlp:
-            x = x + self.mlp_branch(mlp_input)
+            out = self.mlp_branch(mlp_input)
+            x = x + (out if added is None else added("mlp", mlp_input, out))
         return x, attended
 
     def attention_branch(self, x: Tensor, call: AttentionCall) -> Attended:

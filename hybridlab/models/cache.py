@@ -11,6 +11,7 @@ different lengths: padding on the right is computed but not stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from hybridlab.errors import UserError
 from hybridlab.models.recurrence_cache import LoopState
-from hybridlab.models.slots import KeyValues, Slot
+from hybridlab.models.slots import KeyValues, Slot, repeated_slot
 from hybridlab.plan.kinds import AttentionKind
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place
@@ -48,6 +49,17 @@ class KVCache:
                 f"cache: {longest} tokens do not fit into its capacity of {self.capacity}; make a larger one"
             )
 
+    def repeated(self, times: int) -> KVCache:
+        """A copy in which every row stands `times` times, one after another, so that each copy is continued by itself.
+
+        This cache stays as it is. NotCopied if a slot of a plug-in cannot be copied.
+        """
+        copied = copy(self)
+        copied.batch, copied.counts = self.batch * times, _repeat(self.counts, times)
+        copied.visits = {place: visit.repeated(times) for place, visit in self.visits.items()}
+        copied.loops = {index: loop.repeated(times) for index, loop in self.loops.items()}
+        return copied
+
     @property
     def bytes(self) -> int:
         """Bytes of the tensors of all slots."""
@@ -67,6 +79,10 @@ def next_positions(counts: Sequence[int], length: int, device: torch.device) -> 
     return torch.tensor(counts, device=device)[:, None] + steps
 
 
+def _repeat(counts: Sequence[int], times: int) -> list[int]:
+    return [count for count in counts for _ in range(times)]
+
+
 class VisitCache:
     """The cache of one attention visit: for each kind, the indices of its heads among the visit's, and a slot.
 
@@ -81,6 +97,13 @@ class VisitCache:
             ([i for i, other in enumerate(kinds) if other == kind], kind.slot(partial(KeyValues, capacity=capacity)))
             for kind in dict.fromkeys(kinds)
         ]
+
+    def repeated(self, times: int) -> VisitCache:
+        """A copy with every row `times` times."""
+        copied = copy(self)
+        copied.counts = _repeat(self.counts, times)
+        copied.slots = [(heads, repeated_slot(slot, times)) for heads, slot in self.slots]
+        return copied
 
     @property
     def empty(self) -> bool:

@@ -65,7 +65,7 @@ class Decoder(nn.Module):
         self.position_embedding = None
         if shape.max_positions is not None:
             self.position_embedding = nn.Embedding(shape.max_positions, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.layers))
         self.final_norm = make_norm(shape)
         self.head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocab, bias=False)
         self.recurrences = nn.ModuleList(Recurrence(loop, shape.width) for loop in structure.plan.loops.values())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -142,15 +143,18 @@ class Execution:
 
     def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
         call = None if visit.part == "mlp" else self.call(place, visit)
-        run, trains = Block.visit, torch.is_grad_enabled()
+        run, trains, mlp = Block.visit, torch.is_grad_enabled(), visit.part != "attention"
+        block = self.parts.blocks[visit.layer]
         if self.parts.compiled and trains and self.cache is None:
             # Other passes have many sizes, and few repetitions.
             run = compiled(run)
-        arguments = (self.parts.blocks[visit.layer], x, call, visit.part != "attention")
-        if self.parts.recompute and trains:
-            x, attended = cast(Visited, checkpoint(run, *arguments, use_reentrant=False))
+        if self.taps is not None:
+            # Whatever observes or changes the branches is no part of a graph, and is not repeated.
+            x, attended = block.visit(x, call, mlp, partial(self.taps.on_branch, place))
+        elif self.parts.recompute and trains:
+            x, attended = cast(Visited, checkpoint(run, block, x, call, mlp, use_reentrant=False))
         else:
-            x, attended = run(*arguments)
+            x, attended = run(block, x, call, mlp)
         if attended is not None and attended.weights is not None:
             self.attended[place] = attended
         return x

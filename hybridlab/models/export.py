@@ -132,8 +132,10 @@ def read_model_config(folder: Path) -> SavedModel:
         raise UserError(f"{path}: not a hybridlab model of format {FORMAT}; use load_hf for other models")
     lineage = config.get("lineage", {})
     require_plugins(lineage.get("plugins"), lineage.get("plugin_places", {}), folder, exact=False)
+    # In format 1 the parts of the structure stand beside the lineage of the weights.
+    flat = {name: value for name, value in config.items() if name != "lineage"}
     try:
-        structure = Structure.from_json(config if config["format"] == 1 else config["structure"])
+        structure = Structure.from_json(flat if config["format"] == 1 else config["structure"])
         factors = factors_from_json(config.get("factors", []))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError):
         raise UserError(f"{path}: the structure of this model cannot be read; restore the file") from None

@@ -5,6 +5,7 @@ hybridlab generate RUN "def main(" --max-new-tokens 40
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,10 +113,10 @@ def generate(
                 break
             if cache is None:
                 new_lengths = [len(row) for row in rows]
-                new = _padded(rows, input_ids.device)
+                new = padded(rows, input_ids.device)
             else:
                 new, new_lengths = torch.tensor(picked, device=input_ids.device)[:, None], [1] * len(rows)
-    return Generated(_padded(rows, input_ids.device), [len(row) for row in rows])
+    return Generated(padded(rows, input_ids.device), [len(row) for row in rows])
 
 
 def _last_logits(model: LanguageModel, tokens: Tensor, lengths: list[int], cache: KVCache | None) -> Tensor:
@@ -140,6 +141,7 @@ def _checked_lengths(input_ids: Tensor, lengths: list[int] | None, max_new_token
     return lengths
 
 
-def _padded(rows: list[list[int]], device: torch.device) -> Tensor:
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Rows of tokens as one tensor (B, longest), with 0 on the right."""
     longest = max(len(row) for row in rows)
-    return torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=device)
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)

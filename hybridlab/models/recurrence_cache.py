@@ -33,6 +33,11 @@ class IterationState:
     def tensors(self) -> list[Tensor]:
         return [t for t in (self.pending, self.latents, self.delayed) if t is not None]
 
+    def repeated(self, times: int) -> IterationState:
+        """A copy with every row `times` times."""
+        held = (self.pending, self.latents, self.delayed)
+        return IterationState(*(None if tensor is None else tensor.repeat_interleave(times, 0) for tensor in held))
+
 
 @dataclass
 class LoopState:
@@ -48,6 +53,13 @@ class LoopState:
 
     def tensors(self) -> list[Tensor]:
         return [tensor for state in self.by_iteration for tensor in state.tensors()]
+
+    def repeated(self, times: int) -> LoopState:
+        """A copy with every row `times` times."""
+        copied = LoopState(self.iterations)
+        copied.by_iteration = [state.repeated(times) for state in self.by_iteration]
+        copied.triggered = [count * times for count in self.triggered]
+        return copied
 
 
 def run_cached(

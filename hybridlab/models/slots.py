@@ -7,12 +7,14 @@ index p mod w). A kind that stores something else defines a slot of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hybridlab.errors import UserError
 from hybridlab.models.kernels import Rule
 
 
@@ -31,8 +33,27 @@ class Slot(Protocol):
         ...
 
     def tensors(self) -> list[Tensor]:
-        """All stored tensors."""
+        """All stored tensors. They are attributes of the slot, with the rows as their first dimension, so that a cache
+        can be copied for several continuations of one prompt."""
         ...
+
+
+class NotCopied(UserError):
+    """A cache has a slot that cannot be copied."""
+
+
+def repeated_slot(slot: Slot, times: int) -> Slot:
+    """A copy of a slot with every row `times` times; NotCopied if it stores a tensor elsewhere than in an attribute."""
+    copied, stored = copy(slot), {id(tensor) for tensor in slot.tensors()}
+    held = {name: value for name, value in vars(slot).items() if isinstance(value, Tensor) and id(value) in stored}
+    if {id(tensor) for tensor in held.values()} != stored:
+        raise NotCopied(
+            f"cache: the slot {type(slot).__name__} cannot be copied; keep each of its tensors in an attribute of its "
+            "own, with the rows as the first dimension"
+        )
+    for name, tensor in held.items():
+        setattr(copied, name, tensor.repeat_interleave(times, 0))
+    return copied
 
 
 class KeyValues:

@@ -20,6 +20,13 @@ class Taps:
         """Returns the output (B, S, W) of a visit on x (B, S, W). `run(x)` runs the visit, as often as wanted."""
         return run(x)
 
+    def on_branch(self, place: Place, part: str, x: Tensor, delta: Tensor) -> Tensor:
+        """Returns what a branch of a visit adds to the residual stream: delta (B, S, W) itself, or something else.
+
+        part: `attention` or `mlp`. x (B, S, W): what the branch has read, before its norm.
+        """
+        return delta
+
     def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
         """Called after a visit. delta (B, S, W): what it added to its input x (B, S, W)."""
 

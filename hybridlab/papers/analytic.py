@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
+from pydantic import BaseModel
+
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, flops
 from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
@@ -15,16 +17,18 @@ from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
 from hybridlab.config.shape import Shape
-from hybridlab.config.types import Strict
+from hybridlab.config.types import PositiveInt, Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.plan.from_config import plan_of, structure_of
-from hybridlab.registry import Registry
+from hybridlab.plan.forecast import forecast, full_structure
+from hybridlab.registry import CHOICES, Registry, nearest
+from hybridlab.training.schedules import learning_rate_factor
 
 SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
 ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
 ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
 FieldName = Annotated[str, one_of("field of a shape", lambda: Shape.model_fields)]
+PrimitiveName = Annotated[str, one_of("primitive", lambda: CHOICES.names(installed=False))]
 
 Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
 ANALYTIC: Registry[Function] = Registry("analytic function")
@@ -86,6 +90,22 @@ def overhead_percent(
 
 
 @analytic
+def steps_before_full_depth(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+    """Optimizer steps of a run before its model has all of its layers."""
+    run = resolve(arch, size, layers=[Layer(config or {})])
+    return sum(steps for structure, steps in forecast(run) if structure.shape.layers < run.shape.layers)
+
+
+@analytic
+def run_flops_ratio(
+    size: SizeName, arch: ArchName, over: Variant, convention: ConventionName, config: dict[str, Any] | None = None
+) -> float:
+    """FLOPs of a whole run over those of another run of its size."""
+    base = training_flops_of_run(size, over.arch, convention, over.config)
+    return training_flops_of_run(size, arch, convention, config) / base
+
+
+@analytic
 def printed_parameters(
     size: SizeName, arch: ArchName, config: dict[str, Any] | None = None, embedding: bool = True
 ) -> float:
@@ -93,7 +113,7 @@ def printed_parameters(
     allocators at full resolution too; with embedding, both embedding tables and two d × d matrices that the text does
     not mention."""
     resolved = resolve(arch, size, layers=[Layer(config or {})])
-    shape, plan = resolved.shape, plan_of(resolved)
+    shape, plan = resolved.shape, full_structure(resolved).plan
     count = count_parameters(shape)
     loops = sum(recurrence_parameters(loop, shape.width, printed=True) for loop in plan.loops.values())
     inner = count.block_matrices + count.norms_and_biases + loops
@@ -104,7 +124,7 @@ def printed_parameters(
 def model_parameters(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
     """Parameters of the model in this package."""
     resolved = resolve(arch, size, layers=[Layer(config or {})])
-    return count_parameters(resolved.shape, plan_of(resolved)).total
+    return count_parameters(resolved.shape, full_structure(resolved).plan).total
 
 
 @analytic
@@ -146,6 +166,32 @@ def shape_field(size: SizeName, field: FieldName) -> float:
 
 
 @analytic
+def setting(size: SizeName, path: str) -> float | str:
+    """A setting of the vanilla run of a size by its dotted name, such as training.optimizer.lr; Yes or No for one that
+    is on or off."""
+    here: Any = resolve("vanilla", size)
+    for name in path.split("."):
+        known = list(type(here).model_fields) if isinstance(here, BaseModel) else []
+        if name not in known:
+            raise UserError(
+                f"setting {path}: there is no {name!r}; {nearest(name, known, None if known else 'it has no parts')}"
+            )
+        here = getattr(here, name)
+    if isinstance(here, bool):
+        return "Yes" if here else "No"
+    if not isinstance(here, int | float | str):
+        raise UserError(f"setting {path}: this is no number or text; name one of its parts")
+    return here
+
+
+@analytic
+def learning_rate(size: SizeName, step: PositiveInt) -> float:
+    """The learning rate of the vanilla run of a size in an optimizer step, counted from 1."""
+    training = resolve("vanilla", size).training
+    return training.optimizer.lr * learning_rate_factor(training.schedule, step - 1, training.steps)
+
+
+@analytic
 def attention_flops(
     size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
 ) -> float:
@@ -165,7 +211,7 @@ def other_flops(
 @analytic
 def kv_cache(size: SizeName, arch: ArchName, seq_len: int, config: dict[str, Any] | None = None) -> float:
     """Bytes of keys and values of one sequence, in bf16."""
-    return kv_bytes(structure_of(resolve(arch, size, layers=[Layer(config or {})])), seq_len)
+    return kv_bytes(full_structure(resolve(arch, size, layers=[Layer(config or {})])), seq_len)
 
 
 @analytic
@@ -193,6 +239,12 @@ def share_in_loop(size: SizeName, arch: ArchName, config: dict[str, Any] | None 
     if not bodies:
         raise UserError(f"share_in_loop: {arch} has no loop")
     return bodies[0] / resolved.shape.layers
+
+
+@analytic
+def chance(primitive: PrimitiveName) -> float:
+    """The accuracy of a guess in a kind of question with options."""
+    return CHOICES.get(primitive).chance
 
 
 @analytic

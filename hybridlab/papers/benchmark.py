@@ -1,4 +1,4 @@
-"""Speed of several architectures: generation with the cache, forward passes, training steps; with ratios and errors.
+"""Speed of several architectures: generation with the cache, forward passes, training; with ratios and errors.
 
 Weights are random, since speed does not depend on them. Every round runs every architecture once, and the order rotates
 from round to round, so that a machine which slows down affects all of them; ratios are computed round by round.
@@ -9,24 +9,30 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
+from hybridlab.config.schema import RunConfig
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.taps import Taps
 from hybridlab.papers.experiment import Benchmark, BenchmarkModel, Experiment, benchmark_hash
-from hybridlab.plan.forecast import final_structure
+from hybridlab.plan.forecast import final_structure, forecast
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place, Visit
 from hybridlab.runs.record import BenchmarkRecord, Speed, record_path, write_record
 from hybridlab.statistics import Measurement, paired_ratio
-from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
+from hybridlab.training.engine import autocast
+from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
+from hybridlab.training.optimizer import make_optimizer, model_groups
 
 
 def run_benchmark(
@@ -53,7 +59,7 @@ def run_benchmark(
         git=git_revision(),
         libraries=library_versions(),
         machine=describe_machine(device),
-        dtype="bf16",
+        dtype=pick_precision("auto", device) if spec.kind == "training" else "bf16",
         results=results,
     )
     write_record(record, path)
@@ -68,8 +74,9 @@ def _measure_size(
     spec: Benchmark, size: str, device: torch.device, say: Callable[[str], None]
 ) -> dict[str, dict[str, dict[str, Speed]]]:
     """model → batch → part → speed, with its ratio to the first model."""
-    models = {name: _model(choice, size, device) for name, choice in spec.models.items()}
-    names, measure = list(models), _MEASURES[spec.kind]
+    make, measure = _MEASURES[spec.kind]
+    models = {name: make(choice, size, device) for name, choice in spec.models.items()}
+    names = list(models)
     speeds: dict[str, dict[str, dict[str, Speed]]] = {name: {} for name in names}
     for batch in spec.batches:
         seconds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
@@ -80,7 +87,7 @@ def _measure_size(
             for name in rotated:
                 seconds[name].append(measure(models[name], batch, spec.prompt, spec.new_tokens))
             say(f"batch {batch}, round {number + 1} of {spec.rounds}")
-        tokens = {"prefill": spec.prompt, "passes": spec.prompt, "decode": spec.new_tokens}
+        tokens = {part: spec.prompt for part in ("prefill", "passes", "run", "last_step")} | {"decode": spec.new_tokens}
         for name in names:
             first = seconds[names[0]]
             speeds[name][str(batch)] = {
@@ -160,7 +167,63 @@ class _TimedBodies(Taps):
         return out
 
 
-_MEASURES = {"decoding": _decoding, "recursion": _recursion}
+@dataclass(frozen=True)
+class _Stages:
+    """The structures of a run in order: the trainer of each, and the number of its steps."""
+
+    stages: list[tuple[_Trainer, int]]
+
+
+def _stages(choice: BenchmarkModel, size: str, device: torch.device) -> _Stages:
+    """What a run trains: one trainer for each depth, since the depth decides the time of a step."""
+    config = resolve(choice.arch, size, layers=[Layer(choice.config)])
+    steps: dict[int, int] = {}
+    structures: dict[int, Structure] = {}
+    for structure, count in forecast(config):
+        layers = structure.shape.layers
+        structures[layers], steps[layers] = structure, steps.get(layers, 0) + count
+    return _Stages([(_Trainer(structures[layers], config, device), steps[layers]) for layers in steps])
+
+
+class _Trainer:
+    """A model with its optimizer, in the precision in which runs train on this device."""
+
+    def __init__(self, structure: Structure, config: RunConfig, device: torch.device) -> None:
+        self.model = Decoder(structure)
+        draw_weights(self.model, 0)
+        self.model.to(device)
+        self.device, self.precision = device, pick_precision(config.training.precision, device)
+        self.clip = config.training.clip
+        self.optimizer = make_optimizer(model_groups(self.model, config.training.optimizer))
+
+    def seconds(self, batch: int, length: int, steps: int) -> float:
+        """The mean time of an optimizer step: forward and backward pass, clipping, update."""
+        tokens = _tokens(self.model, batch, length)
+        started = _now(self.device)
+        for _ in range(steps):
+            with autocast(self.device, self.precision):
+                logits = self.model(tokens).logits
+            F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        return (_now(self.device) - started) / steps
+
+
+def _training(run: _Stages, batch: int, length: int, steps: int) -> dict[str, float]:
+    """Seconds of the steps of a whole run (run), on average over its steps, and of a step at its last structure
+    (last_step). A round times `steps` steps of every structure, so that all rounds see all of the run."""
+    seconds = [(trainer.seconds(batch, length, steps), count) for trainer, count in run.stages]
+    total = sum(count for _, count in seconds)
+    return {"run": sum(mean * count for mean, count in seconds) / total, "last_step": seconds[-1][0]}
+
+
+_MEASURES: dict[str, tuple[Callable[..., Any], Callable[..., dict[str, float]]]] = {
+    "decoding": (_model, _decoding),
+    "recursion": (_model, _recursion),
+    "training": (_stages, _training),
+}
+"""Kind → what makes a model to be measured, and what measures it."""
 
 
 def _tokens(model: Decoder, batch: int, length: int) -> torch.Tensor:

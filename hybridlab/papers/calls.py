@@ -37,8 +37,10 @@ CellName = Annotated[str, Refers("cell")]
 ModelName = Annotated[str, Refers("model")]
 """A model of the experiment's benchmark."""
 ExperimentName = Annotated[str, Refers("experiment")]
-MetricPath = Annotated[str, Refers("metric")]
-"""A dotted path into a record."""
+MetricPath = Annotated[str, Refers("metric or measure")]
+"""A dotted path into a record, or a measure of the file."""
+TablePath = Annotated[str, Refers("metric")]
+"""A dotted path into a record, to a table."""
 
 
 def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:

@@ -18,6 +18,7 @@ from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
 from hybridlab.papers.cells import nested
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
+from hybridlab.papers.measures import measure_problem
 from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
 
@@ -31,11 +32,13 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
     read: loads another experiment by its id, without checks.
     """
     names = Names(experiment, read)
+    _check_measures(experiment, layer)
     for path, what, name in [
         *_rows(experiment),
         *_columns(experiment, layer),
         *_panels(experiment),
         *_swept(experiment),
+        *_measured(experiment),
     ]:
         names.check(path, what, name, layer)
     _check_starts(experiment, layer)
@@ -114,7 +117,13 @@ class Names:
 
     def problem(self, what: str, name: str) -> str | None:
         """What is wrong with a name; None if the experiment has it."""
-        if what == "metric":
+        if what == "metric or measure" and name in self.experiment.measures:
+            return measure_problem(name, self.experiment.measures)
+        if what == "metric or measure" and "." not in name and self.experiment.measures:
+            problem = metric_problem(name, Record)
+            near = nearest(name, list(self.experiment.measures))
+            return problem and f"{self.experiment.id} has no measure {name!r}, and a record no such metric; {near}"
+        if what in ("metric", "metric or measure"):
             return metric_problem(name, BenchmarkRecord if self.experiment.benchmark else Record)
         if what == "experiment":
             self.of(name)
@@ -217,7 +226,7 @@ def _check_shared(experiment: Experiment, layer: Layer, names: Names) -> None:
 def _swept(experiment: Experiment) -> Iterator[Named]:
     sweep = experiment.sweep
     if sweep is not None:
-        yield ("sweep", "metric"), "metric", sweep.metric
+        yield ("sweep", "metric"), "metric or measure", sweep.metric
         yield from ((("sweep", "cells", i), "cell", name) for i, name in enumerate(sweep.cells))
 
 
@@ -251,6 +260,26 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
             grid = ", ".join(map(str, sweep.grid))
             raise wrong(
                 ("chosen", name), f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid"
+            )
+
+
+def _measured(experiment: Experiment) -> Iterator[Named]:
+    for name, measure in experiment.measures.items():
+        for key, one in measure.of.items():
+            for i, path in enumerate([one] if isinstance(one, str) else one):
+                place: KeyPath = (
+                    ("measures", name, "of", key) if isinstance(one, str) else ("measures", name, "of", key, i)
+                )
+                yield place, "metric or measure", path
+
+
+def _check_measures(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a measure whose name could be a path into a record."""
+    for name in experiment.measures:
+        if "." in name or metric_problem(name, Record) is None:
+            origin = layer.origin(("measures", name))
+            raise UserError(
+                f"{origin}: measures: {name!r} is, or looks like, a path into a record; choose another name"
             )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
@@ -21,6 +21,7 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import CLAIM_KINDS, one_of
 from hybridlab.papers.ids import SCALES
+from hybridlab.papers.measures import Measure
 from hybridlab.papers.plot import Plot
 from hybridlab.registry import nearest
 
@@ -153,7 +154,7 @@ class Sweep(Strict):
     scale: Scale
     cells: Annotated[list[str], Field(min_length=1)]
     metric: str = "results.validation.loss"
-    """Dotted path into the record, to the number that decides."""
+    """The number that decides: a dotted path into the record, or a measure of the file."""
     better: Literal["lower", "higher"] = "lower"
     chosen: dict[str, Scalar] = {}
     """Cell → the value that its reported runs have."""
@@ -198,11 +199,13 @@ class Benchmark(Strict):
     """Speed of several architectures, interleaved in one process; see papers/benchmark.py.
 
     kind: `decoding` (prefill, then one token at a time) or `recursion` (a forward pass and a training step at the
-    prompt's length, and the latency of a token with and without loop bodies over chunks). models: by name;
-    ratios are relative to the first one. sizes: scale → group → size preset.
+    prompt's length, and the latency of a token with and without loop bodies over chunks), or `training` (optimizer
+    steps of `batch` sequences of the prompt's length at every structure that a run has, and the time of the whole run;
+    new_tokens: steps that are timed of each structure in each round). models: by name; ratios are relative to the first
+    one. sizes: scale → group → size preset.
     """
 
-    kind: Literal["decoding", "recursion"] = "decoding"
+    kind: Literal["decoding", "recursion", "training"] = "decoding"
     models: dict[str, BenchmarkModel]
     sizes: dict[Scale, dict[str, str]]
     batches: list[int]
@@ -223,6 +226,8 @@ class Experiment(Strict):
     columns: list[Column] = []
     rows: list[Row] = []
     plot: Plot | None = None
+    measures: dict[str, Measure] = {}
+    """Numbers and lists computed from records, by name, for claims and figures."""
     benchmark: Benchmark | None = None
     reference: str | list[str] | None = None
     """Short name of the row that the others are compared with. Of several, each row is compared with the last one that
@@ -237,6 +242,12 @@ class Experiment(Strict):
     """Loads another experiment by its id; set when an experiment is loaded."""
     _loaded: dict[str, Experiment] = PrivateAttr(default_factory=dict)
     """The experiments that were loaded beside this one."""
+
+    @model_validator(mode="after")
+    def _plot_has_measures(self) -> Experiment:
+        if self.plot is not None:
+            self.plot._measures = self.measures
+        return self
 
     def part(self, path: KeyPath, values: dict[str, Any]) -> Layer:
         """The settings at a path of the file, as defaults."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hybridlab.config.types import Strict
+from hybridlab.papers.measures import Measure
 from hybridlab.registry import FIGURE_KINDS, nearest
 
 
@@ -49,6 +50,9 @@ class PaperMark(Strict):
         return self
 
 
+Colours = Literal["even", "log", "diverging"]
+
+
 class Panel(Strict):
     """One picture of a figure. In the title, `{flops}` stands for the training FLOPs of its runs."""
 
@@ -65,12 +69,16 @@ class Panel(Strict):
     y_label: str | None = None
     value_range: tuple[float, float] | None = None
     skip: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """These six replace the figure's own in this panel."""
+    bar_label: str | None = None
+    colours: Colours | None = None
+    level: str | None = None
+    y_scale: Literal["linear", "log", "symlog"] | None = None
+    """These ten replace the figure's own in this panel."""
 
 
 class Plot(Strict):
     """A figure. kind: a module of reporting/kinds/, or one that a plug-in registers. metric: a column of a record's
-    history (history), a dotted path into a record (points), or a statistic of a probe."""
+    history (history), a dotted path into a record (points) or also a measure (profile), or a statistic of a probe."""
 
     kind: str
     panels: list[Panel]
@@ -87,6 +95,16 @@ class Plot(Strict):
     """Share of a history that is left out at its beginning, so that the axis shows what follows."""
     value_range: tuple[float, float] | None = None
     """What the axis of values shows at least, so that figures which are compared have the same."""
+    bar_label: str = ""
+    """What the colours of a heat map show, with its unit. Panels with the same one share a scale."""
+    colours: Colours = "even"
+    """How colours of a heat map follow the values: evenly, by their logarithm, or in two hues around 0 where the sign
+    matters."""
+    level: str | None = None
+    """Beside the numbers of each run, a number of the run, drawn as a line across: a dotted path or a measure."""
+    y_scale: Literal["linear", "log", "symlog"] = "linear"
+    """log: for values above 0. symlog: values below 0.01 in size on a linear axis, others on a logarithmic one, so that
+    both can be seen."""
     depth: Annotated[float, Field(ge=0, le=1)] | None = None
     """Only the layer at this share of the depth, 0 the first and 1 the last."""
     count: Annotated[int, Field(ge=1)] | None = None
@@ -95,6 +113,8 @@ class Plot(Strict):
     """Which heads a distribution shows."""
     example: Annotated[int, Field(ge=0)] = 0
     """Index of the example, among those in the run's record."""
+    _measures: dict[str, Measure] = PrivateAttr(default_factory=dict)
+    """Those of the experiment, by name."""
 
     @field_validator("kind")
     @classmethod

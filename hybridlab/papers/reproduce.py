@@ -59,8 +59,15 @@ def one_queue(all_wanted: Sequence[Wanted]) -> Pending:
     for wanted in all_wanted:
         before = f"{wanted.experiment.id}: " if len(all_wanted) > 1 else ""
         for digest, (name, config) in wanted.runs().items():
-            queue.setdefault(digest, (before + name, config))
+            first = queue.setdefault(digest, (before + name, config))
+            queue[digest] = (first[0], _keeping(first[1], config.runtime.keep_steps))
     return queue
+
+
+def _keeping(config: RunConfig, steps: Sequence[int]) -> RunConfig:
+    """The settings of a run from which branches of several experiments go on: it keeps the steps of all of them."""
+    kept = sorted({*config.runtime.keep_steps, *steps})
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_steps": kept})})
 
 
 def run_cells(

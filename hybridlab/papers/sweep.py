@@ -17,7 +17,9 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment, Scalar, Sweep
-from hybridlab.runs.record import Record, number_at, read_record, record_path, save_record
+from hybridlab.papers.formula import NoValue
+from hybridlab.papers.measures import number_of
+from hybridlab.runs.record import Record, read_record, record_path, save_record
 
 if TYPE_CHECKING:
     from hybridlab.runs.queue import Outcome
@@ -128,8 +130,17 @@ def _swept(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path) -
 def _try(experiment: Experiment, sweep: Sweep, cell: str, value: Scalar, results_dir: Path) -> Try:
     *_, run = cell_runs(experiment, sweep.scale, sweep.seed, [cell], {cell: value})
     record = read_record(record_path(run.hash, results_dir))
-    measured = None if record is None or record.status != "finished" else number_at(record, sweep.metric).value
-    return Try(value, run.hash, measured, _diverged(record))
+    return Try(value, run.hash, _measured(experiment, sweep, record), _diverged(record))
+
+
+def _measured(experiment: Experiment, sweep: Sweep, record: Record | None) -> float | None:
+    """The number that decides; None if there is none."""
+    if record is None or record.status != "finished":
+        return None
+    try:
+        return number_of(record, sweep.metric, experiment.measures)
+    except NoValue:
+        return None
 
 
 def _diverged(record: Record | None) -> bool:
@@ -180,9 +191,11 @@ def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterat
     if sweep is None or sweep.scale != scale:
         return
     grid = ", ".join(str(value) for value in sweep.grid)
+    measure = experiment.measures.get(sweep.metric)
+    metric = sweep.metric if measure is None else measure.title
     yield (
         f"{sweep.setting} was chosen for each arm on seed {sweep.seed}, which is not reported, by the "
-        f"{'lowest' if sweep.better == 'lower' else 'highest'} {sweep.metric}; every arm had the same grid: {grid}."
+        f"{'lowest' if sweep.better == 'lower' else 'highest'} {metric}; every arm had the same grid: {grid}."
     )
     for swept in swept_cells(experiment, sweep, results_dir):
         yield _in_words(swept)

@@ -13,11 +13,14 @@ from hybridlab.plan.structure import Structure
 
 def structure_of(config: RunConfig) -> Structure:
     """The structure at the start of a run. References to other runs must have been replaced by their results."""
-    return Structure(config.shape, plan_of(config), map_of(config.map, config.shape))
+    shape = config.first_shape
+    return Structure(shape, plan_of(config), map_of(config.map, shape))
 
 
 def plan_of(config: RunConfig) -> Plan:
-    return edited_plan(config.shape.layers, config.shape.heads, config.plan, config.shape.traits.parallel)
+    """The plan at the start of a run."""
+    shape = config.first_shape
+    return edited_plan(shape.layers, shape.heads, config.plan, shape.traits.parallel)
 
 
 def map_of(config: MapConfig, shape: Shape) -> AttentionMap:

@@ -9,9 +9,9 @@ FLOPs count, the cache and the drawing all iterate over `Plan.places()`, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Loop, visit_from_json
@@ -19,6 +19,7 @@ from hybridlab.plan.visit import Place, Visit, layer_name
 
 Item = Visit | Loop
 """An element of a plan."""
+AnyItem = TypeVar("AnyItem", Visit, Visit | Loop)
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,48 @@ class Plan:
 
         return self._rewrite({layer}, without)
 
+    def with_copies(self, layers: range) -> Plan:
+        """The plan of a model with copies of these layers right after the last of them (depth growth).
+
+        Layers behind them move back. What runs the layers, head loops and repeated blocks included, runs their copies
+        right after; in the body of a loop, the copies become part of that body. UserError if it is not clear where the
+        copies would run: if the plan leaves the layers out, mixes their visits with those of others, or runs some of
+        them in a loop and some outside.
+        """
+        holding = [index for index, sequence in enumerate(self._sequences()) if _span(sequence, layers)]
+        names = f"layers {layers[0]} to {layers[-1]} (L{layers[0] + 1} to L{layers[-1] + 1})"
+        if not holding:
+            raise UserError(
+                f"growth copies {names}, but the plan does not run them; leave out the edit that skips them"
+            )
+        if len(holding) > 1:
+            raise UserError(
+                f"growth copies {names}, but the plan runs some of them in one place and some in another, such as the "
+                "body of a loop and what lies around it; change the loop, or the block and the start of the growth"
+            )
+        visits = tuple(
+            replace(item, bodies=tuple(self._with_copies(body, layers, names) for body in item.bodies))
+            if isinstance(item, Loop)
+            else item
+            for item in self._with_copies(self.visits, layers, names)
+        )
+        return replace(self, visits=visits, num_layers=self.num_layers + len(layers))
+
+    def _sequences(self) -> list[tuple[Item, ...]]:
+        """The visits of the plan, and those in the body of each loop."""
+        return [self.visits, *(body for loop in self.loops.values() for body in loop.bodies)]
+
+    def _with_copies(self, sequence: tuple[AnyItem, ...], layers: range, names: str) -> tuple[AnyItem, ...]:
+        """A sequence of visits with those of the copies, and the numbers of the new model."""
+        size = len(layers)
+        span = _span(sequence, layers)
+        if other := [item for item in sequence[span.start : span.stop] if not _visits(item, layers)]:
+            raise UserError(f"growth copies {names}, but the plan runs {other[0]} between them; let them run in a row")
+        behind = range(layers.stop, self.num_layers)
+        moved = [_moved(item, size) if _visits(item, behind) else item for item in sequence]
+        copies = [_moved(item, size) for item in sequence[span.start : span.stop]]
+        return tuple(moved[: span.stop] + copies + moved[span.stop :])
+
     def _check_layer(self, layer: int) -> None:
         if not 0 <= layer < self.num_layers:
             raise UserError(
@@ -213,6 +256,22 @@ class Plan:
 
     def __str__(self) -> str:
         return " → ".join(str(v) for v in self.visits) or "(nothing)"
+
+
+def _visits(item: Item, layers: range) -> bool:
+    """Whether an element of a plan is a visit of one of these layers."""
+    return isinstance(item, Visit) and item.layer in layers
+
+
+def _moved(item: AnyItem, by: int) -> AnyItem:
+    """A visit of the layer `by` places deeper; a loop as it is."""
+    return replace(item, layer=item.layer + by) if isinstance(item, Visit) else item
+
+
+def _span(sequence: Sequence[Item], layers: range) -> range:
+    """From the first visit of these layers to the last one, in a sequence; empty if there is none."""
+    places = [index for index, item in enumerate(sequence) if _visits(item, layers)]
+    return range(places[0], places[-1] + 1) if places else range(0)
 
 
 MOST_PASSES = 1000

@@ -19,6 +19,7 @@ from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import AttentionKind
+from hybridlab.plan.lineage import Lineage, lineage_from_json, lineage_to_json
 from hybridlab.plan.plan import Plan, check_heads
 from hybridlab.plan.visit import Place, Visit
 
@@ -45,7 +46,8 @@ def _heads(query: tuple[int, ...], group: int) -> Heads:
 class Structure:
     """A whole model as data: a shape with a plan and a map.
 
-    UserError for a plan or map that was made for another shape.
+    lineage: where each layer comes from, if the model has grown in depth. UserError for a plan, map or lineage that was
+    made for another shape.
 
         structure = hybridlab.build_model("rule-swa").structure
         shorter = structure.changed(plan=structure.plan.skip(3))
@@ -55,6 +57,7 @@ class Structure:
     shape: Shape
     plan: Plan
     map: AttentionMap
+    lineage: Lineage | None = None
 
     def __post_init__(self) -> None:
         shape, plan = self.shape, self.plan
@@ -65,6 +68,8 @@ class Structure:
             raise UserError(f"plan: the blocks of this shape are {kind}; make it with Plan.plain(layers, parallel=…)")
         check_heads(plan, shape.heads)
         self.map.check_shape(shape.layers, shape.kv_heads)
+        if self.lineage is not None and len(self.lineage) != shape.layers:
+            raise UserError(f"lineage: it is of {len(self.lineage)} layers, but the model has {shape.layers}")
 
     def changed(self, plan: Plan | None = None, map: AttentionMap | None = None) -> Structure:
         """The same parameters with another plan or map."""
@@ -88,17 +93,21 @@ class Structure:
     # ---- JSON ----
 
     def to_json(self) -> dict[str, Any]:
+        """The lineage only where there is one, so that structures without it are written as before."""
+        lineage = {} if self.lineage is None else {"lineage": lineage_to_json(self.lineage)}
         return {
             "shape": self.shape.model_dump(mode="json"),
             "plan": self.plan.to_json(),
             "map": self.map.to_json(),
+            **lineage,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Structure:
         """Raises KeyError, TypeError, ValueError or UserError for data that `to_json` does not write."""
         shape = Shape.model_validate_json(json.dumps(data["shape"]))
-        return cls(shape, Plan.from_json(data["plan"]), AttentionMap.from_json(data["map"]))
+        lineage = lineage_from_json(data["lineage"]) if data.get("lineage") is not None else None
+        return cls(shape, Plan.from_json(data["plan"]), AttentionMap.from_json(data["map"]), lineage)
 
     def __str__(self) -> str:
         return f"{self.shape.layers} layers of width {self.shape.width}; plan {self.plan}; map {self.map}"

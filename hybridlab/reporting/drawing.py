@@ -132,9 +132,17 @@ def share_axes(axes: Sequence[Axes]) -> None:
             # A little more room, since what is at the edge of one panel was not at the edge of all; values that are
             # written above and below points need more.
             share = 0.1 if limit == "set_ylim" and any(ax.texts for ax in group) else 0.03
-            room = share * (max(highs) - min(lows)) if len(group) > 1 else 0.0
             for ax in group:
-                getattr(ax, limit)(min(lows) - room, max(highs) + room)
+                getattr(ax, limit)(*_widened(ax, limit, min(lows), max(highs), share if len(group) > 1 else 0.0))
+
+
+def _widened(ax: Axes, limit: str, low: float, high: float, share: float) -> tuple[float, float]:
+    """Limits with more room at both ends, a share of the axis as it is drawn."""
+    scale = (ax.yaxis if limit == "set_ylim" else ax.xaxis).get_transform()
+    first, last = (float(at) for at in scale.transform([low, high]))
+    room = share * (last - first)
+    low, high = (float(at) for at in scale.inverted().transform([first - room, last + room]))
+    return low, high
 
 
 def name_power(ax: Axes) -> None:

@@ -50,7 +50,7 @@ def _plot_of(experiment: Experiment) -> Plot:
     return experiment.plot
 
 
-_OWN = ("metric", "x", "x_label", "y_label", "value_range", "skip")
+_OWN = ("metric", "x", "x_label", "y_label", "value_range", "skip", "level", "y_scale", "bar_label", "colours")
 """What a panel can have of its own, in the place of the figure's."""
 
 
@@ -120,6 +120,8 @@ def _errors_text(panels: list[dict[str, Any]]) -> str:
             "bars: ± one standard error over validation windows in blocks of ten, less what the runs of a panel have "
             "in common; it decides nothing"
         )
+    if counts and counts[-1] == 1 and any(one["data"].get("over") == "samples" for one in series):
+        texts.append("bars: ± one standard error over the sequences of a single run; it decides nothing")
     return "; ".join(texts)
 
 

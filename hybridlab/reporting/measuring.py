@@ -21,7 +21,8 @@ from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, m
 BLOCK = 10
 """Validation windows in a block."""
 Over = Literal["seeds", "windows", "answers", "rounds", "samples"]
-"""What an error is over. windows: in blocks of ten. answers: of a task. rounds: of a benchmark."""
+"""What an error is over. windows: in blocks of ten. answers: of a task, or of questions with options. rounds: of a
+benchmark."""
 Sources = Mapping[int, Record | BenchmarkRecord]
 """seed → record of a cell."""
 
@@ -76,8 +77,12 @@ def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
     if others or first.stderr is None or _is_loss(next(iter(sources.values())), path):
         return Measured(value=value, n=len(values))
     benchmark = isinstance(next(iter(sources.values())), BenchmarkRecord)
-    over: Over = "rounds" if benchmark else "answers" if ".tasks." in f".{path}" else "samples"
+    over: Over = "rounds" if benchmark else _units(path)
     return Measured(value=value, stderr=first.stderr, over=over, n=first.n if benchmark else 1)
+
+
+def _units(path: str) -> Over:
+    return "answers" if any(part in f".{path}" for part in (".tasks.", ".choices.")) else "samples"
 
 
 def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) -> Difference | None:

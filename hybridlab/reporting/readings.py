@@ -24,6 +24,11 @@ def probe_of(record: Record, name: str) -> dict[str, Any] | None:
     return None if measured is None or "skipped" in measured else measured
 
 
+def grown_block(record: Record) -> int | None:
+    """The layers that each growth step of a run added; None for a run that did not grow in depth by blocks."""
+    return (record.config.get("controller") or {}).get("block")
+
+
 def named(known: Mapping[str, Any], name: str | None, setting: str, record: Record) -> Any:
     """The value that a setting of the plot names. UserError with the nearest known name for an unknown one."""
     if name is None or name not in known:

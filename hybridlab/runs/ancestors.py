@@ -20,6 +20,7 @@ from hybridlab.files import read_object
 from hybridlab.models.export import SavedModel, read_model_config, read_weights
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.forecast import FORECASTS
+from hybridlab.plan.structure import Structure
 from hybridlab.training.folders import RunFolder, Runs, part_of_run
 
 _HF = "hf-"
@@ -82,6 +83,12 @@ class Ancestor:
         if self.pretrained:
             return dict(load_hf(self.path).named_parameters())
         return read_weights(self.path / ("final" if self.best is None else "best"))
+
+    def structure(self) -> Structure | None:
+        """The structure of its model; None for a folder in the Hugging Face layout, which is a plain stack."""
+        if self.pretrained:
+            return None
+        return read_model_config(self.path / ("final" if self.best is None else "best")).structure
 
     def check_tokenizer(self, corpus: Corpus, data: Data) -> None:
         """UserError if it was trained with another tokenizer than the corpus; see `require_tokenizer`."""

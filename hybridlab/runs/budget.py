@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from hybridlab.accounting.flops import ledger
+from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.config.controllers import MaskLearningConfig, Schedule
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.stacking import AddsLayers
 from hybridlab.errors import UserError
 from hybridlab.plan.from_config import structure_of
 
@@ -13,17 +15,16 @@ def within_budget(config: RunConfig) -> RunConfig:
     """The configuration with the number of steps that its budget pays for, unchanged if it has no budget. A warm-up
     keeps its share of the steps.
 
-    The cost of a step is that of the first plan; a run whose plan grows uses more than its budget.
+    The cost of a step is that of the first plan; a run that grows loops uses more than its budget. Where layers are
+    added in stages, which are shares of the run, it is the mean over the stages.
     """
     if config.budget is None:
         return config
     training = config.training
-    cost = ledger(structure_of(config), training.seq_len, "executed").training
-    steps = round(config.budget.flops / (cost * training.rows))
+    cost = _cost_of_a_step(config)
+    steps = round(config.budget.flops / cost)
     if steps < 1:
-        raise UserError(
-            f"budget.flops {config.budget.flops:g} buys {steps} steps; give at least {cost * training.rows:.3g}"
-        )
+        raise UserError(f"budget.flops {config.budget.flops:g} buys {steps} steps; give at least {cost:.3g}")
     last = max(config.evaluation.at_steps or [0])
     if last > steps:
         raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
@@ -32,7 +33,17 @@ def within_budget(config: RunConfig) -> RunConfig:
     controller = config.controller
     if isinstance(controller, MaskLearningConfig):
         controller = controller.model_copy(update={"schedule": _stretched(controller.schedule, share)})
+    if isinstance(controller, AddsLayers):
+        controller.stages(config.shape.layers, steps)
     return config.model_copy(update={"training": training, "controller": controller})
+
+
+def _cost_of_a_step(config: RunConfig) -> float:
+    """Training FLOPs, as executed."""
+    training = config.training
+    if isinstance(config.controller, AddsLayers):
+        return training_flops(config, "executed") / training.steps
+    return ledger(structure_of(config), training.seq_len, "executed").training * training.rows
 
 
 def _stretched(schedule: Schedule, share: float) -> Schedule:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.kernels import require_kernel
-from hybridlab.plan.from_config import structure_of
+from hybridlab.plan.forecast import final_structure
 from hybridlab.runs.ancestors import find_ancestor
 from hybridlab.runs.attempt import QueuedRun, Say
 from hybridlab.runs.extension import require_checkpoint
@@ -47,10 +48,11 @@ def _check(
     require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True)
     compiles(config, run.folder, None, lambda _: None)
     require_trackers(config.runtime.track)
+    check_probe_settings(config)
     runs = known_places(Runs(runs_dir), run.folder)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
     if not inside & set(parents(config)):
-        structure_of(with_inputs(config, runs, say))
+        final_structure(with_inputs(config, runs, say))
     if config.init is not None and config.init.step is not None and config.init.run in ancestors:
         require_checkpoint(runs.finished(config.init.run), config.init)
     make_hooks(config)

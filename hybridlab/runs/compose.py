@@ -25,6 +25,7 @@ from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.config.shared import asked_for
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
+from hybridlab.plan.kinds import Full
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget
 from hybridlab.runs.continuation import continued
@@ -44,7 +45,7 @@ def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla
 class CommandLine:
     """What a user asks for. arch, size, data: if None, those that the file `config` names. start: the run or Hugging
     Face folder to start from. options, settings: further options, and the texts of --set. entropy_of: a run whose
-    entropies choose the layers that the arch loops."""
+    entropies choose the layers that the arch loops. keep_map: with the attention map of the model to start from."""
 
     arch: str | None = None
     size: str | None = None
@@ -54,6 +55,7 @@ class CommandLine:
     options: Layer = Layer()
     settings: Sequence[str] = ()
     entropy_of: str | None = None
+    keep_map: bool = False
 
 
 def compose(asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda _: None) -> RunConfig:
@@ -76,12 +78,14 @@ def compose_with_origins(
     if asked.entropy_of is not None:
         options = merge(_looping_top_entropy(arch, asked.entropy_of), options)
     given = [*before, file.settings, *following, options]
-    start, branch = _branch(start)
+    start, branch = branch_of(start)
     parent = None if start is None else find_ancestor(start, runs)
     finetuned = parent is not None and parent.pretrained and size is None
     base = load_preset("training", FINETUNE) if finetuned else _size_layer(size, parent)
     heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch)
     written = [*given, *map(parse_setting, asked.settings)]
+    if parent is not None and asked.keep_map and branch is None:
+        heritage.append(_its_map(parent))
     if parent is not None:
         heritage.append(_its_tokenizer(parent, merge(base, *heritage, *written)))
     names = _names({"arch": asked.arch, "size": asked.size}, file, parent)
@@ -94,7 +98,14 @@ def compose_with_origins(
     resolved = within_budget(resolved)
     if parent is None:
         return resolved, layer
-    parent.check_shape(resolved.shape)
+    # A branch takes the depth that the other run has at its step; see runs/extension.py.
+    first = resolved.first_shape if branch is None else resolved.shape
+    if first.layers not in (parent.shape.layers, resolved.shape.layers):
+        raise UserError(
+            f"--from {start}: its model has {parent.shape.layers} layers, and a growth begins with {first.layers} here;"
+            f" `hybridlab grow --from {start}` grows it further (or set controller.start={parent.shape.layers})"
+        )
+    parent.check_shape(first)
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:
@@ -116,7 +127,7 @@ def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None)
     return origins
 
 
-def _branch(start: str | None) -> tuple[str | None, int | None]:
+def branch_of(start: str | None) -> tuple[str | None, int | None]:
     """The run and, for RUN@STEP, the step after which to go on with its optimizer."""
     run, _, step = (start or "").rpartition("@")
     if start is None or not run or not step.isdecimal() or Path(start).exists():
@@ -125,7 +136,7 @@ def _branch(start: str | None) -> tuple[str | None, int | None]:
 
 
 def _heritage(parent: Ancestor, start: str, arch: str, size: str | None, branch: int | None) -> list[Layer]:
-    """The settings of the ancestor (its plan only, if a size is given), and its name. branch: see `_branch`."""
+    """The settings of the ancestor (its plan only, if a size is given), and its name. branch: see `branch_of`."""
     inherited = _inherited(parent)
     if branch is None:
         _check_plans(arch, start, inherited.get("plan", []), parent)
@@ -154,6 +165,14 @@ def _plan_of_a_branch(parent: Ancestor, start: str, arch: str) -> dict[str, Any]
 def _brings_plan(arch: dict[str, Any]) -> bool:
     """Whether the settings of an arch have a plan."""
     return "plan" in arch or "recurrence" in arch
+
+
+def _its_map(parent: Ancestor) -> Layer:
+    """The attention map of the ancestor's model; empty if all of its heads have full attention."""
+    structure = parent.structure()
+    if structure is None or set(structure.map.each_kind()) == {Full()}:
+        return Layer()
+    return Layer({"map": {"kind": "heads", "layers": structure.map.to_json()}}, {("map",): FROM_PARENT})
 
 
 def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:

@@ -18,7 +18,7 @@ def run_flops(config: RunConfig) -> float | None:
     device = pick_device(config.runtime.device)
     low_precision = pick_precision(config.training.precision, device) != "fp32"
     known = with_examples(config)
-    windows = map_of(known.map, known.shape).softmaxes
+    windows = map_of(known.map, known.first_shape).softmaxes
     if isinstance(config.map, FromRun):
         windows = {None, 1}
     length, kernel = config.training.seq_len, config.runtime.kernel

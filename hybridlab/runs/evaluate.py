@@ -108,7 +108,7 @@ def evaluate_run(
 ) -> Results:
     """The results of a model, as in a record; all of another text is used, not only its validation part."""
     opened = open_run(reference, runs, data, settings, say)
-    return measure(opened.model, opened.config, opened.corpus, opened.precision, whole=opened.elsewhere)
+    return measure(opened.model, opened.config, opened.corpus, opened.precision, opened.elsewhere, say)
 
 
 def evaluate_model(
@@ -131,7 +131,7 @@ def evaluate_model(
         layers.append(Layer({"data": {"tokenizer": tokenizer}}, {(): "tokenizer"}))
     config = resolve("vanilla", "tiny", layers=layers, settings=_checked(settings))
     corpus = corpus_for(config.data, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
-    return measure(model, config, corpus, "fp32", whole=True)
+    return measure(model, config, corpus, "fp32", whole=True, say=say)
 
 
 def analyze_run(

@@ -123,6 +123,13 @@ def with_own_parts(begins: Beginning, config: RunConfig, hooks: Sequence[Hook], 
         same = same and all(hook in (config.hooks or []) for hook in before.hooks or [])
     if begins.checkpoint is not None and not same:
         tensors = begins.checkpoint.model
+        layers = begins.checkpoint.state["structure"]["shape"]["layers"]
+        if layers != model.shape.layers:
+            raise UserError(
+                f"init.step: step {begins.step} of {begins.folder.path} has {layers} layers, and this run would begin "
+                f"with {model.shape.layers}, as its plan, map or controller is another; keep these, or name a step "
+                "with as many layers"
+            )
         for name, parameter in model.named_parameters():
             if name not in tensors or tensors[name].shape != parameter.shape:
                 raise UserError(

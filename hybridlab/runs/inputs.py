@@ -34,7 +34,7 @@ def _with_masks(config: RunConfig, runs: Runs, say: Callable[[str], None]) -> Ru
         return config
     folder = runs.finished(config.map.run)
     if isinstance(config.map, KnockoutMap):
-        chosen = config.map.chosen(knockout_costs(folder, config.map, config.shape), config.shape.kv_heads)
+        chosen = config.map.chosen(knockout_costs(folder, config.map, config.first_shape), config.shape.kv_heads)
         return config.model_copy(update={"map": chosen})
     path = folder.path / "masks.json"
     learned = read_masks(path)
@@ -87,7 +87,7 @@ def _with_layers(config: RunConfig, runs: Runs) -> RunConfig:
     edits = []
     for edit in config.plan:
         for choice in symbolic_layers([edit]):
-            layers = top_entropy(runs.finished(choice.top_entropy_of), choice, config.shape)
+            layers = top_entropy(runs.finished(choice.top_entropy_of), choice, config.first_shape)
             edit = edit.model_copy(update={"layers": layers})
         edits.append(edit)
     return config.model_copy(update={"plan": edits})
@@ -98,7 +98,7 @@ def _with_entropies(config: RunConfig, runs: Runs) -> RunConfig:
     if not isinstance(controller, EntropyGrowthConfig) or controller.entropies_of is None:
         return config
     asked = controller.entropies_of
-    heads = head_entropies(runs.finished(asked.run), asked.step, config.shape)
+    heads = head_entropies(runs.finished(asked.run), asked.step, config.first_shape)
     given = controller.model_copy(update={"entropies": heads, "entropies_of": None})
     return config.model_copy(update={"controller": given})
 

@@ -119,6 +119,13 @@ def _total(rows: list[dict[str, Any]], runs: dict[str, QueuedRun], jobs: int) ->
     return total | {"minutes": before + max(sum(minutes.values()) / jobs, *chain.values(), 0.0)}
 
 
+def _without_none(values: Any) -> Any:
+    """Settings, on every level, without those that are None."""
+    if not isinstance(values, dict):
+        return values
+    return {name: _without_none(value) for name, value in values.items() if value is not None}
+
+
 class _Speeds:
     """Speeds of finished runs. used: the largest number of runs that an answer came from."""
 
@@ -139,14 +146,15 @@ class _Speeds:
         device = pick_device(config.runtime.device)
         machine = {**describe_machine(device), "threads": threads}
         precision = pick_precision(config.training.precision, device)
-        shape = config.shape.model_dump(mode="json")
+        shape = _without_none(config.shape.model_dump(mode="json"))
         rates = {
             record.hash: record.flops / record.seconds
             for record in self.records
             if record.host in (None, platform.node())
             and all(record.machine.get(key) == value for key, value in machine.items())
             and (record.precision, record.compile) == (precision, bool(config.runtime.compile))
-            and record.config["shape"] == shape
+            # Records of older versions lack settings that are None since.
+            and _without_none(record.config["shape"]) == shape
             and record.config["training"]["seq_len"] == config.training.seq_len
         }
         self.used = max(self.used, len(rates))

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 
 from hybridlab.accounting.parameters import count_parameters
+from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
 from hybridlab.evaluation.at_steps import AtSteps
+from hybridlab.evaluation.choices import require_choices
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Decoder, draw_weights
@@ -170,13 +172,14 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
     text = record.results.validation
     numbers = {"loss": text.loss, "perplexity": text.perplexity, "bits_per_byte": text.bits_per_byte}
     numbers |= {f"{task}_accuracy": answers.all for task, answers in record.results.tasks.items()}
+    numbers |= {f"{name}_accuracy": choices.accuracy for name, choices in record.results.choices.items()}
     return {f"final/{name}": measured.value for name, measured in numbers.items()}
 
 
 def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
-    results = measure(run.model, run.config, run.corpus, run.precision)
+    results = measure(run.model, run.config, run.corpus, run.precision, say=run.say)
     if AtSteps.name in hooks:
         # These are measurements as the final ones, and stand beside them in the record.
         results = results.model_copy(update={"at": hooks[AtSteps.name]})
@@ -254,6 +257,7 @@ def _start(
     device = pick_device(config.runtime.device)
     require_kernel(config.runtime.kernel, device, training=True)
     require_trackers(config.runtime.track)
+    check_probe_settings(config)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     whole = config.init is not None and config.init.whole
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
@@ -265,6 +269,7 @@ def _start(
     corpus = corpus_for(config.data, runs.directory / "data", Job(lambda text: say(f"data: {text}"), bar=not quiet))
     if parent is not None:
         parent.check_tokenizer(corpus, config.data)
+    require_choices(model.shape.max_positions, config, corpus)
     begins = beginning(config, folder, runs, corpus)
     compiled = compiles(config, folder, begins.folder if begins else None, say)
     precision = pick_precision(config.training.precision, device)

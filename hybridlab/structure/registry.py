@@ -18,6 +18,7 @@ from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
 from hybridlab.structure.l1_gates import L1Gates
 from hybridlab.structure.mask_learning import MaskLearning
+from hybridlab.structure.stacking import Stacking
 from hybridlab.training.each_step import EachStep
 from hybridlab.training.hooks import Hook
 
@@ -31,6 +32,7 @@ def _learned_window(config: RunConfig) -> int:
 CONTROLLERS.add("entropy-growth", lambda settings, config: EntropyGrowth(settings))
 CONTROLLERS.add("mask-learning", lambda settings, config: MaskLearning(settings, config.shape, _learned_window(config)))
 CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.shape, _learned_window(config)))
+CONTROLLERS.add("stacking", lambda settings, config: Stacking(settings, config.shape.layers, config.training.steps))
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -364,8 +364,11 @@ class Run:
     def _begin(self, begins: Beginning, known: list[Hook], tensors: Mapping[str, Tensor]) -> None:
         """Go on from a place in another run, whose state is loaded. known: the hooks that go on with theirs. tensors:
         those of the other run."""
-        if begins.own_structure and self.initial != self.model.structure:
-            self.change_structure("branched", self.initial, {**tensors, **self.tensors()})
+        if begins.own_structure:
+            # The layers are the same ones, and so is where they come from.
+            own = replace(self.initial, lineage=self.model.structure.lineage)
+            if own != self.model.structure:
+                self.change_structure("branched", own, {**tensors, **self.tensors()})
         for hook in known:
             if begins.branch:
                 hook.branch(self, begins.folder)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 _MOST_LETTERS = 100
+_BEFORE, _AFTER = "_before", "_after"
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """An event in words: `step 120: loop-added: layer 5 (L6), heads 3, 7, passes 1`.
+    """An event in words: `step 120: loop-added: layer 5 (L6), heads 3, 7, passes 1`. A number before and after is one
+    part, `2 → 4 layers`.
 
     Layers and heads count from 0, as in settings; L counts from 1, as in figures. Without details of its own, the line
     says what the plan or the map is now.
@@ -19,6 +21,9 @@ def event_line(event: dict[str, Any]) -> str:
             parts.append(f"layer {value} (L{value + 1})")
         elif name == "heads":
             parts.append(f"heads {', '.join(map(str, value))}")
+        elif name.endswith(_AFTER) and isinstance(value, int):
+            what = name.removesuffix(_AFTER)
+            parts.append(f"{event[what + _BEFORE]} → {value} {what}")
         elif name not in ("step", "kind") and isinstance(value, str | int | float) and not _of_structure(name):
             parts.append(value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}")
     if not parts:
@@ -28,4 +33,4 @@ def event_line(event: dict[str, Any]) -> str:
 
 
 def _of_structure(name: str) -> bool:
-    return name.endswith(("_before", "_after"))
+    return name.endswith((_BEFORE, _AFTER))

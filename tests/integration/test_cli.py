@@ -335,7 +335,7 @@ def test_columns_of_the_paper_alone_are_shown_when_asked_for(workdir):
 MISTAKES = [
     (
         ["analyze", "base", "--probe", "x"],
-        "known: contributions, convergence, entropy, kept-mass, knockout, loops, reach",
+        "known: blocks, contributions, convergence, depth-score, effects, entropy, interventions, kept-mass, knockout",
     ),
     (["analyze", "base", "--probe", "entropi"], "did you mean 'entropy'"),
     (
@@ -358,7 +358,8 @@ MISTAKES = [
     (["pretrain", "--set", "budget.flops=1"], "buys 0 steps"),
     (["pretrain", "--set", "budget.flopz=1"], "did you mean 'flops'"),
     (["analyze", "base", "--probe", "entropy", "--passes", "3"], "--passes has no effect on --probe entropy"),
-    (["analyze", "base", "--probe", "contributions"], "the plan has no head loops"),
+    (["analyze", "base", "--probe", "blocks"], "this run was not grown by blocks"),
+    (["analyze", "base", "--probe", "effects", "--at", "0,1"], "leave no future tokens"),
     (["analyze", "base", "--probe", "convergence", "--heads", "9"], "two sets of 9 heads: a layer of this model has 4"),
     (["pretrain", "--entropy-of", "base", "--steps", "2"], "--entropy-of has no effect on --arch vanilla"),
     (["pretrain", "--arch", "block-loop", "--entropy-of", "zzz"], "neither a run folder nor the start"),

@@ -47,6 +47,12 @@ def test_a_probe_of_a_plug_in_runs_everywhere(counting, small, tmp_path, runs_di
     record = train(config, tmp_path / "a", runs_dir)
     by_default = {"layers": 3, "tokens": 5 * 32, "min_count": 2}
     assert record.results.probes == {"token counts": by_default}
+    asked = {"probes": ["token counts"], "probe_settings": {"token counts": {"rows": 2}}, "validation_windows": 4}
+    record = train(small(evaluation=asked, training={"steps": 2}), tmp_path / "b", runs_dir)
+    assert record.results.probes == {"token counts": {**by_default, "tokens": 64}}
+    asked = {"final_probes": ["token counts"], "at_steps": [1], "validation_windows": 4}
+    record = train(small(evaluation=asked, training={"steps": 2}), tmp_path / "c", runs_dir)
+    assert record.results.probes == {"token counts": by_default} and record.results.at["1"].probes == {}
 
     opened = open_run(str(tmp_path / "a"), Runs(runs_dir), None, [], lambda _: None)
     assert run_probe("token counts", opened.model, opened.corpus, 32) == by_default
@@ -99,6 +105,7 @@ def test_settings_of_a_probe_are_checked(counting):
 
 def test_every_built_in_probe_has_a_file_and_registers_itself():
     built_in = {"contributions", "convergence", "entropy", "kept-mass", "knockout", "loops", "reach"}
+    built_in |= {"blocks", "depth-score", "effects", "interventions", "tuned-lens"}
     assert built_in <= set(PROBES.names())
     for name in PROBES.names():
         assert isinstance(PROBES.get(name), Probe)
@@ -134,6 +141,7 @@ def test_probes_and_longer_windows_are_in_the_record(small, tmp_path, runs_dir):
     assert results.extrapolation["2"].loss.n == 4
     probed = results.probes
     assert len(probed["entropy"]["heads"]) == 5 and len(probed["contributions"]["examples"][0]["loops"]) == 3
+    assert len(probed["contributions"]["sublayers"]["mlp"]["cosine"]) == 5
     rows = probed["contributions"]["entropies"]
     assert len(rows) > 2 and all(len(row) == 3 and all(0 < value <= 1 for value in row) for row in rows)
     rows = probed["convergence"]["rows"]
@@ -165,3 +173,17 @@ def test_the_lemma_fails_on_a_second_row_with_a_diagonal_of_0_9():
     lemma = _lemma({0: {"diagonal": weights.diagonal()[None, None], "bound": bound, "keys": keys.float()[None, None]}})
     assert lemma["violations"] == 1 and lemma["violations_by_row"] == {"2": 1} and lemma["worst"]["row"] == 2
     assert rank_correlation([1, 2, 3], [5, 5, 5]) is None and rank_correlation([1, 2, 3, 4], [9, 7, 7, 1]) < -0.9
+
+
+def test_settings_of_a_probe_that_is_not_measured(small):
+    with pytest.raises(UserError, match="not in `probes`"):
+        small(evaluation={"probes": ["contributions"], "probe_settings": {"interventions": {"items": 3}}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"sequence": 3}, "sequence is not a setting"), ({"sequences": 0}, "greater than or equal")]
+)
+def test_settings_that_a_probe_does_not_have(small, tmp_path, runs_dir, settings, said):
+    asked = {"probes": ["contributions"], "probe_settings": {"contributions": settings}}
+    with pytest.raises(UserError, match=rf"evaluation.probe_settings.contributions: .*{said}"):
+        train(small(evaluation=asked, training={"steps": 2}), tmp_path / "a", runs_dir)

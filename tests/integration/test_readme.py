@@ -48,7 +48,7 @@ def test_the_makefile_has_the_two_commands_and_ci_calls_one():
 
 
 def test_every_id_of_the_readme_is_there():
-    named = set(re.findall(r"`((?:consa|sgt|spiral)-[a-z]+(?:-?\d+)?)`", README))
+    named = set(re.findall(r"`((?:consa|sgt|spiral)-[a-z]+(?:-?\d+)?|depth-(?:table\d+|fig\d+|growth|speed))`", README))
     assert named - set(preset_names("size")) == set(experiment_ids())
 
 
@@ -61,7 +61,7 @@ def test_every_function_that_an_equation_points_to_is_there():
     for file, name in functions():
         assert operator.attrgetter(name)(importlib.import_module("hybridlab." + file.replace("/", ".")))
     parts = README.split("## From an equation to the code")[1].split("\n## ")[0].split("\n**")[1:]
-    assert [len(re.findall(r"^\| .*\.py:", part, re.MULTILINE)) > 5 for part in parts] == [True] * 3
+    assert [len(re.findall(r"^\| .*\.py:", part, re.MULTILINE)) > 5 for part in parts] == [True] * 4
 
 
 def test_every_file_and_picture_that_it_names_is_there():

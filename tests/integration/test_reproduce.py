@@ -250,6 +250,13 @@ def test_the_queue_goes_seed_by_seed_and_experiment_by_experiment(toy):
     assert len(names) == 12 and names[0] == "toy-table1: base (seed 0)" and names[8] == "toy-table2: base (seed 2)"
 
 
+def test_a_run_keeps_the_steps_from_which_any_experiment_of_the_queue_goes_on(toy):
+    plain = toy()
+    branched = toy(lambda c: c["cells"]["base"].update(config={"runtime": {"keep_steps": [2]}}))
+    queue = one_queue([Wanted(plain, "smoke"), Wanted(branched.model_copy(update={"id": "toy-table2"}), "smoke")])
+    assert [config.runtime.keep_steps for name, config in queue.values() if name.endswith("base")] == [[2]]
+
+
 def test_further_seeds_that_are_complete_count(toy, tmp_path):
     experiment = toy()
     reproduce(experiment, tmp_path)

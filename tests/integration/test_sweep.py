@@ -67,13 +67,13 @@ def experiment_file(text_file):
 
 @pytest.fixture
 def toy(tmp_path, text_file, monkeypatch):
-    """A function: changes of the sweep → the experiment."""
+    """A function: measures of the file, and changes of its sweep → the experiment."""
     folder = tmp_path / "experiments" / "toy"
     folder.mkdir(parents=True)
     monkeypatch.setattr(loading, "experiments_folder", lambda: tmp_path / "experiments")
 
-    def load(**changes):
-        content = experiment_file(text_file)
+    def load(measures=None, **changes):
+        content = experiment_file(text_file) | {"measures": measures or {}}
         content["sweep"] |= changes
         (folder / "table1.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
         return load_experiment("toy-table1")
@@ -152,6 +152,15 @@ def test_a_higher_figure_can_be_the_better_one_and_words_have_no_edge(toy, tmp_p
     with_losses(worded, tmp_path, [2.0, 2.5, 3.0, 2.5])
     swept = swept_cells(worded, worded.sweep, tmp_path)
     assert [(one.best, one.at_edge) for one in swept] == [("cosine", False), ("wsd", False)]
+
+
+def test_a_measure_of_the_file_can_decide(toy, tmp_path):
+    measures = {"squared": {"title": "loss, squared", "of": {"y": "results.validation.loss"}, "formula": "y * y"}}
+    experiment = toy(measures, metric="squared", cells=["full"])
+    with_losses(experiment, tmp_path, [3.0, 2.0, 4.0])
+    [swept] = swept_cells(experiment, experiment.sweep, tmp_path)
+    assert [one.measured for one in swept.tries] == [9.0, 4.0, 16.0] and swept.best == 0.01
+    assert any("lowest loss, squared;" in note for note in sweep_notes(experiment, "smoke", tmp_path))
 
 
 def test_without_all_of_its_records_a_sweep_has_no_best(toy, tmp_path):

@@ -47,6 +47,10 @@ STATISTIC = {
 LOOPS = {"chunks": [4, 1], "layers": [1, 2], "entropy": STATISTIC, "fresh": {"entropy": []}}
 
 
+LENS = {"overlap": [0.2, None, 0.6, 1.0], "starts": [0, 1, 2, 3], "score": {"value": 1.5, "stderr": 0.25, "n": 20}}
+PROBE = "results.probes.lens"
+
+
 def shown(kind, *records, panel=None, **settings):
     """The data of a figure with one panel, a series for each record, or for the records of several seeds."""
     series = [{"cell": f"cell {i}", "label": f"run {i}"} for i in range(len(records))]
@@ -404,7 +408,8 @@ KINDS_OF_ONE_RUN = [name for name in FIGURE_KINDS.names() if name not in ("histo
 
 @pytest.mark.parametrize("kind", KINDS_OF_ONE_RUN)
 def test_a_run_that_measured_nothing_of_the_kind_shows_nothing(kind):
-    assert numbers(kind, make_record(), metric="entropy") is None
+    metric = f"{PROBE}.overlap" if kind == "profile" else "entropy"
+    assert numbers(kind, make_record(), metric=metric) is None
 
 
 @pytest.mark.parametrize("kind", ["contributions", "distributions", "head ranges", "reach"])
@@ -414,10 +419,84 @@ def test_a_skipped_probe_shows_nothing(kind):
     assert numbers(kind, record, metric="entropy") is None
 
 
+def test_contributions_without_head_loops_show_nothing():
+    assert numbers("contributions", probed(contributions={"sublayers": {}})) is None
+
+
+def test_a_profile_is_a_line_for_a_list_with_the_level_of_its_run():
+    record = probed(lens=LENS)
+    line = numbers("profile", record, metric=f"{PROBE}.overlap")
+    assert line == {"x": [1, 3, 4], "y": [0.2, 0.6, 1.0], "level": None, "y_scale": "linear"}, "without nulls, from 1"
+    line = numbers("profile", record, metric=f"{PROBE}.overlap", x=f"{PROBE}.starts", level=f"{PROBE}.score")
+    assert line["x"] == [0, 2, 3] and line["level"] == 1.5
+    plot, data = shown("profile", record, probed(lens=LENS), metric=f"{PROBE}.overlap", level=f"{PROBE}.score")
+    (ax,), legend = drawn(plot, data)
+    assert legend == ["run 0", "run 1", "intact model, in its colour"]
+    assert list(ax.lines[1].get_ydata()) == [1.5, 1.5] and ax.lines[1].get_color() == ax.lines[0].get_color()
+    assert _csv_lines(data, plot)[1] == {"panel": "a title", "series": "run 0", "x": 3, "y": 0.6}
+
+
+def test_a_profile_is_a_bar_for_a_number_with_its_error():
+    runs = [probed(lens=LENS), probed(lens={"score": {"value": -1.0, "stderr": None, "n": 1}})]
+    plot, data = shown("profile", *runs, metric=f"{PROBE}.score", y_label="score")
+    (ax,), legend = drawn(plot, data)
+    assert [bar.get_height() for bar in ax.patches] == [1.5, -1.0] and legend == []
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["run 0", "run 1"], "names below the bars"
+    assert [text.get_text() for text in ax.texts] == ["1.50", "−1.00"] and len(ax.collections) == 1, "one has an error"
+    assert _errors_text(data["panels"]).endswith("over the sequences of a single run; it decides nothing")
+    assert _csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", "y": 1.5, "stderr": 0.25}
+
+
+def test_profiles_of_several_seeds():
+    other = {"overlap": [0.4, None, 0.8, 1.0], "score": {"value": 2.5, "stderr": 0.1, "n": 20}}
+    seeds = {0: probed(lens=LENS), 1: probed(lens=other)}
+    line = numbers("profile", seeds, metric=f"{PROBE}.overlap", level=f"{PROBE}.score")
+    assert line["y"] == pytest.approx([0.3, 0.7, 1.0]) and line["low"] == pytest.approx([0.2, 0.6, 1.0])
+    assert line["level"] == 2.0 and line["seeds"] == 2
+    bar = numbers("profile", seeds, metric=f"{PROBE}.score")
+    assert bar == {"y": 2.0, "stderr": pytest.approx(0.5), "over": "seeds", "seeds": 2}
+
+
+def test_a_profile_may_show_a_measure(tmp_path):
+    file = tmp_path / "fig1.yaml"
+    file.write_text(
+        "id: toy-fig1\ntitle: Toy\npaper: toy\nsource: x\n"
+        'measures: {fall: {title: f, of: {y: results.probes.lens.overlap}, formula: "y - y[-1]"}}\n'
+        "plot: {kind: profile, metric: fall, panels: [{series: [{cell: a, label: run}]}]}\n"
+    )
+    plot = check(Experiment, load_file(file)).plot
+    panel = _panel_data(plot, plot.panels[0], {"a": {0: probed(lens=LENS)}})
+    assert panel["series"][0]["data"]["y"] == pytest.approx([-0.8, -0.4, 0.0])
+    wrong = plot.model_copy(update={"metric": "fal"})
+    with pytest.raises(UserError, match="plot.metric is 'fal', which is no measure .* did you mean 'fall'?"):
+        _panel_data(wrong, wrong.panels[0], {"a": {0: probed(lens=LENS)}})
+
+
+def test_small_and_large_numbers_share_an_axis():
+    small, large = probed(lens={"overlap": [0.0, 0.001, 0.002]}), probed(lens={"overlap": [0.0, -0.001, 9.0]})
+    series = [{"cell": "cell 0", "label": "a"}]
+    panels = [{"series": series}, {"series": [{"cell": "cell 1", "label": "b"}]}]
+    plot = Plot.model_validate({"kind": "profile", "metric": f"{PROBE}.overlap", "y_scale": "symlog", "panels": panels})
+    data = [_panel_data(plot, one, {"cell 0": {0: small}, "cell 1": {0: large}}) for one in plot.panels]
+    axes, _ = drawn(plot, {"panels": data})
+    assert [ax.get_yscale() for ax in axes] == ["symlog"] * 2 and axes[0].get_ylim() == axes[1].get_ylim()
+    assert -0.02 < axes[0].get_ylim()[0] < -0.001 and 9 < axes[0].get_ylim()[1] < 100, "room as it is drawn"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"x": f"{PROBE}.two"}, {"x": f"{PROBE}.nothing"}, {"level": f"{PROBE}.two"}, {"metric": f"{PROBE}.matrix"}],
+)
+def test_a_profile_of_other_shapes_is_refused(settings):
+    record = probed(lens={**LENS, "two": [1, 2], "matrix": [[1, 2], [3, 4]]})
+    with pytest.raises(UserError, match="a line needs two lists of the same length, and `level` a number"):
+        numbers("profile", record, **{"metric": f"{PROBE}.overlap", **settings})
+
+
 def test_every_built_in_kind_has_a_test_here():
-    tested = Path(__file__).read_text()
+    tested = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
     names = FIGURE_KINDS.names()
-    assert len(names) == 15 and not [name for name in names if f'"{name}"' not in tested]
+    assert len(names) == 18 and not [name for name in names if f'"{name}"' not in tested]
 
 
 def test_mistakes_in_a_plot_name_the_nearest():

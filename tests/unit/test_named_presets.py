@@ -84,7 +84,10 @@ def test_preset_files_are_found_beside_the_file_that_names_them(written, monkeyp
         ("arch: sgtt\n", "run.yaml:2: arch sgtt: there is no such arch; did you mean 'sgt'?"),
         ("size: tny\n", "run.yaml:2: size tny: there is no such size; did you mean 'tiny'?"),
         ("arch: 3\n", "run.yaml:2: arch = 3: must be the name of a preset"),
-        ("data: recal\n", "run.yaml:2: data recal: neither a data preset (chain, recall) nor a source"),
+        (
+            "data: recal\n",
+            "run.yaml:2: data recal: neither a data preset (chain, primitives, recall, smollm) nor a source",
+        ),
         ("extends: [run.yml]\n", "run.yaml:2: extends run.yml: there is no file"),
     ],
 )

@@ -1,6 +1,10 @@
-"""Contributions of tokens to a looped head, by pass: C_j = A_Nj · ‖V_j‖ for the last token N (SGT, section 5.4).
+"""Contributions: of attention and MLP to the residual stream, and of tokens to a looped head.
 
-hybridlab analyze RUN --probe contributions
+    hybridlab analyze RUN --probe contributions
+
+Sublayers of every decoder: relative size and cosine to the stream (depth-grown models, section 4.3), see
+analysis/sublayers.py. Looped heads, where a plan has them: C_j = A_Nj · ‖V_j‖ for the last token N, by pass (SGT,
+section 5.4).
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import torch
 from torch import Tensor
 
 from hybridlab.analysis.entropy import visit_entropies
-from hybridlab.analysis.probe import SHOWN, Probe, Rows, Table, spaced_windows
+from hybridlab.analysis.probe import LONGEST, SHOWN, Probe, Rows, Table, spaced_windows
+from hybridlab.analysis.sublayers import sublayer_contributions
 from hybridlab.data.shards import Corpus
 from hybridlab.models.blocks import Block
 from hybridlab.models.decoder import Decoder
@@ -25,17 +30,36 @@ from hybridlab.statistics import evenness
 
 MEASURED = 16
 """Sequences over which the entropies of contributions are measured."""
+_AT_ONCE = 8
 
 
-def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 2) -> dict[str, Any]:
-    """examples: the result of `contributions` for each of `rows` sequences. entropies: the normalised entropy of C by
-    pass, a row for each looped head with most passes in each of MEASURED sequences."""
+def measure(
+    model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 2, sequences: Rows = 20, first_token: bool = True
+) -> dict[str, Any]:
+    """Keys: sequences, length, first_token; sublayers.attention and sublayers.mlp, each with relative [layer] and
+    cosine [layer], see `sublayer_contributions`, over `sequences` windows of validation text.
+
+    With head loops also: examples, the result of `contributions` for each of `rows` sequences; entropies, the
+    normalised entropy of C by pass, a row for each looped head with most passes in each of MEASURED sequences.
+    """
+    windows = spaced_windows(model, corpus, min(seq_len, LONGEST), sequences)
+    return {
+        "sequences": len(windows),
+        "length": windows.shape[1],
+        "first_token": first_token,
+        "sublayers": sublayer_contributions(model, windows.split(_AT_ONCE), first_token),
+        **(_of_looped_heads(model, corpus, seq_len, rows) if head_loops(model.plan) else {}),
+    }
+
+
+def _of_looped_heads(model: Decoder, corpus: Corpus, seq_len: int, rows: int) -> dict[str, Any]:
+    """examples and entropies, see `measure`."""
     length, examples, entropies = min(seq_len, SHOWN), [], []
     for tokens in spaced_windows(model, corpus, length, rows + 1)[1:]:
         texts = [corpus.tokenizer.decode([token]) for token in tokens.tolist()]
         examples.append(contributions(model, tokens, texts))
     if None in examples:
-        return {"skipped": "the plan has no head loops"}
+        return {}
     for tokens in spaced_windows(model, corpus, length, MEASURED):
         looped = list(looped_heads(model, tokens))
         most = max(len(head.passes) for head in looped)
@@ -44,12 +68,30 @@ def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 2) -> dic
 
 
 def report(measured: dict[str, Any]) -> Iterator[str | Table]:
-    """A table for each sequence: a row for each token, a column for each pass."""
-    for example in measured["examples"]:
+    """A row for each layer; and for each sequence a table with a row for each token, a column for each pass."""
+    if "sublayers" in measured:
+        yield _sublayers(measured)
+    for example in measured.get("examples", []):
         columns = ["token", *(f"loop {i}" for i in range(len(example["loops"])))]
         rows = [[repr(text), *values] for text, *values in zip(example["tokens"], *example["loops"], strict=True)]
         yield f"A·‖V‖ from the last token: {layer_name(example['layer'])}, head {example['head']}, counted from 0"
         yield Table("", columns, rows)
+
+
+def _sublayers(measured: dict[str, Any]) -> Table:
+    parts = measured["sublayers"]
+    columns = [(part, kind) for part in parts for kind in ("relative", "cosine")]
+    names = ["attention", "cosine", "MLP", "cosine"]
+    rows: list[list[str | int | float | None]] = [
+        [layer_name(layer).removeprefix("layer "), *(parts[part][kind][layer] for part, kind in columns)]
+        for layer in range(len(parts["attention"]["relative"]))
+    ]
+    title = (
+        f"what each sublayer adds: size relative to the stream that it reads, and cosine\n"
+        f"({measured['sequences']} sequences of {measured['length']} tokens"
+        f"{'' if measured['first_token'] else ', without the first token'})"
+    )
+    return Table(title, ["layer from 0", *names], rows)
 
 
 def head_loops(plan: Plan) -> dict[int, list[Place]]:

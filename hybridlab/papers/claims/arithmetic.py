@@ -44,6 +44,24 @@ def stated_product(on: Given, factors: list[float], stated: float, within: float
 
 
 @claim_kind
+def stated_sum(on: Given, terms: list[float], stated: float) -> Verdict:
+    """Numbers of the text add up to another one: shares to the whole, say."""
+    total = math.fsum(terms)
+    return Verdict(
+        total == stated, f"{' + '.join(f'{term:,.15g}' for term in terms)} = {total:,.15g}, stated {stated:,.15g}"
+    )
+
+
+@claim_kind
+def stated_ratio(on: Given, factors: list[float], over: list[float], low: float, high: float) -> Verdict:
+    """Numbers of the text, multiplied, over others, multiplied, lie between two bounds: tokens drawn from a corpus over
+    the tokens that it has, say."""
+    ratio = math.prod(factors) / math.prod(over)
+    ours, theirs = (" × ".join(f"{factor:,.15g}" for factor in numbers) for numbers in (factors, over))
+    return Verdict(low <= ratio <= high, f"{ours} / {theirs} = {ratio:.4g}, stated {low:g} to {high:g}")
+
+
+@claim_kind
 def computes(on: Given, compute: Call, low: float, high: float, factor: float = 1.0) -> Verdict:
     """A computed number, multiplied by a factor, lies between two bounds."""
     value = _number(compute) * factor

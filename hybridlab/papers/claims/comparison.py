@@ -30,7 +30,7 @@ from hybridlab.statistics import (
 @dataclass(frozen=True)
 class Comparison:
     """values: seed → number. label: what the numbers are. unit: behind a number, as " nats". note: further figures.
-    metric: the dotted path that was read, "" for a number of its own kind.
+    metric: the dotted path that was read or the title of the measure, "" for a number of its own kind.
 
     paired: each number is the difference of two arms; where it is exactly 0 in every seed they are the same arm, and
     nothing is decided. needed: False for a comparison that must not be resolved the other way but need not be resolved

@@ -25,6 +25,8 @@ from hybridlab.papers.calls import CLAIM_KINDS, Function
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.papers.experiment import Experiment, Row
+from hybridlab.papers.formula import NoValue
+from hybridlab.papers.measures import NotMeasured, number_of
 from hybridlab.papers.records import Records
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
 from hybridlab.statistics import Asked
@@ -111,6 +113,29 @@ class Given:
         if not isinstance(value, int | float):
             raise Open(f"not computed: {row}, {column}")
         return value
+
+    def number(self, record: Record, metric: str) -> float:
+        """The number of a record that a dotted path or a measure of the experiment names; NotRun without one."""
+        if metric not in self.experiment.measures:
+            return metric_of(record, metric)
+        try:
+            return number_of(record, metric, self.experiment.measures)
+        except NotMeasured as missing:
+            raise NotRun(str(missing)) from None
+        except NoValue as reason:
+            raise Open(str(reason)) from None
+
+    def titled(self, metric: str) -> str:
+        """A metric in words for evidence: a measure's title, or the path."""
+        measure = self.experiment.measures.get(metric)
+        return measure.title if measure else metric.removeprefix("results.")
+
+    def unit(self, metric: str) -> str:
+        """What stands behind a number of a metric, as " nats"."""
+        measure = self.experiment.measures.get(metric)
+        if measure is not None:
+            return f" {measure.unit}" if measure.unit else ""
+        return " nats" if "loss" in metric.split(".") else ""
 
     def elsewhere(self, identifier: str) -> Given:
         """Another experiment, without records: for claims about what the paper prints there."""

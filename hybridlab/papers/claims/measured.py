@@ -4,9 +4,11 @@
     {kind: lower, pairs: [[A, B]], by: 0.02}
     {kind: lower_than_mean, cell: A, over: [B, C, D]}
     {kind: equivalent, pairs: [[A, B]], margin: 0.01, reason: "a tenth of the smallest gain that the table prints"}
+    {kind: measured_bounds, cell: [A, B], metric: late-overlap, below: 0.9}
 
-`pairs` name cells, or with `rows: true` the short names of rows. The metric is the validation loss by default; with
-`metrics` each of them is compared in every pair. One claim makes all these comparisons together (Holm).
+A metric is a dotted path into a record, or a measure of the file (papers/measures.py). `pairs` name cells, or with
+`rows: true` the short names of rows. The metric is the validation loss by default; with `metrics` each of them is
+compared in every pair. One claim makes all these comparisons together (Holm).
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from pydantic import Field
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import CellName, MetricPath, Refers, RowName
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of
-from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.claims.kinds import Given, claim_kind
+from hybridlab.papers.claims.verdict import Open, Verdict
 from hybridlab.runs.record import Record
-from hybridlab.statistics import FEWEST_SEEDS, Above, Asked, Below, Between, block_mean
+from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Asked, Below, Between, block_mean, rank_correlation
 
 LOSS = "results.validation.loss"
 _Arm = Annotated[str, Refers("cell", row_if="rows")]
@@ -96,10 +98,10 @@ def lower_than_mean(
     random heads: how good a single draw is says little about the arm."""
 
     def difference(ours: Record, *draws: Record) -> float:
-        return metric_of(ours, metric) - fmean(metric_of(draw, metric) for draw in draws)
+        return on.number(ours, metric) - fmean(on.number(draw, metric) for draw in draws)
 
-    label = f"{cell} − mean of {' and '.join(over)}" + ("" if metric == LOSS else f", {_short(metric)}")
-    return [on.compared(label, [cell, *over], difference, Below(), unit=_unit(metric), paired=True, metric=metric)]
+    label = f"{cell} − mean of {' and '.join(over)}" + ("" if metric == LOSS else f", {_short(on, metric)}")
+    return [on.compared(label, [cell, *over], difference, Below(), paired=True, **_about(on, metric))]
 
 
 @claim_kind
@@ -115,18 +117,58 @@ def measured_cheaper(on: Given, rows: list[RowName], over: list[RowName]) -> Ver
 
 @claim_kind
 def measured_bounds(
-    on: Given, cell: CellName, metric: MetricPath, above: float | None = None, below: float | None = None
+    on: Given,
+    cell: CellName | list[CellName],
+    metric: MetricPath,
+    above: float | None = None,
+    below: float | None = None,
 ) -> list[Comparison]:
-    """A metric of one cell lies above or below a bound."""
+    """A metric of one cell, or of each of several, lies above or below a bound."""
 
     def number(run: Record) -> float:
-        return metric_of(run, metric)
+        return on.number(run, metric)
 
     if above is None and below is None:
         raise UserError("measured_bounds asks for nothing; write above, below or both")
     asked: list[Asked] = [] if above is None else [Above(above)]
     asked += [] if below is None else [Below(below)]
-    return [on.compared(f"{cell}: {metric.removeprefix('results.')}", [cell], number, one) for one in asked]
+    cells = [cell] if isinstance(cell, str) else cell
+    # Without " nats" behind a path to a loss, which needs none beside its name.
+    unit = on.unit(metric) if metric in on.experiment.measures else ""
+    label = on.titled(metric)
+    return [on.compared(f"{name}: {label}", [name], number, one, unit=unit) for name in cells for one in asked]
+
+
+@claim_kind
+def always(on: Given, cell: CellName | list[CellName], metric: MetricPath) -> list[Comparison]:
+    """What a measure asks, such as `argmax(y) == 3`, is so in every run of one cell, or of each of several."""
+
+    def answer(run: Record) -> float:
+        return on.number(run, metric)
+
+    cells = [cell] if isinstance(cell, str) else cell
+    return [on.compared(f"{name}: {on.titled(metric)}", [name], answer, Always()) for name in cells]
+
+
+@claim_kind
+def go_together(
+    on: Given,
+    cells: Annotated[list[CellName], Field(min_length=3)],
+    metric: MetricPath,
+    other: MetricPath,
+    above: float = 0.0,
+) -> list[Comparison]:
+    """Over the cells of each seed, two metrics go together: their rank correlation lies above a bound."""
+
+    def together(*runs: Record) -> float:
+        columns = [[on.number(run, one) for run in runs] for one in (metric, other)]
+        value = rank_correlation(*columns)
+        if value is None:
+            raise Open(f"{on.titled(metric)} or {on.titled(other)} is the same in all cells")
+        return value
+
+    label = f"rank correlation over {len(cells)} cells of {on.titled(metric)} and {on.titled(other)}"
+    return [on.compared(label, cells, together, Above(above))]
 
 
 def compared_pairs(
@@ -138,16 +180,16 @@ def compared_pairs(
     for metric in metrics:
         for left, right in pairs:
             cells = [on.cell_of(name) if rows else name for name in (left, right)]
-            label = names + (f"{left} − {right}" if metric == LOSS else f"{left} − {right}, {_short(metric)}")
+            label = names + (f"{left} − {right}" if metric == LOSS else f"{left} − {right}, {_short(on, metric)}")
             comparisons.append(_difference(on, label, cells, metric, asked))
     return comparisons
 
 
 def _difference(on: Given, label: str, cells: list[str], metric: str, asked: Asked) -> Comparison:
     def number(ours: Record, theirs: Record) -> float:
-        return metric_of(ours, metric) - metric_of(theirs, metric)
+        return on.number(ours, metric) - on.number(theirs, metric)
 
-    about: dict[str, Any] = {"unit": _unit(metric), "paired": True, "metric": metric}
+    about: dict[str, Any] = {"paired": True, **_about(on, metric)}
     found = on.compared(label, cells, number, asked, **about)
     if not 0 < found.n < FEWEST_SEEDS:
         return found
@@ -174,9 +216,10 @@ def _windows(run: Record, metric: str) -> list[float]:
     return here if isinstance(here, list) else []
 
 
-def _unit(metric: str) -> str:
-    return " nats" if "loss" in metric.split(".") else ""
+def _about(on: Given, metric: str) -> dict[str, str]:
+    """Fields of a comparison: its unit, and what it is of."""
+    return {"unit": on.unit(metric), "metric": on.titled(metric) if metric in on.experiment.measures else metric}
 
 
-def _short(metric: str) -> str:
-    return metric.removeprefix("results.").replace(".", " ")
+def _short(on: Given, metric: str) -> str:
+    return on.titled(metric) if metric in on.experiment.measures else on.titled(metric).replace(".", " ")

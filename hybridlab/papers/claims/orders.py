@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridlab.papers.calls import CellName, MetricPath
+from hybridlab.papers.calls import CellName, TablePath
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind, value_at
 from hybridlab.papers.claims.verdict import Open
@@ -14,7 +14,7 @@ from hybridlab.statistics import Above, rank_correlation
 
 @claim_kind
 def order_in_rows_keeps(
-    on: Given, cell: CellName, before: MetricPath, after: MetricPath, rows: list[int] | None = None, least: float = 0.5
+    on: Given, cell: CellName, before: TablePath, after: TablePath, rows: list[int] | None = None, least: float = 0.5
 ) -> list[Comparison]:
     """In two tables of a run, such as the entropies [layer][head] of a probe at two steps, the numbers of each row keep
     their order: the mean over rows of the rank correlation lies above a bound. rows: only these, counted from 0."""

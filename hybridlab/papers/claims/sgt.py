@@ -266,6 +266,8 @@ def contributions_sharpen(on: Given, cell: CellName) -> list[Comparison]:
 
     def entropies(run: Record) -> np.ndarray:
         measured = probe_of(run, "contributions")
+        if "examples" not in measured:
+            raise Open("the plan has no head loops")
         return np.array(measured["entropies"] if "entropies" in measured else _of_examples(measured["examples"]))
 
     def falls(loop: int) -> Comparison:

@@ -19,7 +19,7 @@ from hybridlab.runs.record import Speed
 from hybridlab.statistics import Below, paired_ratio
 
 PARTS = ("prefill", "decode")
-Part = Literal["prefill", "decode", "passes", "token", "critical"]
+Part = Literal["prefill", "decode", "passes", "token", "critical", "run", "last_step"]
 """The parts that a benchmark measures; see papers/benchmark.py."""
 
 

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def numbers_of(plot: Plot, record: Record) -> Numbers | None:
-    """tokens: of one example of the probe `contributions`. loops: [pass][token]. layer, head: counted from 0."""
+    """tokens: of one example of the probe `contributions`. loops: [pass][token]. layer, head: counted from 0. None for
+    a model without head loops."""
     measured = probe_of(record, "contributions")
-    if measured is None:
+    if measured is None or "examples" not in measured:
         return None
     examples = measured["examples"]
     if plot.example >= len(examples):

@@ -43,7 +43,9 @@ class Case:
 
 
 def _field(verdict, name):
-    """A field of a verdict; `p_digits` is its p to four decimals."""
+    """A field of a verdict; `p_digits` is its p to four decimals, `metrics` what its comparisons are of."""
+    if name == "metrics":
+        return [one["metric"] for one in verdict.comparisons]
     return round(verdict.p, 4) if name == "p_digits" else getattr(verdict, name)
 
 
@@ -94,6 +96,15 @@ def table(printed=None, numbers=None, given=None, factor=1.0, benchmark=None):
     return Experiment(
         id="toy-table1", title="t", paper="toy", source="s", columns=columns, rows=rows, benchmark=benchmark
     )
+
+
+def measures_of(**measures):
+    """An experiment with these measures: name → (formula, name in the formula → path), and a unit if it has one."""
+    made = {
+        name: {"title": f"title of {name}", "formula": formula, "of": of, "unit": "".join(unit)}
+        for name, (formula, of, *unit) in measures.items()
+    }
+    return Experiment(id="toy-fig1", title="t", paper="toy", source="s", measures=made)
 
 
 def speeds_of(models, sizes):

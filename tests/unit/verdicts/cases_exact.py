@@ -79,3 +79,11 @@ case("eigenvalues_bound_norm", True, causal | {"mixed": 0.5, "passes": 2}, evide
 case("error_shrinks", True, {"matrix": [[0.5, 0.0], [0.5, 0.5]], "mixed": 1.0}, evidence="largest eigenvalue 0.5")
 case("error_shrinks", False, causal | {"mixed": 0.5}, evidence="largest eigenvalue 1")
 case("error_shrinks", False, {"matrix": [[0.5, 0.0], [0.5, -1.0]], "mixed": 1.0})
+
+shares = {"factors": [3, 4], "over": [2, 4]}
+case("stated_ratio", True, shares | {"low": 1.5, "high": 1.5}, evidence="^3 × 4 / 2 × 4 = 1.5, stated 1.5 to 1.5")
+case("stated_ratio", False, shares | {"low": 1.6, "high": 2})
+case("stated_ratio", False, shares | {"low": 1, "high": 1.4})
+
+case("stated_sum", True, {"terms": [70, 15, 9, 6], "stated": 100}, evidence="^70 + 15 + 9 + 6 = 100, stated 100$")
+case("stated_sum", False, {"terms": [2, 2, 1], "stated": 4}, evidence="^2 + 2 + 1 = 5, stated 4$")

@@ -1,6 +1,6 @@
 """Claims on trained runs that papers share."""
 
-from tests.unit.verdicts.building import NOISE, around, case, measured, record, rows_of
+from tests.unit.verdicts.building import NOISE, around, case, measured, measures_of, record, rows_of
 
 LOW, HIGH, NEAR = around(3.0), around(3.1, (0.0,) * 3), around(3.0, (0.01, -0.02, 0.015))
 """Losses of three seeds: HIGH is above LOW in each, NEAR here and there."""
@@ -208,3 +208,93 @@ case("lower", True, {**near, "by": 0.05}, measured(a=around(3.0), b=around(3.1, 
 case("lower", False, {**near, "by": 0.2}, measured(a=around(3.0), b=around(3.1, (0.0,) * 3)))
 case("higher", True, {**near, "by": 0.05}, measured(a=around(3.1), b=around(3.0, (0.0,) * 3)), "asked above 0.05")
 case("higher", False, {**near, "by": 0.2}, measured(a=around(3.1), b=around(3.0, (0.0,) * 3)))
+
+# ---- several cells, and measures in the place of a path ----
+
+several = {"cell": ["a", "b"], "metric": "results.validation.loss", "above": 2.5}
+case(
+    "measured_bounds",
+    True,
+    several,
+    measured(a=LOW, b=around(3.1)),
+    ("^a: validation.loss = +3.0", "b: validation.loss = "),
+)
+case("measured_bounds", False, several, measured(a=LOW, b=around(2.4)))
+case("measured_bounds", "not run", several, {})
+
+
+def listing(*rows, probe="lens"):
+    """A run for each row of numbers, which its probe has found."""
+    return [record(probes={probe: {"y": list(row)}}) for row in rows]
+
+
+TOY = measures_of(
+    late=("mean(part(y, 1/2, 1))", {"y": "results.probes.lens.y"}),
+    peak=("argmax(y) == 3", {"y": "results.probes.lens.y"}),
+    second=("y[1]", {"y": "results.probes.lens.y"}, "points"),
+    loss=("y", {"y": "results.validation.loss"}),
+)
+rising = listing((1, 2, 3, 4), (1, 2, 3.1, 4.1), (1, 2, 3, 4.1), (1, 2, 3.1, 4))
+falling = listing((4, 3, 2, 1), (4, 3, 2, 1.1), (4, 3, 2.1, 1), (4, 3, 2, 1.2))
+
+
+def toy(**cells):
+    return {**measured(**cells), "experiment": TOY}
+
+
+late = {"pairs": [["a", "b"]], "metric": "late"}
+case("higher", True, late, toy(a=rising, b=falling), "^a − b, title of late = +2.0", metrics=["title of late"])
+case("lower", True, ab, measured(a=LOW, b=HIGH), metrics=["results.validation.loss"])
+case("higher", False, late, toy(a=falling, b=rising))
+case("higher", "not run", late, toy(a=rising), "^a − b, title of late: not run: b$")
+case("lower", "not run", late, toy(a=rising, b=[3.0] * 3), "not measured: results.probes.lens.y")
+skipped = [record(probes={"lens": {"skipped": "too small"}})]
+case("lower", None, late, toy(a=rising, b=skipped), "a − b, title of late: too small")
+case("lower", None, {**late, "metric": "second"}, toy(a=rising, b=listing((1,))), "y[1]: index 1 is out of bounds")
+case("higher", None, {**late, "metric": "second"}, toy(a=rising, b=falling), " points (n = 4 seeds")
+case("lower_than_mean", True, {"cell": "a", "over": ["b", "c"], "metric": "late"}, toy(a=falling, b=rising, c=rising))
+case("gap_grows", True, {"pairs": [["a", "b"], ["b", "a"]], "metric": "late"}, toy(a=falling, b=rising))
+case("same_in_every_run", False, {"cells": ["a", "b"], "metric": "late"}, toy(a=rising, b=falling))
+case("measured_bounds", True, {"cell": "a", "metric": "late", "above": 3}, toy(a=rising), "^a: title of late = +3.55")
+in_points = {"cell": "a", "metric": "second", "above": 1, "below": 3}
+case("measured_bounds", None, in_points, toy(a=rising), "title of second = +2.0000 ± 0.0000 points, asked above 1")
+
+peaks = {"cell": ["a"], "metric": "peak"}
+case("always", True, peaks, toy(a=(rising * 2)[:6]), "^a: title of peak: yes in 6 of 6 (n = 6 seeds, p = 0.0312)$")
+case("always", True, {**peaks, "cell": "a"}, toy(a=(rising * 2)[:6]))
+case("always", False, peaks, toy(a=(falling * 2)[:6]), "yes in 0 of 6")
+case("always", False, {**peaks, "cell": ["a", "b"]}, toy(a=rising * 2, b=falling * 2))
+case("always", None, peaks, toy(a=rising), "yes in 4 of 4")
+case("always", "not run", peaks, toy(), "not run: a")
+
+tied = {"cells": ["a", "b", "c"], "metric": "late", "other": "loss"}
+
+
+def both(*levels):
+    """Seeds with a late part and a loss of these heights."""
+    return [record([loss], probes={"lens": {"y": [0, 0, late, late]}}) for late, loss in levels]
+
+
+up = {"a": both((1, 1), (1, 2), (1, 1)), "b": both((2, 3), (2, 3), (2, 3)), "c": both((3, 4), (3, 5), (3, 4))}
+case(
+    "go_together",
+    True,
+    tied,
+    toy(**{name: runs * 2 for name, runs in up.items()}),
+    "^rank correlation over 3 cells of title of late and title of loss = +1.0000 ± 0.0000 (n = 6 seeds, p = 0.0312)$",
+)
+down = {"a": up["c"], "b": up["b"], "c": up["a"]}
+turned = {
+    name: both(*((4 - late, loss) for late, loss in levels))
+    for name, levels in {
+        "a": ((1, 1), (1, 2), (1, 1)),
+        "b": ((2, 3), (2, 3), (2, 3)),
+        "c": ((3, 4), (3, 5), (3, 4)),
+    }.items()
+}
+case("go_together", True, tied, toy(**{name: runs * 2 for name, runs in down.items()}))
+case("go_together", False, tied, toy(**{name: runs * 2 for name, runs in turned.items()}), "= -1.0000")
+case("go_together", None, tied, toy(**up))
+case("go_together", None, {**tied, "above": 1}, toy(**{name: runs * 2 for name, runs in up.items()}))
+case("go_together", None, tied, toy(a=both((1, 1)), b=both((2, 1)), c=both((3, 1))), "is the same in all cells")
+case("go_together", "not run", tied, toy(a=up["a"], b=up["b"]), "not run: c")

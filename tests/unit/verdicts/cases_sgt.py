@@ -297,6 +297,8 @@ case("contributions_sharpen", None, a, contributing([sharp], [sharp[::-1]], [mil
 case("contributions_sharpen", None, a, contributing([sharp]), "loop 1 − loop 0 = -0.0944", note="direction only")
 skipped = {"contributions": {"skipped": "no head is looped"}}
 case("contributions_sharpen", None, a, measured(a=[record(probes=skipped)]), "no head is looped")
+no_loops = {"contributions": {"sublayers": {}}}
+case("contributions_sharpen", None, a, measured(a=[record(probes=no_loops)]), "the plan has no head loops")
 case("contributions_sharpen", None, a, contributing([sharp]), "loop 2 − loop 1 = -0.1711")
 case("contributions_sharpen", None, a, contributing([sharp], [sharp[:2]]), "n = 2 seeds); 6 seeds")
 case("contributions_sharpen", "not run", a, {}, "not run: a")

@@ -9,6 +9,7 @@ from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_changes,
     cases_consa,
+    cases_depth,
     cases_exact,
     cases_knockout,
     cases_masks,
@@ -19,6 +20,7 @@ from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_sgt,
     cases_speed,
     cases_spiral,
+    cases_tables,
     cases_trends,
 )
 from tests.unit.verdicts.building import CASES
@@ -31,7 +33,7 @@ def test_verdict_and_evidence(number):
 
 NEVER_OPEN = {"printed_differ_in", "printed_count"}
 """Kinds that can always be decided, beside those on computed numbers and on cases that the claim writes out."""
-WITHOUT_RUNS = (".arithmetic", ".theory", ".not_here")
+WITHOUT_RUNS = (".arithmetic", ".theory", ".not_here", ".operators")
 """Modules whose kinds read no run."""
 
 
@@ -52,7 +54,7 @@ EXACT = {name for name in CLAIM_KINDS.names() if CLAIM_KINDS.get(name).run.__ann
 
 
 COUNTED = {"measured_cheaper", "lemma_on_row", "sees_no_later_token", "growth_goes", "same_in_every_run"}
-COUNTED |= {"entropies_within"}
+COUNTED |= {"entropies_within", "same_log"}
 
 
 def test_a_kind_is_exact_or_makes_comparisons():

@@ -1,0 +1,133 @@
+"""What a model loses when layers are skipped, swapped, reversed or cut off (depth-grown models, sections 4.2 and 4.3,
+figures 3, 6, 9–11 and 16–18; appendix B, "Benchmarked interventions").
+
+    hybridlab analyze RUN --probe interventions --kinds swap --sizes 1,2,4
+
+Each intervention is an edit of the plan, so that the weights, the cache and the original model stay as they are. It
+names layers, and changes all visits of a layer that a plan visits more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from hybridlab.analysis.performance import Performance, performance, suite, table
+from hybridlab.analysis.probe import Probe, Rows, Table
+from hybridlab.analysis.prompts import Count, Numbers, Words
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import Corpus
+from hybridlab.errors import UserError
+from hybridlab.models.decoder import Decoder
+from hybridlab.plan.plan import Plan
+from hybridlab.registry import PROBES, nearest
+
+KINDS = ("skip", "swap", "reverse", "truncate")
+
+
+def measure(
+    model: Decoder,
+    corpus: Corpus,
+    seq_len: int,
+    config: RunConfig,
+    rows: Rows = 12,
+    kinds: Words = KINDS,
+    sizes: Numbers = (1, 2, 4, 8),
+    reverse: Numbers = (2, 4),
+    items: Count = 8,
+) -> dict[str, Any]:
+    """Keys: sequences, items, chance {tasks {name}, choices {name}}; base, the model as it is; KIND.SIZE, with starts
+    [i], the first layer of each intervention from 0, and truncate.layers.starts, the numbers of layers that are kept.
+
+    base and every KIND.SIZE have loss [i] in nats per token of validation text, tasks.NAME.accuracy [i] and .loss [i]
+    of the run's synthetic tasks, choices.NAME.accuracy [i] and .loss [i] of the multiple choice tasks of its
+    evaluation; KIND.SIZE also stderr [i], that of the rise of `loss` over base, paired by window. i: `base` has one
+    entry.
+
+    skip leaves out [i, i + s), swap exchanges [i, i + s) with [i + s, i + 2s), for the `sizes` that fit; reverse turns
+    [i, i + s) around, for the sizes in `reverse` that fit; truncate keeps the first layers. rows: windows of text, and
+    rows of each task. items: questions of each multiple choice task, the first ones of the evaluation; so few by
+    default that the some 50 models of eight layers take 20 seconds, and too few for a difference between models.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(f"kinds = {kind!r} is unknown; {nearest(kind, list(KINDS))}")
+    edits = plan_edits(model.plan, kinds, sizes, reverse)
+    if not edits:
+        raise UserError(f"no intervention of these kinds and sizes fits into {model.plan.num_layers} layers")
+    measured = suite(model, corpus, config, seq_len, rows, items)
+    base = performance(measured, model)
+    found: dict[str, Any] = {
+        "sequences": len(measured.used.text),
+        "items": max((len(asked) for asked, _ in measured.questions.values()), default=0),
+        "chance": measured.chance,
+        "base": table([base]),
+    }
+    for (kind, size), plans in edits.items():
+        each: list[Performance] = [performance(measured, model.with_plan(plan)) for plan in plans.values()]
+        found.setdefault(kind, {})[size] = {"starts": list(plans), **table(each, base)}
+    return found
+
+
+def plan_edits(
+    plan: Plan, kinds: Sequence[str] = KINDS, sizes: Sequence[int] = (1, 2, 4, 8), reverse: Sequence[int] = (2, 4)
+) -> dict[tuple[str, str], dict[int, Plan]]:
+    """(kind, size) → start → the edited plan, for every start; only those that fit the plan's layers. truncate: the
+    number of layers that are kept is the start, and its size is `layers`."""
+    count = plan.num_layers
+    edits: dict[str, tuple[int, Sequence[int], Callable[[int, int], Plan]]] = {
+        "skip": (1, sizes, lambda i, s: plan.skip(*range(i, i + s))),
+        "swap": (2, sizes, lambda i, s: plan.swap(i, i + s, s)),
+        "reverse": (1, reverse, lambda i, s: plan.reverse(i, s)),
+    }
+    found: dict[tuple[str, str], dict[int, Plan]] = {}
+    for kind in kinds:
+        if kind == "truncate":
+            found[kind, "layers"] = {kept: plan.truncate(kept) for kept in range(1, count)}
+            continue
+        blocks, lengths, edited = edits[kind]
+        for size in (size for size in lengths if size and blocks * size <= count):
+            found[kind, str(size)] = {i: edited(i, size) for i in range(count - blocks * size + 1)}
+    return {name: plans for name, plans in found.items() if plans}
+
+
+def report(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """The model as it is, and for each kind and size a table with a row for every start."""
+    base = measured["base"]
+    yield f"as it is: {_line(base)}"
+    for kind in (kind for kind in KINDS if kind in measured):
+        for size, found in measured[kind].items():
+            yield from _tables(_title(kind, size), found, "keep" if kind == "truncate" else "from layer")
+
+
+def _title(kind: str, size: str) -> str:
+    if kind == "truncate":
+        return "only the first layers"
+    if kind == "swap":
+        return f"swapped: {size} and the next {size}"
+    return f"{'skipped' if kind == 'skip' else 'reversed'}: {size} in a row"
+
+
+def _line(base: dict[str, Any]) -> str:
+    named = {**base["tasks"], **base["choices"]}
+    accuracies = [f"{name} {found['accuracy'][0]:.3f}" for name, found in named.items() if found["accuracy"]]
+    return ", ".join([f"loss {base['loss'][0]:.3f}", *accuracies])
+
+
+_COLUMNS = 3
+
+
+def _tables(title: str, found: dict[str, Any], start: str) -> Iterator[Table]:
+    """Three accuracies in one table, so that it fits into 80 columns."""
+    columns = {name: part["accuracy"] for name, part in {**found["tasks"], **found["choices"]}.items()}
+    names = list(columns)
+    for first in range(0, max(1, len(names)), _COLUMNS):
+        chosen = names[first : first + _COLUMNS]
+        rows: list[list[str | int | float | None]] = [
+            [value, *([found["loss"][i]] if not first else []), *(columns[name][i] for name in chosen)]
+            for i, value in enumerate(found["starts"])
+        ]
+        yield Table(title if not first else "", [start, *([] if first else ["loss"]), *chosen], rows)
+
+
+PROBES.add("interventions", Probe(measure, report, needs_config=True))

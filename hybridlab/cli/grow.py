@@ -1,0 +1,92 @@
+"""`hybridlab grow`: train a model that gains layers while it trains (MIDAS, LIDAS)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import completion
+from hybridlab.cli import options as o
+
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="midas: copy the middle block; lidas: the layers in the middle.",
+        autocompletion=completion.methods,
+    ),
+]
+Block = Annotated[
+    int | None, typer.Option("--block", min=1, help="Layers that are added at once; default: as the size, or 4.")
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule", metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."
+    ),
+]
+Rounding = Annotated[
+    str | None, typer.Option("--rounding", help="Stages to whole steps: floor (default) or largest-remainder.")
+]
+Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers at the end; default: those of the size.")]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with its "
+        "plan and map, to --layers.",
+        autocompletion=completion.runs,
+    ),
+]
+Arch = Annotated[
+    str | None,
+    typer.Option("--arch", help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs),
+]
+
+
+def grow(
+    method: Method,
+    block: Block = None,
+    schedule: Schedule = None,
+    rounding: Rounding = None,
+    layers: Layers = None,
+    start: Start = None,
+    arch: Arch = None,
+    size: o.Size = None,
+    data: o.DataSource = None,
+    steps: o.Steps = None,
+    seed: o.Seed = None,
+    masks: o.Masks = None,
+    entropy_of: o.EntropyOf = None,
+    nearest: o.Nearest = False,
+    config: o.ConfigFile = None,
+    sets: o.Sets = None,
+    name: o.Name = None,
+    tags: o.Tags = None,
+    keep_optimizer: o.KeepOptimizer = False,
+    track: o.Track = None,
+    compile: o.Compile = None,
+    run_dir: o.RunDir = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Train a model whose depth grows in stages: `pretrain --arch midas` or `lidas` with options for the growth.
+
+    The same command resumes an unfinished run, and does nothing for a finished one.
+    """
+    from hybridlab.cli.training import runtime_layer, settings_layer, train_and_print
+    from hybridlab.config.loading import merge
+    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
+    from hybridlab.runs.growing import check_arch, growth_layer, stages_in_words
+    from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import Label
+
+    runs, arch = Runs(runs_dir), chosen_arch(arch, config, default=method)
+    check_arch(arch, method, masks=masks is not None)
+    layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime_layer(track, compile))
+    layer = merge(layer, growth_layer(method, block, schedule, rounding, layers, start, runs))
+    asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of, keep_map=arch == method)
+    resolved = compose(asked, runs, o.say)
+    o.say(stages_in_words(resolved))
+    train_and_print(resolved, run_dir, runs, "grow", as_json, Label(name, tuple(tags or [])), keep_optimizer)

@@ -1,0 +1,317 @@
+"""Multiple choice by log-likelihood: the option whose tokens are likeliest after the prompt is the answer.
+
+    hybridlab eval RUN --choices copying-real,assignment-math
+
+Tokens as in lm-eval: the space before an option belongs to the option; its tokens are those of prompt and option
+together, without as many as the prompt alone has. Log-likelihoods are sums over these tokens, not divided by length.
+
+What all prompts have in common, the solved examples, runs once; its keys and values are copied for a batch of items,
+and those of each item for its options. Models without a cache, or with one that cannot be copied, run every row whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hybridlab.config.schema import Choices, RunConfig
+from hybridlab.data.primitives import ChoiceItem, items, items_digest, prompt_with, solved_examples
+from hybridlab.data.shards import Corpus
+from hybridlab.errors import UserError
+from hybridlab.evaluation.results import ChoiceResult
+from hybridlab.models.cache import KVCache
+from hybridlab.models.decoder import Decoder
+from hybridlab.models.generate import padded
+from hybridlab.models.slots import NotCopied
+from hybridlab.plan.structure import Structure
+from hybridlab.registry import CHOICES
+from hybridlab.statistics import mean_and_error, proportion
+
+Forward = Callable[[Tensor, Tensor], Tensor]
+"""(tokens (B, S), attention_mask (B, S)) → logits (B, S, V)."""
+Done = Callable[[int], None]
+"""Told how many items are done."""
+
+_MOST_BYTES = 2**29
+"""Of the logits of a batch, and of the copies of its cache."""
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """The tokens of a prompt, with its solved examples, and of each option."""
+
+    prompt: list[int]
+    options: list[list[int]]
+
+    def rows(self) -> list[list[int]]:
+        """For each option, the tokens after which its own are predicted."""
+        return [self.prompt + option[:-1] for option in self.options]
+
+
+def tokenized(tokenizer: Tokenizer, asked: Sequence[ChoiceItem], before: Sequence[ChoiceItem] = ()) -> list[Question]:
+    """Items, with equally many options, as tokens. before: the solved examples that stand before each of them.
+
+    UserError for a tokenizer that joins an option to the prompt.
+    """
+    if len({len(item.options) for item in asked}) > 1:
+        raise UserError("evaluation.choices: the items of one kind must have equally many options")
+    prompts = [prompt_with(before, item) for item in asked]
+    texts = [f"{prompt} {option}" for prompt, item in zip(prompts, asked, strict=True) for option in item.options]
+    alone = [encoding.ids for encoding in tokenizer.encode_batch(prompts, add_special_tokens=False)]
+    whole = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
+    questions = []
+    for prompt, item in zip(alone, asked, strict=True):
+        options = [next(whole).ids[len(prompt) :] for _ in item.options]
+        if not all(options):
+            raise UserError(
+                "evaluation.choices: this tokenizer makes one token of the end of a prompt and an option, so that "
+                "options have no likelihood of their own; use another tokenizer"
+            )
+        questions.append(Question(prompt, options))
+    return questions
+
+
+def score_choices(
+    model: Decoder,
+    tokenizer: Tokenizer,
+    asked: Sequence[ChoiceItem],
+    before: Sequence[ChoiceItem] = (),
+    context: AbstractContextManager | None = None,
+    forward: Forward | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> np.ndarray:
+    """(N, O): the log-likelihood, in nats, of every option of N items with O options each.
+
+    before: solved examples, see `hybridlab.data.primitives.solved_examples`. The other arguments are those of
+    `score_questions`.
+    """
+    return score_questions(model, tokenized(tokenizer, asked, before), context, forward, inputs)
+
+
+def score_questions(
+    model: Decoder,
+    questions: list[Question],
+    context: AbstractContextManager | None = None,
+    forward: Forward | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    done: Done = lambda number: None,
+) -> np.ndarray:
+    """(N, O): the log-likelihood, in nats, of every option.
+
+    context: the precision of the computations; by default that of the weights. forward: computes the logits in the
+    place of the model, for example those of an early layer; then nothing is cached. inputs: further arguments of the
+    model's forward pass. UserError for prompts that are longer than the learned positions of the model.
+    """
+    require_positions(model.shape.max_positions, questions)
+    if not questions:
+        return np.zeros((0, 0))
+    with torch.no_grad(), context or nullcontext():
+        if forward is None and has_cache(model.structure):
+            with suppress(NotCopied):
+                return _cached(model, questions, inputs or {}, done)
+
+        def whole(tokens: Tensor, mask: Tensor) -> Tensor:
+            return model(tokens, attention_mask=mask, **(inputs or {})).logits
+
+        equal = any(loop.literal for loop in model.plan.loops.values())
+        return _uncached(model, forward or whole, questions, equal, done)
+
+
+def choice_result(
+    scores: np.ndarray, asked: Sequence[ChoiceItem], chance: float, shots: int, **facts: Any
+) -> ChoiceResult:
+    """Accuracy, and loss among the options in nats, of scores (N, O). facts: further fields of the result."""
+    answers = np.array([item.answer for item in asked])
+    among = torch.from_numpy(np.asarray(scores, dtype=np.float64)).log_softmax(1).numpy()
+    right = among.argmax(1) == answers
+    loss = mean_and_error(-among[np.arange(len(answers)), answers])
+    return ChoiceResult(accuracy=proportion(right), loss=loss, chance=chance, shots=shots, **facts)
+
+
+def choice_results(
+    model: Decoder,
+    config: RunConfig,
+    corpus: Corpus,
+    context: AbstractContextManager | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, ChoiceResult]:
+    """The result of every kind of question in `evaluation.choices`, by its name. say: told about progress."""
+    settings, results = config.evaluation.choices, {}
+    for name in settings.tasks if settings else ():
+        assert settings is not None
+        asked, before = _asked(settings, name)
+        questions = tokenized(corpus.tokenizer, asked, before)
+        scores = score_questions(model, questions, context, inputs=inputs, done=_lines(say, name, len(asked)))
+        results[name] = choice_result(
+            scores,
+            asked,
+            CHOICES.get(name).chance,
+            len(before),
+            prompt_tokens=max(len(question.prompt) for question in questions),
+            training_tokens=config.training.seq_len,
+            digest=items_digest([*before, *asked]),
+        )
+    return results
+
+
+def require_choices(positions: int | None, config: RunConfig, corpus: Corpus) -> None:
+    """UserError, before anything is trained, for questions that a model with learned positions could not be asked.
+    positions: their number; None for a model without, which has no limit."""
+    settings = config.evaluation.choices
+    for name in settings.tasks if settings and positions is not None else ():
+        assert settings is not None
+        require_positions(positions, tokenized(corpus.tokenizer, *_asked(settings, name)), name)
+
+
+def require_positions(positions: int | None, questions: Sequence[Question], name: str | None = None) -> None:
+    """UserError for questions that are longer than a model's learned positions; rotary ones have no limit."""
+    longest = max((len(row) for question in questions for row in question.rows()), default=0)
+    if positions is not None and longest > positions:
+        raise UserError(
+            f"evaluation.choices: {name + ': ' if name else ''}a prompt with its shots has {longest} tokens, and this "
+            f"model has learned positions for {positions}; ask with fewer evaluation.choices.shots, or leave it out"
+        )
+
+
+def has_cache(structure: Structure) -> bool:
+    """Whether a model of this structure can decode with a cache: not with the paper's literal chunks, nor with masks
+    that are being learned."""
+    if any(loop.literal for loop in structure.plan.loops.values()):
+        return False
+    try:
+        KVCache(structure, 1)
+    except UserError:
+        return False
+    return True
+
+
+def _asked(settings: Choices, name: str) -> tuple[list[ChoiceItem], list[ChoiceItem]]:
+    """The items of an evaluation, and the solved examples before each of them."""
+    return items(name, settings.items, settings.seed), solved_examples(name, settings.shots, settings.seed)
+
+
+# ---- with a cache ----
+
+
+def _cached(model: Decoder, questions: list[Question], inputs: Mapping[str, Any], done: Done) -> np.ndarray:
+    """Scores (N, O). What all prompts share runs once, each prompt once, and each option up to its last token."""
+    shared = len(commonprefix([question.prompt[:-1] for question in questions]))
+    start = KVCache(model.structure, 1)
+    if shared:
+        _continue(model, [questions[0].prompt[:shared]], start, inputs)
+    width, finished = len(questions[0].options), 0
+    scores = np.zeros((len(questions), width))
+    for numbers in _batches(model, questions, shared, start.bytes):
+        batch = [questions[number] for number in numbers]
+        cache, rows = start.repeated(len(batch)), [question.prompt[shared:] for question in batch]
+        logits = _continue(model, rows, cache, inputs)
+        entries = [(row, len(rows[row]) - 1, option[:1]) for row, q in enumerate(batch) for option in q.options]
+        found = _log_likelihoods(logits, entries)
+        options = [option for question in batch for option in question.options]
+        if any(len(option) > 1 for option in options):
+            logits = _continue(model, [option[:-1] for option in options], cache.repeated(width), inputs)
+            found += _log_likelihoods(logits, [(row, 0, option[1:]) for row, option in enumerate(options)])
+        scores[numbers] = found.reshape(len(batch), width)
+        finished += len(batch)
+        done(finished)
+    return scores
+
+
+def _continue(model: Decoder, rows: list[list[int]], cache: KVCache, inputs: Mapping[str, Any]) -> Tensor:
+    """Logits (B, longest, V) of rows of tokens that continue those of a cache, which takes them in."""
+    device = next(model.parameters()).device
+    lengths = [len(row) for row in rows]
+    mask = None if len(set(lengths)) == 1 else _mask(lengths, device)
+    return model(padded(rows, device), attention_mask=mask, cache=cache, **inputs).logits
+
+
+def _log_likelihoods(logits: Tensor, entries: list[tuple[int, int, list[int]]]) -> np.ndarray:
+    """For each (row, position, tokens) the log-likelihood of the tokens, of which the first is predicted there, from
+    logits (B, S, V)."""
+    device, longest = logits.device, max(len(tokens) for _, _, tokens in entries)
+    rows = torch.tensor([row for row, _, _ in entries], device=device)[:, None]
+    first = torch.tensor([position for _, position, _ in entries], device=device)[:, None]
+    positions = (first + torch.arange(longest, device=device)).clamp(max=logits.shape[1] - 1)
+    targets = padded([tokens for _, _, tokens in entries], device)
+    found = logits[rows, positions].float().log_softmax(-1).gather(2, targets[..., None])[..., 0]
+    real = _mask([len(tokens) for _, _, tokens in entries], device)
+    return torch.where(real, found, 0.0).double().sum(1).cpu().numpy()
+
+
+def _batches(model: Decoder, questions: list[Question], shared: int, cached: int) -> Iterator[list[int]]:
+    """Numbers of questions of similar length whose logits and copies of the cache need half a gibibyte. cached: bytes
+    of the cache of the `shared` tokens."""
+    order = sorted(range(len(questions)), key=lambda number: len(questions[number].prompt))
+    longest, width = max(len(row) for question in questions for row in question.rows()), len(questions[0].options)
+    logits = 4 * (longest - shared + width) * model.shape.vocab
+    copies = (width + 1) * cached * longest // max(1, shared)
+    size = max(1, _MOST_BYTES // (logits + copies))
+    return (order[start : start + size] for start in range(0, len(order), size))
+
+
+# ---- without ----
+
+
+def _uncached(model: Decoder, forward: Forward, questions: list[Question], equal: bool, done: Done) -> np.ndarray:
+    """Scores (N, O), from whole rows; options that are predicted from the same row share it. equal: batches have rows
+    of one length only."""
+    device = next(model.parameters()).device
+    asking: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for number, question in enumerate(questions):
+        for index, row in enumerate(question.rows()):
+            asking.setdefault(tuple(row), []).append((number, index))
+    scores = np.zeros((len(questions), len(questions[0].options)))
+    finished = 0
+    for rows in _alike(sorted(asking, key=len), model.shape.vocab, equal):
+        logits = forward(padded(rows, device), _mask([len(row) for row in rows], device))
+        found = [
+            (r, place, questions[place[0]].options[place[1]]) for r, row in enumerate(rows) for place in asking[row]
+        ]
+        entries = [(r, len(rows[r]) - len(option), option) for r, _, option in found]
+        numbers, indices = zip(*(place for _, place, _ in found), strict=True)
+        scores[list(numbers), list(indices)] = _log_likelihoods(logits, entries)
+        finished += len(found)
+        done(finished // scores.shape[1])
+    return scores
+
+
+def _alike(rows: list[tuple[int, ...]], vocab: int, equal: bool) -> Iterator[list[tuple[int, ...]]]:
+    """Batches of rows, which are in the order of their lengths, with at most half a gibibyte of logits."""
+    start = 0
+    while start < len(rows):
+        end = start + 1
+        while end < len(rows) and 4 * (end + 1 - start) * len(rows[end]) * vocab <= _MOST_BYTES:
+            if equal and len(rows[end]) != len(rows[start]):
+                break
+            end += 1
+        yield rows[start:end]
+        start = end
+
+
+def _mask(lengths: list[int], device: torch.device) -> Tensor:
+    """(B, longest): True on the tokens of rows that are padded on the right."""
+    return torch.arange(max(lengths), device=device)[None] < torch.tensor(lengths, device=device)[:, None]
+
+
+def _lines(say: Callable[[str], None], name: str, total: int) -> Done:
+    """Says at most every ten seconds how many items are done."""
+    last = time.monotonic()
+
+    def done(number: int) -> None:
+        nonlocal last
+        if number < total and time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            say(f"{name}: {number:,} of {total:,} items scored")
+
+    return done

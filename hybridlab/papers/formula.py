@@ -1,0 +1,266 @@
+"""Formulas of experiment files: a number, or a list, computed from lists that a record holds.
+
+    mean(part(y, 1/2, 1)) / mean(part(y, 0, 1/2))     the second half of a list against its first half
+    y[x >= 2/3 * n] - base                            entries whose x is large, less a number
+    first(y >= 0.95 * y[-1]) / len(y)                 where a list first reaches 95 % of its last entry
+    mean(m[row(m) % b == 1 and column(m) > row(m)])   some entries of a matrix
+
+Arithmetic works entry by entry, and so do comparisons and `and`, `or`, `not`, which choose entries in brackets. Entries
+count from 0; `y[-1]` is the last, `y[1:-1]` are all but the first and the last. Entries that a record holds as null
+count for none of the functions. `FUNCTIONS` has all functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hybridlab.registry import nearest
+from hybridlab.statistics import rank_correlation
+
+Values = Any
+"""A number or a numpy array, with NaN for null."""
+
+
+class NoValue(Exception):
+    """A formula has no value for these lists; the text says why."""
+
+
+# ---- functions ----
+
+
+def _known(x: Values) -> np.ndarray:
+    """The entries that are not null, in one list; NoValue if there is none."""
+    entries = np.asarray(x, dtype=np.float64).ravel()
+    entries = entries[~np.isnan(entries)]
+    if not len(entries):
+        raise NoValue("nothing is selected")
+    return entries
+
+
+def _index(x: Values) -> np.ndarray:
+    """The numbers 0, 1, … of a list's entries."""
+    return np.arange(len(x))
+
+
+def _row(m: Values) -> np.ndarray:
+    """For each entry of a matrix the number of its row."""
+    return np.indices(m.shape)[0]
+
+
+def _column(m: Values) -> np.ndarray:
+    """For each entry of a matrix the number of its column."""
+    return np.indices(m.shape)[1]
+
+
+def _part(x: Values, begin: float, end: float) -> np.ndarray:
+    """The entries of a list of n, or the rows of a matrix, from the share `begin` of n to the share `end`: entry i
+    where begin · n ≤ i < end · n."""
+    first, last = (int(np.ceil(share * len(x) - 1e-9)) for share in (begin, end))
+    chosen: np.ndarray = x[first:last]
+    return chosen
+
+
+def _fold(x: Values, width: float) -> np.ndarray:
+    """A list as a matrix with rows of `width` entries, such as layers by block."""
+    rows: np.ndarray = np.reshape(x, (-1, _whole(width)))
+    return rows
+
+
+def _highest(m: Values) -> np.ndarray:
+    """The highest known entry of each row of a matrix, null for a row without any."""
+    found: np.ndarray = np.where(np.isnan(m), -np.inf, m).max(axis=1)
+    return np.where(np.isneginf(found), np.nan, found)
+
+
+def _row_means(m: Values) -> np.ndarray:
+    """The mean of the known entries of each row of a matrix, null for a row without any."""
+    known = ~np.isnan(m)
+    means: np.ndarray = np.where(known, m, 0.0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+    return means
+
+
+def _first(x: Values) -> float:
+    """The number of the first entry that is true."""
+    true = np.flatnonzero(x)
+    if not len(true):
+        raise NoValue("no entry is as asked")
+    return float(true[0])
+
+
+def _rank_correlation(x: Values, y: Values) -> float:
+    """Spearman's rank correlation of two lists, without the pairs in which one is null."""
+    known = ~(np.isnan(x) | np.isnan(y))
+    if not known.any():
+        raise NoValue("nothing is selected")
+    value = rank_correlation(x[known].tolist(), y[known].tolist())
+    if value is None:
+        raise NoValue("all entries of a list are the same")
+    return value
+
+
+def _explained(x: Values, groups: Values) -> float:
+    """The share of a list's variance that lies between groups of its entries (η² of one factor), 0 to 1."""
+    known = ~np.isnan(x)
+    entries, labels = x[known], groups[known]
+    total = float(np.sum((entries - np.mean(entries)) ** 2)) if len(entries) else 0.0
+    if not total:
+        raise NoValue("all entries of a list are the same")
+    if len(set(labels)) == len(labels):
+        raise NoValue("every group has a single entry")
+    inside = sum(float(np.sum((entries[labels == one] - entries[labels == one].mean()) ** 2)) for one in set(labels))
+    return 1 - inside / total
+
+
+FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
+    "mean": (1, lambda x: _known(x).mean(), "mean of all entries"),
+    "sum": (1, lambda x: _known(x).sum(), "sum of all entries"),
+    "sd": (1, lambda x: _known(x).std(), "standard deviation of all entries (divided by n)"),
+    "min": (1, lambda x: _known(x).min(), "lowest entry"),
+    "max": (1, lambda x: _known(x).max(), "highest entry"),
+    "abs": (1, np.abs, "sizes without signs"),
+    "exp": (1, np.exp, "e to the power of each"),
+    "log": (1, np.log, "natural logarithms"),
+    "len": (1, lambda x: float(len(x)), "number of entries"),
+    "argmax": (1, lambda x: float(np.nanargmax(x)), "number of the highest entry"),
+    "argmin": (1, lambda x: float(np.nanargmin(x)), "number of the lowest entry"),
+    "first": (1, _first, "number of the first entry that is true"),
+    "index": (1, _index, "the numbers 0, 1, … of the entries"),
+    "row": (1, _row, "for each entry of a matrix the number of its row"),
+    "column": (1, _column, "for each entry of a matrix the number of its column"),
+    "part": (3, _part, "the entries from one share of the list to another: part(y, 1/2, 1)"),
+    "fold": (2, _fold, "a list as a matrix with rows of so many entries: fold(y, b)"),
+    "highest": (1, _highest, "the highest entry of each row of a matrix"),
+    "lowest": (1, lambda m: -_highest(-m), "the lowest entry of each row of a matrix"),
+    "row_means": (1, _row_means, "the mean of each row of a matrix"),
+    "column_means": (1, lambda m: _row_means(m.T), "the mean of each column of a matrix"),
+    "rank_correlation": (2, _rank_correlation, "Spearman's, of two lists"),
+    "explained": (2, _explained, "share of a list's variance that lies between groups: explained(y, index(y) % 4)"),
+}
+"""Name → number of arguments, the function, what it gives."""
+
+_ARITHMETIC: dict[type[ast.operator], Callable[..., Values]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[..., Values]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+_ALLOWED = {ast.Name, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Slice, ast.Tuple}
+_ALLOWED |= {ast.USub, ast.Not, *_ARITHMETIC, *_COMPARISONS}
+
+
+# ---- reading and computing ----
+
+
+def parsed(text: str) -> ast.expr:
+    """The formula as a tree; ValueError with one sentence for what is no formula."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"formula {text!r}: {error.msg}, at character {error.offset}") from None
+    for node in ast.walk(tree):
+        if problem := _problem(node):
+            raise ValueError(f"formula {text!r}: {problem}")
+    return tree
+
+
+def _problem(node: ast.AST) -> str | None:
+    """What is wrong with one node; None if it may stand in a formula."""
+    if isinstance(node, ast.Call):
+        name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+        if name not in FUNCTIONS:
+            return f"there is no function {name!r}; {nearest(name, list(FUNCTIONS))}"
+        count = FUNCTIONS[name][0]
+        if len(node.args) != count or node.keywords:
+            return f"{name} takes {count} argument{'s' * (count > 1)}"
+        return None
+    if isinstance(node, ast.Compare) and len(node.ops) > 1:
+        return f"{ast.unparse(node)!r} compares twice; write two comparisons with `and`"
+    if isinstance(node, ast.Constant):
+        return None if type(node.value) in (int, float) else f"{node.value!r} is no number"
+    if type(node) not in _ALLOWED and not isinstance(node, ast.boolop | ast.expr_context):
+        return f"{type(node).__name__} is not for formulas; use + - * / // % **, comparisons, and, or, not, [ ]"
+    return None
+
+
+def names_in(tree: ast.expr) -> list[str]:
+    """The names of lists and numbers in a formula, without those of functions."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = (node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
+    return list(dict.fromkeys(found))
+
+
+def computed(tree: ast.expr, given: Mapping[str, Values]) -> np.ndarray:
+    """The value of a formula: () for a number, else the shape of a list or matrix. given: name → number or array.
+
+    NoValue where there is none, such as an entry beyond a list's end, or 0 / 0.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            value = np.asarray(_value(tree, given), dtype=np.float64)
+    except (IndexError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise NoValue(f"{ast.unparse(tree)}: {str(error).replace(chr(10), ' ')}") from None
+    if not value.ndim and not np.isfinite(value):
+        raise NoValue(f"{ast.unparse(tree)} is no number here")
+    return value
+
+
+def _value(node: ast.AST | None, given: Mapping[str, Values]) -> Values:
+    if isinstance(node, ast.Constant):
+        assert isinstance(node.value, int | float), "parsed() has checked it"
+        return float(node.value)
+    if isinstance(node, ast.Name):
+        return given[node.id]
+    if isinstance(node, ast.Call):
+        assert isinstance(node.func, ast.Name), "parsed() has checked it"
+        return FUNCTIONS[node.func.id][1](*(_value(one, given) for one in node.args))
+    if isinstance(node, ast.BinOp):
+        return _ARITHMETIC[type(node.op)](_value(node.left, given), _value(node.right, given))
+    if isinstance(node, ast.UnaryOp):
+        inner = _value(node.operand, given)
+        return np.logical_not(inner) if isinstance(node.op, ast.Not) else -inner
+    if isinstance(node, ast.Compare):
+        return _COMPARISONS[type(node.ops[0])](_value(node.left, given), _value(node.comparators[0], given))
+    if isinstance(node, ast.BoolOp):
+        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+        return join.reduce([_value(one, given) for one in node.values])
+    if isinstance(node, ast.Subscript):
+        return _value(node.value, given)[_entries(node.slice, given)]
+    raise AssertionError(f"parsed() lets no {type(node).__name__} through")
+
+
+def _entries(node: ast.AST, given: Mapping[str, Values]) -> Any:
+    """What stands in brackets: a number, a slice, a choice of entries, or one of these for rows and for columns."""
+    if isinstance(node, ast.Tuple):
+        return tuple(_entries(one, given) for one in node.elts)
+    if isinstance(node, ast.Slice):
+        return slice(
+            *(None if one is None else _whole(_value(one, given)) for one in (node.lower, node.upper, node.step))
+        )
+    chosen = _value(node, given)
+    return chosen if isinstance(chosen, np.ndarray) and chosen.dtype == bool else _whole(chosen)
+
+
+def _whole(value: Values) -> Any:
+    """A number, or an array of them, as whole numbers; ValueError for 1.5."""
+    rounded = np.rint(value).astype(np.int64)
+    if np.any(rounded != value):
+        raise ValueError(f"{value} is no whole number of an entry")
+    return int(rounded) if not rounded.ndim else rounded

@@ -1,0 +1,140 @@
+"""Depth growth by stacking: which layers are copied, when, and where each layer comes from (MIDAS and LIDAS).
+
+Source: "Do Depth-Grown Models Overcome the Curse of Depth?", section 3.1, Eq. 1 and 2, figure 2, appendix A. A growth
+step copies `block` layers around the middle of the model and inserts the copies right after the last of them. No torch.
+
+    python -c "from hybridlab.plan.stacking import order_after; print(order_after('lidas', 8, 4))"
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from hybridlab.errors import UserError
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.lineage import first_lineage, grown_lineage
+from hybridlab.plan.structure import Structure
+
+Method = Literal["midas", "lidas"]
+Rounding = Literal["floor", "largest-remainder"]
+
+
+def copied_layers(method: Method, num_layers: int, block: int) -> range:
+    """The layers that a growth step copies, `block` of them in a row; the copies come right after the last one.
+
+    MIDAS: the middle block, of index ⌈n / 2⌉ − 1 among n = L / b blocks (Eq. 2 with B' = B_m). LIDAS: the b layers
+    that end at ⌈L / 2⌉ + ⌊b / 2⌋ − 1. UserError if the model is no whole number of blocks.
+
+    The paper prints LIDAS's range as [m − ⌈b / 2⌉ … m + ⌊b / 2⌋] with m = ⌈L / 2⌉, which has b + 1 layers, while its
+    operator adds b. Ours ends one layer earlier: that is what figure 2 draws (for b = 4 the last two layers of the
+    block before the middle and the first two after it), and with it LIDAS copies the same layers as MIDAS where the
+    number of blocks is odd, as the text says.
+    """
+    if num_layers < block or num_layers % block:
+        raise UserError(f"stacking: {num_layers} layers are no whole number of blocks of {block}")
+    if method == "midas":
+        blocks = num_layers // block
+        end = ((blocks + 1) // 2) * block
+    else:
+        end = (num_layers + 1) // 2 + block // 2
+    return range(end - block, end)
+
+
+def order_after(method: Method, num_layers: int, block: int) -> tuple[int, ...]:
+    """For each layer of the model after a growth step, the layer before it that it continues or was copied from."""
+    copied = copied_layers(method, num_layers, block)
+    return (*range(copied.stop), *copied, *range(copied.stop, num_layers))
+
+
+def grown(structure: Structure, method: Method, block: int) -> Structure:
+    """The structure after a growth step. A copied layer takes its visits and its row of the map along.
+
+    UserError if the plan does not say where the copies run (`Plan.with_copies`).
+    """
+    copied = copied_layers(method, structure.shape.layers, block)
+    order = order_after(method, structure.shape.layers, block)
+    before = structure.lineage or first_lineage(structure.shape.layers)
+    return replace(
+        structure,
+        shape=structure.shape.model_copy(update={"layers": len(order)}),
+        plan=structure.plan.with_copies(copied),
+        map=AttentionMap(tuple(structure.map.layers[layer] for layer in order)),
+        lineage=grown_lineage(before, copied),
+    )
+
+
+# ---- when ----
+
+
+class Stage(NamedTuple):
+    """A part of a run with one depth. steps: optimizer steps."""
+
+    layers: int
+    steps: int
+
+
+def stages(
+    final: int,
+    block: int,
+    steps: int,
+    start: int | None = None,
+    alpha: float = 1.0,
+    growth_fraction: float = 0.85,
+    rounding: Rounding = "floor",
+) -> list[Stage]:
+    """The depths of a run of `steps` optimizer steps, by the schedule PROP-α (appendix A).
+
+    The model begins with `start` layers (None: one block) and ends with `final`. T = round(growth_fraction · steps)
+    steps are divided among the stages i = start / block … k with k = final / block: T_i = T · i^α / Σ i^α. The rest of
+    the steps, for the cooldown, are done at full depth and belong to the last stage; a model that starts with more than
+    a block leaves out the first stages, and the others share T.
+
+    rounding: `floor` cuts every T_i off, and what is left over goes to the last stage; the text says
+    `largest-remainder`, but the FLOPs that table 7 prints follow from floor. UserError if the depths are no whole
+    numbers of blocks, if nothing grows, or if a stage has no step.
+    """
+    start = block if start is None else start
+    check_depths(final, block, start)
+    numbers = range(start // block, final // block + 1)
+    shared = round(growth_fraction * steps)
+    # alpha as it is written: 0.7 means 7/10; a power of it is no fraction, so those of whole alphas alone are exact.
+    exact = float(alpha).is_integer()
+    weights = [Fraction(number ** int(alpha) if exact else float(number) ** alpha) for number in numbers]
+    shares = [shared * weight / sum(weights) for weight in weights]
+    counts = [int(share) for share in shares]
+    left = shared - sum(counts)
+    if rounding == "largest-remainder":
+        by_remainder = sorted(range(len(counts)), key=lambda i: (counts[i] - shares[i], i))
+        for i in by_remainder[:left]:
+            counts[i] += 1
+        left = 0
+    if short := [number for number, count in zip(numbers, counts, strict=True) if count < 1]:
+        raise UserError(
+            f"{shared} steps of growth are too few for {len(counts)} stages: the one with {short[0] * block} layers "
+            "would have no step; give more steps, or add more layers at once"
+        )
+    counts[-1] += left + steps - shared
+    return [Stage(number * block, count) for number, count in zip(numbers, counts, strict=True)]
+
+
+def check_depths(final: int, block: int, start: int) -> None:
+    """UserError if the first or the last depth is no whole number of blocks, or if nothing grows between them."""
+    if start >= final:
+        raise UserError(
+            f"the model starts with {start} layers and ends with {final}, so that nothing would grow; let it end with "
+            "more, or start with less"
+        )
+    for what, layers in (("ends with", final), ("starts with", start)):
+        if layers % block:
+            raise UserError(
+                f"the model {what} {layers} layers, which is no multiple of the block of {block}; use a block of "
+                f"{divisors(layers)}, or another depth"
+            )
+
+
+def divisors(layers: int) -> str:
+    """The block sizes that divide a depth, for errors."""
+    *more, last = (str(size) for size in range(1, layers + 1) if layers % size == 0)
+    return f"{', '.join(more)} or {last}" if more else last

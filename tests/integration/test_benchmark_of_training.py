@@ -1,0 +1,72 @@
+"""The benchmark kind `training`: seconds of whole runs, weighted over their structures, in turns."""
+
+import pytest
+
+from hybridlab.papers import benchmark
+from hybridlab.papers.benchmark import run_benchmark
+from hybridlab.papers.loading import load_experiment
+from tests.conftest import SMALL_SHAPE
+
+FILE = """
+id: own-speed
+title: Time of grown runs
+paper: own
+source: here
+columns:
+  - {{name: run, title: run, kind: timed, metric: "results.small.{{short}}.2.run.time_ratio", digits: 3}}
+rows:
+  - {{name: Baseline, short: Baseline, cell: benchmark}}
+  - {{name: LIDAS, short: LIDAS, cell: benchmark}}
+claims:
+  - text: a grown run takes less time
+    source: here
+    test: {{kind: faster, rows: [LIDAS], over: [Baseline], part: run}}
+benchmark:
+  kind: training
+  models:
+    Baseline: {{arch: vanilla, config: &settings {{shape: {shape}, training: {{steps: 100, precision: fp32}}}}}}
+    LIDAS: {{arch: lidas, config: *settings}}
+  sizes: {{smoke: {{small: tiny}}}}
+  batches: [2]
+  prompt: 16
+  new_tokens: 1
+  rounds: 3
+  machines: {{smoke: here}}
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "speed.yaml"
+    shape = {**SMALL_SHAPE, "layers": 8}
+    path.write_text(FILE.format(shape=shape))
+    return load_experiment(str(path))
+
+
+def test_a_run_takes_the_time_of_its_stages(experiment, tmp_path, monkeypatch):
+    """With a clock that counts layers, the ratio is that of the ledger's blocks: stages 8, 17, 25 and 50 of 100."""
+    order = []
+
+    def seconds(trainer, batch, length, steps):
+        order.append(trainer.model.shape.layers)
+        return float(trainer.model.shape.layers)
+
+    monkeypatch.setattr(benchmark._Trainer, "seconds", seconds)
+    record = run_benchmark(experiment, "smoke", tmp_path, lambda text: None)
+    measured = record.results["small"]["LIDAS"]["2"]
+    mean = (8 * 2 + 17 * 4 + 25 * 6 + 50 * 8) / 100
+    assert measured["run"].seconds == pytest.approx([mean] * 3)
+    assert measured["run"].time_ratio.value == pytest.approx(mean / 8, abs=1e-4)
+    assert measured["last_step"].time_ratio.value == 1.0
+    # In turns, after a round to warm up, and with the other model first in every second round.
+    baseline, grown = [8], [2, 4, 6, 8]
+    assert order == baseline + grown + baseline + grown + grown + baseline + baseline + grown
+    assert run_benchmark(experiment, "smoke", tmp_path, lambda text: None) is None
+
+
+def test_it_times_real_steps(experiment, tmp_path):
+    record = run_benchmark(experiment, "smoke", tmp_path, lambda text: None)
+    for name in ("Baseline", "LIDAS"):
+        for part in record.results["small"][name]["2"].values():
+            assert len(part.seconds) == 3 and min(part.seconds) > 0
+    assert record.dtype in ("fp32", "bf16")

@@ -1,0 +1,149 @@
+"""The figures of the depth paper: their files, and the measures that their claims and panels read."""
+
+import json
+import math
+
+import pytest
+
+from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.formula import names_in, parsed
+from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.measures import number_of, values_of
+from hybridlab.reporting.figures import build_figure
+from tests.depth_probes import depth_probes
+from tests.records import make_record, make_results
+
+LARGE, SMALL = (1, 3, 6, 8, 9, 10, 11, 27), (14, 15, 16, 17, 18, 28)
+FIGURES = [f"depth-fig{number}" for number in sorted(LARGE + SMALL)]
+LAYERS, BLOCK = 12, 2
+
+
+def record(**changes):
+    config = {"shape": {"layers": LAYERS, "vocab": 1024}}
+    return make_record(config=config, results=make_results(probes=depth_probes(LAYERS, BLOCK)), **changes)
+
+
+MEASURES = load_experiment("depth-fig1").measures
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("late-work", 5 / 29),
+        ("late-over-early", 5 / 24),
+        ("late-overlap", (7 + 8 + 9 + 10 + 11) / 60),
+        ("early-overlap", (1 + 2 + 3 + 4 + 5 + 6) / 72),
+        ("late-kl", 0.3),
+        ("lens-gain", -0.8),
+        ("able", 5.0),
+        ("reach-text", 1.0),
+        ("last-step-assignment", 1 / 14),
+        ("peak-assignment", 1.0),
+        ("before-last-text", 13 / 14),
+        ("area-assignment", (0.2 + sum(0.1 * i for i in range(3, 14))) / 12 / 1.4),
+        ("half-block", 1.0),
+        ("two-blocks", 4.0),
+        # Starts 8 to 11 of skips, 2 to 10 of swaps, each 0.01 nats more than the one before.
+        ("late-skip-text", 0.25 + 0.095),
+        ("late-skip-assignment", 0.025),
+        ("inner-swap-text", 0.1 + 0.06),
+        ("input-swap-text", -0.06),
+        ("four-over-one-text", 0.3 + 0.02 - 0.05),
+        ("middle-swap-half-text", 0.1 + 0.05),
+        ("middle-swap-block-text", 0.2 + 0.04),
+        ("middle-swap-two-text", 0.4 + 0.02),
+        ("middle-swap-block-assignment", 0.02),
+        ("unaligned-text", 0.0),
+        ("middle-skip-text", 0.5 + 0.05),
+        ("skip-over-swap-text", 0.31),
+        ("reverse-inside-text", 0.1),
+        ("reverse-inside-assignment", 0.05),
+        ("straddling-text", 0.3),
+        ("straddling-assignment", 0.05),
+        ("straddling-over-skip-text", 0.4 - 0.55),
+        ("skip-inside-text", 0.55),
+        ("skip-over-reverse-text", 0.45),
+        ("boundary-text", 1.0),
+        ("middle-reverse-text", 0.64),
+        ("reverse-over-swap-2-text", 0.64 - 0.24),
+        ("reverse-over-swap-4-text", 0.64 - 0.42),
+        ("late-reverse-text", 0.6 + 0.07),
+        ("lost-text", (0.15 + 0.24) / 2 / (math.log(1024) - 2)),
+        ("lost-assignment", (0.01 + 0.02) / 2 / 0.6),
+        ("after-middle-swap", 0.8 - 0.04 - 0.2),
+    ],
+)
+def test_measures_of_a_model_with_known_numbers(name, value):
+    assert number_of(record(), name, MEASURES) == pytest.approx(value)
+
+
+def test_lists_for_panels():
+    assert values_of(record(), "exits", MEASURES).tolist() == list(range(LAYERS + 1))
+    assert values_of(record(), "from-swap-4", MEASURES).tolist() == [1, 2, 3, 4, 5]
+    assert values_of(record(), "rise-skip-8", MEASURES).tolist() == pytest.approx([2.0 + 0.01 * i for i in range(5)])
+    assert values_of(record(), "right-reverse-2", MEASURES).tolist()[:2] == [0.75, 0.7]
+    assert sum(values_of(record(), "work", MEASURES).tolist()) == pytest.approx(1)
+
+
+def test_without_the_task_the_multiple_choice_counts():
+    def moved(part):
+        if not isinstance(part, dict):
+            return part
+        if "tasks" in part:
+            part = {**part, "choices": {"assignment-math": part["tasks"]["assignment"]}, "tasks": {}}
+        return {name: moved(inner) for name, inner in part.items()}
+
+    other = record().model_copy(update={"results": make_results(probes=moved(depth_probes(LAYERS, BLOCK)))})
+    for name in ("able", "late-skip-assignment", "straddling-assignment", "after-middle-swap", "lost-gap"):
+        assert number_of(other, name, MEASURES) == pytest.approx(number_of(record(), name, MEASURES))
+
+
+def test_every_measure_is_used_and_has_a_title():
+    used = set()
+    for identifier in FIGURES:
+        experiment = load_experiment(identifier)
+        used |= set(json.dumps(experiment.model_dump(mode="json", exclude={"measures"})).replace('"', " ").split())
+    used = {word.strip(",[]{}") for word in used}
+    inner = {path for measure in MEASURES.values() for _, path in measure.paths()}
+    assert not [name for name in MEASURES if name not in used | inner]
+    assert len({measure.title for measure in MEASURES.values()}) > 80 and all(m.title for m in MEASURES.values())
+    assert all(names_in(parsed(measure.formula)) for measure in MEASURES.values())
+
+
+@pytest.mark.parametrize("identifier", FIGURES)
+def test_every_figure_has_panels_notes_and_claims_that_can_be_judged(identifier):
+    assert identifier in experiment_ids()
+    experiment = load_experiment(identifier)
+    assert experiment.plot.kind == "profile" and len(experiment.plot.panels) >= 4 and experiment.claims
+    assert experiment.notes and {"smoke", "small", "paper"} <= set(experiment.scales)
+    cells = experiment.needed_cells("smoke")
+    records = {cell: {seed: record() for seed in range(3)} for cell in cells}
+    for claim in experiment.claims:
+        verdict = judge(claim, experiment, records, scale="small")
+        if claim.test["kind"] == "not_here":
+            assert verdict.evidence.startswith("needs ")
+        elif verdict.word == "not run":
+            # Records of these tests have no answers to multiple choice.
+            assert "choices_mean" in verdict.evidence, verdict.evidence
+        else:
+            assert verdict.n == 3 or "is the same in all cells" in verdict.evidence, verdict.evidence
+
+
+def test_both_sizes_have_the_figures_that_the_paper_has_of_both():
+    """The 1.7B model's figures name its cells, those of the 360M model its own; below scale paper they are the same
+    runs as those of the tables."""
+    table = {run.cell: run.hash for run in cell_runs(load_experiment("depth-table9"), "smoke", 0)}
+    table |= {run.cell: run.hash for run in cell_runs(load_experiment("depth-table1"), "smoke", 0)}
+    for number in LARGE + SMALL:
+        experiment = load_experiment(f"depth-fig{number}")
+        group = "1.7B" if number in LARGE else "360M"
+        for run in cell_runs(experiment, "smoke", 0):
+            assert run.cell.startswith(f"{group}/") and run.hash == table[run.cell.replace("1.7B", "360M")]
+        assert experiment.needed_cells("paper") and group in experiment.title
+
+
+def test_a_figure_without_runs_says_so(tmp_path):
+    data = build_figure(load_experiment("depth-fig1"), "smoke", tmp_path)
+    assert not any(series["data"] for panel in data["panels"] for series in panel["series"])
+    assert {claim["verdict"] for claim in data["claims"]} == {"not run"}
