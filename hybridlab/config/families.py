@@ -15,6 +15,7 @@ class Traits:
 
     norm: `layernorm` has a bias. bias: whether the linear layers of the blocks have one. gated: SwiGLU, otherwise GELU.
     gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read the same input.
+    causal: a token sees no later one; an encoder's tokens see all.
     """
 
     norm: Norm
@@ -25,6 +26,7 @@ class Traits:
     parallel: bool
     rotary_fraction: float
     gelu_tanh: bool = False
+    causal: bool = True
 
 
 FAMILIES: dict[str, Traits] = {

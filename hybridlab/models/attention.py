@@ -33,8 +33,8 @@ class Attended:
 class HeadGroup:
     """The input of an attention kind: q (B, H, S, D) and k, v (B, K, S, D); query head h reads KV head h // (H / K).
 
-    gate: (K,), the weights that a controller is learning (z of `mixed` heads, 1 = full attention). valid, segments:
-    see `Visible`. need: none, last_row or full.
+    gate: (K,), the weights that a controller is learning (z of `mixed` heads, 1 = full attention). valid, segments,
+    causal: see `Visible`. need: none, last_row or full.
     """
 
     q: Tensor
@@ -45,6 +45,7 @@ class HeadGroup:
     valid: Tensor | None = None
     segments: Tensor | None = None
     need: str = "none"
+    causal: bool = True
 
     @property
     def group(self) -> int:
@@ -65,8 +66,8 @@ class HeadGroup:
         """softmax(q kᵀ / √d) v over the last `window` keys (None: all), with the chosen kernel. rule: see `Visible`.
         beside: a window of heads that compute full attention too; see `choose_beside`."""
         q, k = self.q, self.k
-        visible = Visible(window, self.valid, self.segments, rule)
-        setting = (q.shape[2], q.device, q.dtype != torch.float32)
+        visible = Visible(window, self.valid, self.segments, rule, self.causal)
+        setting = (q.shape[2], q.device, q.dtype != torch.float32, self.causal)
         if beside and window is not None:
             name = kernels.choose_beside(self.kernel, window, *setting)
         else:

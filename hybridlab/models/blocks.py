@@ -127,7 +127,7 @@ class AttentionCall:
     heads: those that run. positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gate: (K,) of the KV heads
     that run, see `HeadGroup`. factor: (h,), the output of each query head is multiplied by it before W_O. cache: the
     keys and values stored by earlier calls; positions are then counted from it, times stride, the number of positions
-    per entry.
+    per entry. causal: see `Visible`.
     """
 
     heads: HeadIndex
@@ -140,6 +140,7 @@ class AttentionCall:
     factor: Tensor | None = None
     cache: VisitCache | None = None
     stride: int = 1
+    causal: bool = True
 
 
 class Attention(nn.Module):
@@ -191,7 +192,8 @@ class Attention(nn.Module):
         if serving is not None:
             k, v = k.index_select(1, serving), v.index_select(1, serving)
             gate = None if gate is None else gate.index_select(0, serving)
-        return attend_by(call.heads.kinds, HeadGroup(q, k, v, call.kernel, gate, call.valid, call.segments, call.need))
+        group = HeadGroup(q, k, v, call.kernel, gate, call.valid, call.segments, call.need, call.causal)
+        return attend_by(call.heads.kinds, group)
 
     def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None) -> Tensor:
         """(B, S, W) → (B, h, S, D): the projection to the heads of these rows; None: to all."""

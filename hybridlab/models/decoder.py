@@ -254,7 +254,7 @@ class Decoder(nn.Module):
         for place, visit in self.structure.attention_places():
             tokens = self.plan.tokens_at(place, length)
             for kind in dict.fromkeys(self.structure.kinds(visit)) if tokens else ():
-                for window, name in chosen_for(kind, self.kernel, tokens, device, low_precision):
+                for window, name in chosen_for(kind, self.kernel, tokens, device, low_precision, self.structure.causal):
                     used.setdefault(window, set()).add(name)
         ordered = sorted(used, key=lambda window: (window is not None, window))
         return {"full" if window is None else f"window({window})": used[window] for window in ordered}

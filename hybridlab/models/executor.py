@@ -139,6 +139,7 @@ class Execution:
             self.factors.get(place),
             None if self.cache is None else self.cache.visits[place],
             self.stride,
+            self.structure.causal,
         )
 
     def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:

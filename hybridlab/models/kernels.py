@@ -1,4 +1,4 @@
-"""Attention kernels: softmax(q kᵀ / √d) v under a causal mask, with or without a window.
+"""Attention kernels: softmax(q kᵀ / √d) v, causal or not, with or without a window.
 
 `eager` is the plain formula, the reference for tests of the others; `sdpa` is torch's fused kernel; `banded` computes
 a window in O(S·w) time and memory, forward and backward, without an S × S mask; `blocks` is `banded` with the plain
@@ -33,16 +33,18 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Visible:
-    """Restrictions on the keys that a query may see, in addition to the causal mask.
+    """Restrictions on the keys that a query may see.
 
-    window: the last `window` keys, the query's own included; None for all. rule: a further condition of an attention
-    kind. valid: (B, S) bool, False on padding. segments: (B, S) int, a query sees only keys of the same segment.
+    window: the last `window` keys, the query's own included, and in an encoder as many on the other side; None for all.
+    rule: a further condition of an attention kind. valid: (B, S) bool, False on padding. segments: (B, S) int, a query
+    sees only keys of the same segment. causal: a query sees no later key.
     """
 
     window: int | None = None
     valid: Tensor | None = None
     segments: Tensor | None = None
     rule: Rule | None = None
+    causal: bool = True
 
     @property
     def per_row(self) -> bool:
@@ -56,11 +58,7 @@ class Visible:
         """
         key = torch.arange(num_keys, device=positions.device)
         query = positions[..., None]
-        seen = key <= query
-        if self.window is not None:
-            seen = seen & (key > query - self.window)
-        if self.rule is not None:
-            seen = seen & self.rule(query, key)
+        seen = self.allows(query, key)
         own = key == query
         if positions.dim() == 2:
             seen, own = seen[:, None], own[:, None]
@@ -72,6 +70,15 @@ class Visible:
             # A padded query sees its own key, so that no row of the softmax is empty.
             seen = seen & (self.valid[:, None, None, :] | own)
         return seen
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        """True where positions alone let a query see a key; the two are broadcast together."""
+        seen = (key <= query) | (not self.causal)
+        if self.window is not None:
+            seen = seen & (key > query - self.window)
+            if not self.causal:
+                seen = seen & (key < query + self.window)
+        return seen if self.rule is None else seen & self.rule(query, key)
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
@@ -118,7 +125,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     """torch's scaled_dot_product_attention; masks are 2-d or 4-d: a 3-d mask would not use its fast path."""
     grouped = q.shape[1] != k.shape[1]
     if visible.window is None and visible.rule is None and not visible.per_row:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=visible.causal, enable_gqa=grouped)
     mask = visible.mask(_all_positions(q), k.shape[2])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
 
@@ -141,8 +148,8 @@ def _in_blocks(
     name: str, attention: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, visible: Visible
 ) -> Tensor:
     """A window in blocks. attention: of (q, k, v, mask), with the blocks as batch."""
-    if visible.window is None or visible.rule is not None:
-        raise UserError(f"kernel {name} computes windows only, without a rule; use eager or sdpa")
+    if visible.window is None or visible.rule is not None or not visible.causal:
+        raise UserError(f"kernel {name} computes a decoder's windows only, without a rule; use eager or sdpa")
     batch, heads, length, width = q.shape
     block = band_block(visible.window)
     if length <= block:
@@ -222,24 +229,20 @@ def _compiled_flex() -> Callable[..., Tensor]:
 
 def _flex_mask(visible: Visible, batch: int, length: int, device: torch.device) -> BlockMask:
     if not visible.per_row and visible.rule is None:
-        return _shared_flex_mask(visible.window, length, device)
+        return _shared_flex_mask(visible.window, visible.causal, length, device)
     return create_block_mask(_mask_rule(visible), batch, None, length, length, device=device)
 
 
 @lru_cache(maxsize=64)
-def _shared_flex_mask(window: int | None, length: int, device: torch.device) -> BlockMask:
-    return create_block_mask(_mask_rule(Visible(window)), None, None, length, length, device=device)
+def _shared_flex_mask(window: int | None, causal: bool, length: int, device: torch.device) -> BlockMask:
+    return create_block_mask(_mask_rule(Visible(window, causal=causal)), None, None, length, length, device=device)
 
 
 def _mask_rule(visible: Visible) -> Callable[..., Tensor]:
     """`Visible.mask` for one query and one key, in the form that flex_attention takes."""
 
     def rule(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        seen = key <= query
-        if visible.window is not None:
-            seen = seen & (key > query - visible.window)
-        if visible.rule is not None:
-            seen = seen & visible.rule(query, key)
+        seen = visible.allows(query, key)
         if visible.segments is not None:
             seen = seen & (visible.segments[row, query] == visible.segments[row, key])
         if visible.valid is not None:
@@ -259,10 +262,11 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
     if visible.window is None:
-        bias = fmha.attn_bias.LowerTriangularMask()
+        bias = fmha.attn_bias.LowerTriangularMask() if visible.causal else None
     else:
-        # The first argument counts the keys before the query's own.
-        bias = fmha.attn_bias.LocalAttentionFromBottomRightMask(visible.window - 1, 0)
+        # The numbers of keys before the query's own and after it.
+        after = 0 if visible.causal else visible.window - 1
+        bias = fmha.attn_bias.LocalAttentionFromBottomRightMask(visible.window - 1, after)
     out = memory_efficient_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_bias=bias)
     return out.transpose(1, 2)
 
@@ -280,25 +284,30 @@ def require_kernel(kernel: str, device: torch.device, training: bool) -> None:
         raise UserError("kernel xformers is not installed; pip install 'hybridlab[gpu]'")
 
 
-def choose(kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool) -> str:
-    """The kernel for a softmax over the last `window` keys (None: all) of sequences of `length` tokens.
+def choose(
+    kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool, causal: bool = True
+) -> str:
+    """The kernel for a softmax over the last `window` keys (None: all) of sequences of `length` tokens. The kernels
+    `banded` and `blocks` stand for `sdpa` where they cannot compute: for all keys, and for windows to both sides.
 
     The choices of `auto` come from measurements: on a CPU in bf16 a training step of `tiny` at 128 positions took
     0.13 s with `eager` and 0.26 s with `sdpa` (medians of 20 on two cores). At longer lengths `banded` was fastest for
     a window, and `sdpa` for full attention.
     """
-    if kernel in ("banded", "blocks") and window is None:
+    if kernel in ("banded", "blocks") and (window is None or not causal):
         return "sdpa"
     if kernel != "auto":
         return kernel
     if device.type == "cpu" and low_precision and length <= 256:
         return "eager"
-    if window is not None and length > 2 * band_block(window):
+    if window is not None and causal and length > 2 * band_block(window):
         return "banded"
     return "sdpa"
 
 
-def choose_beside(kernel: str, window: int, length: int, device: torch.device, low_precision: bool) -> str:
+def choose_beside(
+    kernel: str, window: int, length: int, device: torch.device, low_precision: bool, causal: bool = True
+) -> str:
     """The kernel for a window in heads that compute full attention too, while it is being learned which of the two they
     keep. `auto` takes `blocks` on a CPU, so that the window adds little to the cost of the full attention.
 
@@ -308,17 +317,17 @@ def choose_beside(kernel: str, window: int, length: int, device: torch.device, l
     full attention alone, with the kernels of `choose` and with `blocks`: in bf16 1.59 and 1.31 at 128 positions, 1.57
     and 1.19 at 256, 2.01 and 1.14 at 512; in fp32 1.22 and 1.17 at 128, 1.19 and 1.14 at 256.
     """
-    if kernel == "auto" and device.type == "cpu" and length > 2 * band_block(window):
+    if kernel == "auto" and causal and device.type == "cpu" and length > 2 * band_block(window):
         return "blocks"
-    return choose(kernel, window, length, device, low_precision)
+    return choose(kernel, window, length, device, low_precision, causal)
 
 
 def chosen_for(
-    kind: AttentionKind, kernel: str, length: int, device: torch.device, low_precision: bool
+    kind: AttentionKind, kernel: str, length: int, device: torch.device, low_precision: bool, causal: bool = True
 ) -> Iterator[tuple[int | None, str]]:
     """The window of each softmax of a kind, and the kernel that computes it."""
     for window in kind.softmaxes:
         if window is not None and window in kind.beside:
-            yield window, choose_beside(kernel, window, length, device, low_precision)
+            yield window, choose_beside(kernel, window, length, device, low_precision, causal)
         else:
-            yield window, choose(kernel, window, length, device, low_precision)
+            yield window, choose(kernel, window, length, device, low_precision, causal)

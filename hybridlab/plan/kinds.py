@@ -145,7 +145,7 @@ def check_width(width: int) -> None:
 @register_kind
 @dataclass(frozen=True)
 class Full(AttentionKind):
-    """Every earlier token and the token itself."""
+    """Every earlier token and the token itself; in an encoder every token."""
 
     name, letter, colour = "full", "F", "#D55E00"
 
@@ -153,7 +153,7 @@ class Full(AttentionKind):
 @register_kind
 @dataclass(frozen=True)
 class Window(AttentionKind):
-    """The last `width` tokens, the token itself included: keys i − width + 1 … i."""
+    """The last `width` tokens, the token itself included: keys i − width + 1 … i; in an encoder to i + width − 1."""
 
     name, letter, colour = "window", "w", "#56B4E9"
     width: int

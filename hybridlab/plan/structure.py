@@ -71,6 +71,11 @@ class Structure:
         if self.lineage is not None and len(self.lineage) != shape.layers:
             raise UserError(f"lineage: it is of {len(self.lineage)} layers, but the model has {shape.layers}")
 
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees no later one: a decoder, in contrast to an encoder."""
+        return self.shape.traits.causal
+
     def changed(self, plan: Plan | None = None, map: AttentionMap | None = None) -> Structure:
         """The same parameters with another plan or map."""
         return replace(self, plan=plan or self.plan, map=map or self.map)

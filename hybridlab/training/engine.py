@@ -265,7 +265,7 @@ class Run:
     def _step_flops(self) -> float:
         """FLOPs of one step as executed."""
         settings = self.config.training
-        setting = (settings.seq_len, self.device, self.precision != "fp32")
+        setting = (settings.seq_len, self.device, self.precision != "fp32", self.model.structure.causal)
         # As if each softmax were computed alone: what is learned beside full attention costs the same on all machines.
         windows = self.model.attention_map.softmaxes
         convention = convention_of(choose(self.model.kernel, window, *setting) for window in windows)

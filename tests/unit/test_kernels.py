@@ -20,7 +20,7 @@ def tensors(batch=2, heads=4, kv_heads=2, length=37, width=8, seed=0, grad=False
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(grad) for shape in shapes]
 
 
-def by_definition(q, k, v, window, valid=None, segments=None):
+def by_definition(q, k, v, window, valid=None, segments=None, causal=True):
     """Attention by loops, from the definition."""
     batch, heads, length, width = q.shape
     group = heads // k.shape[1]
@@ -29,7 +29,8 @@ def by_definition(q, k, v, window, valid=None, segments=None):
         for h in range(heads):
             for i in range(length):
                 low = 0 if window is None else max(0, i - window + 1)
-                keys = [j for j in range(low, i + 1) if valid is None or valid[b, j] or j == i]
+                high = i + 1 if causal else length if window is None else min(length, i + window)
+                keys = [j for j in range(low, high) if valid is None or valid[b, j] or j == i]
                 keys = [j for j in keys if segments is None or segments[b, j] == segments[b, i]]
                 scores = torch.stack([q[b, h, i] @ k[b, h // group, j] for j in keys]) / width**0.5
                 out[b, h, i] = torch.softmax(scores, 0) @ v[b, h // group, keys]
@@ -107,9 +108,29 @@ def test_blocks_of_a_window_never_make_a_square_matrix(in_blocks):
 
 
 @pytest.mark.parametrize("kernel", [banded, blocks])
-def test_blocks_of_a_window_refuse_full_attention(kernel):
-    with pytest.raises(UserError, match=f"kernel {kernel.__name__} computes windows only"):
-        kernel(*tensors(), Visible(None))
+def test_blocks_of_a_window_refuse_what_they_do_not_compute(kernel):
+    for visible in (Visible(None), Visible(4, causal=False)):
+        with pytest.raises(UserError, match=f"kernel {kernel.__name__} computes a decoder's windows only"):
+            kernel(*tensors(), visible)
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa", "flex"])
+@pytest.mark.parametrize("window", [None, 1, 5, 100])
+def test_the_tokens_of_an_encoder_see_both_sides(name, window):
+    q, k, v = tensors(length=21)
+    valid = torch.arange(21)[None] < torch.tensor([21, 13])[:, None]
+    segments = torch.tensor([[0] * 9 + [1] * 12, [5] * 2 + [6] * 19])
+    for rows in ((None, None), (valid, None), (valid, segments)):
+        computed = kernels.KERNELS[name](q, k, v, Visible(window, *rows, causal=False))
+        torch.testing.assert_close(
+            computed, by_definition(q, k, v, window, *rows, causal=False), atol=1e-12, rtol=1e-10
+        )
+
+
+def test_windows_to_both_sides_are_computed_by_sdpa():
+    for kernel in ("auto", "banded", "blocks"):
+        assert kernels.choose(kernel, 8, 512, torch.device("cpu"), False, causal=False) == "sdpa"
+        assert kernels.choose_beside(kernel, 8, 512, torch.device("cpu"), False, causal=False) == "sdpa"
 
 
 def test_kernels_that_cannot_run_here_say_why():
