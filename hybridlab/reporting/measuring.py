@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hybridlab.evaluation.results import LossResult
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, mean_and_error, paired_t
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, known, mean_and_error, paired_t
 
 BLOCK = 10
 """Validation windows in a block."""
@@ -25,6 +25,8 @@ Over = Literal["seeds", "windows", "answers", "rounds", "samples"]
 benchmark."""
 Sources = Mapping[int, Record | BenchmarkRecord]
 """seed → record of a cell."""
+Part = tuple[Sources, str, float]
+"""One of several numbers of which a cell shows the mean: records, the dotted path in them, and a factor."""
 
 
 class Measured(BaseModel):
@@ -79,6 +81,50 @@ def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
     benchmark = isinstance(next(iter(sources.values())), BenchmarkRecord)
     over: Over = "rounds" if benchmark else _units(path)
     return Measured(value=value, stderr=first.stderr, over=over, n=first.n if benchmark else 1)
+
+
+def measured_mean(parts: Sequence[Part]) -> Measured:
+    """The mean of several numbers, such as the scores of several runs: its mean over the seeds that have them all."""
+    numbers = _means(parts)
+    values = [known(number) for number in numbers.values()]
+    if not values:
+        return Measured(value=None)
+    if len(values) >= FEWEST_SEEDS:
+        mean = mean_and_error(values)
+        return Measured(value=mean.value, stderr=mean.stderr, over="seeds", n=len(values))
+    error = next(iter(numbers.values())).stderr if len(values) == 1 else None
+    over: Over | None = None if error is None else "samples"
+    return Measured(value=sum(values) / len(values), stderr=error, over=over, n=len(values))
+
+
+def difference_of_means(left: Sequence[Part], right: Sequence[Part]) -> Difference | None:
+    """As `difference`, of two means of several numbers."""
+    sides = [_means(parts) for parts in (left, right)]
+    seeds = sorted({*sides[0]} & {*sides[1]})
+    if not seeds:
+        return None
+    ours, theirs = ([known(side[seed]) for seed in seeds] for side in sides)
+    value = float(np.mean(ours) - np.mean(theirs))
+    if len(seeds) < FEWEST_SEEDS:
+        return Difference(value=value, n=len(seeds))
+    test = paired_t(ours, theirs)
+    return Difference(
+        value=value, stderr=test.difference.stderr, over="seeds", interval=test.interval, p=test.p, n=len(seeds)
+    )
+
+
+def _means(parts: Sequence[Part]) -> dict[int, Measurement]:
+    """seed → the mean over all parts, with the error of a stratified sample, of the seeds that have each of them."""
+    found = [_numbers(*part) for part in parts]
+    seeds = set.intersection(*(set(numbers) for numbers in found)) if found else set()
+    means = {}
+    for seed in sorted(seeds):
+        numbers = [part[seed] for part in found]
+        errors = [number.stderr for number in numbers]
+        error = None if None in errors else math.hypot(*(error or 0.0 for error in errors)) / len(numbers)
+        value = sum(known(number) for number in numbers) / len(numbers)
+        means[seed] = Measurement(value=value, stderr=error, n=sum(number.n for number in numbers))
+    return means
 
 
 def _units(path: str) -> Over:
@@ -161,7 +207,7 @@ def _numbers(sources: Sources, path: str, factor: float) -> dict[int, Measuremen
 
 def _mean_windows(windows: list[np.ndarray | None]) -> np.ndarray | None:
     """The mean over seeds for each window; None if a seed has none, or another number of them."""
-    known = [one for one in windows if one is not None]
-    if not known or len(known) < len(windows) or len({len(one) for one in known}) > 1:
+    present = [one for one in windows if one is not None]
+    if not present or len(present) < len(windows) or len({len(one) for one in present}) > 1:
         return None
-    return np.mean(known, axis=0)
+    return np.mean(present, axis=0)

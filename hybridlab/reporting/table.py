@@ -7,6 +7,7 @@ compared with), same_as (an earlier row with the same run), class, verdict.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,17 @@ from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.reporting.entry_data import entry_data, named_in_errors
-from hybridlab.reporting.measuring import Difference, Measured, Sources, difference, from_neutral, measured
+from hybridlab.reporting.measuring import (
+    Difference,
+    Measured,
+    Part,
+    Sources,
+    difference,
+    difference_of_means,
+    from_neutral,
+    measured,
+    measured_mean,
+)
 from hybridlab.reporting.models import model_of
 from hybridlab.runs.record import BenchmarkRecord
 
@@ -40,54 +51,67 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
     for column in experiment.columns:
         with named_in_errors(experiment):
             for target, row in zip(rows, experiment.rows, strict=True):
-                target["cells"][column.name] = _cell(column, row, experiment, records, benchmark)
+                target["cells"][column.name] = _cell(column, row, Measurements(experiment, records, benchmark))
         _mark_repeated(column, experiment, rows)
     notes = sweep_notes(experiment, scale, results_dir)
     data = entry_data(experiment, scale, records, benchmark, {"rows": rows}, notes)
     return {**data, "tally": tally(rows)}
 
 
-def measure(column: Column, row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Measured | Words:
+@dataclass(frozen=True)
+class Measurements:
+    """What the columns of an experiment read: the records of its runs, and that of its benchmark."""
+
+    experiment: Experiment
+    records: Records
+    benchmark: BenchmarkRecord | None
+
+    def sources(self, column: Column, row: Row) -> Sources:
+        """The records behind a cell of the table: one for each seed of its run, or that of the benchmark."""
+        if row.cell == BENCHMARK:
+            return {} if self.benchmark is None else {0: self.benchmark}
+        return self.records.get(column.cell_of(row) or "", {})
+
+    def parts(self, column: Column, row: Row) -> list[Part]:
+        """Of a column that shows a mean: what each of its columns reads."""
+        columns = [self.experiment.column(name) for name in column.mean_of]
+        return [(self.sources(part, row), part.metric_of(row), part.factor) for part in columns]
+
+
+def measure(column: Column, row: Row, on: Measurements) -> Measured | Words:
     """A cell's measurement; text if the column computes text."""
     if column.compute is not None:
         computed = compute(column.compute, row.given)
         return computed if isinstance(computed, str) else Measured(value=computed * column.factor, n=1)
-    sources = _sources(row, records, benchmark)
+    if column.mean_of:
+        return measured_mean(on.parts(column, row))
+    sources = on.sources(column, row)
     if column.metric is None or not sources:
         return NOT_MEASURED
     return measured(sources, column.metric_of(row), column.factor)
 
 
-def compared(
-    column: Column, row: Row, reference: Row | None, records: Records, benchmark: BenchmarkRecord | None
-) -> Difference | None:
+def compared(column: Column, row: Row, reference: Row | None, on: Measurements) -> Difference | None:
     """The difference of a trained cell to the one of the reference row in the same column, paired by seed."""
-    sources = _sources(row, records, benchmark)
+    if column.kind in TRAINED and column.mean_of:
+        return None if reference is None else difference_of_means(on.parts(column, row), on.parts(column, reference))
+    sources = on.sources(column, row)
     if column.kind not in TRAINED or column.metric is None or not sources:
         return None
     if column.neutral is not None:
         return from_neutral(measured(sources, column.metric_of(row), column.factor), column.neutral)
     if reference is None or column.metric_of(reference) != column.metric_of(row):
         return None
-    other = _sources(reference, records, benchmark)
+    other = on.sources(column, reference)
     return difference(sources, other, column.metric_of(row), column.factor)
 
 
-def _sources(row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Sources:
-    """The records behind a row: one for each seed of its cell, or that of the benchmark."""
-    if row.cell == BENCHMARK:
-        return {} if benchmark is None else {0: benchmark}
-    return records.get(row.cell or "", {})
-
-
-def _cell(
-    column: Column, row: Row, experiment: Experiment, records: Records, benchmark: BenchmarkRecord | None
-) -> dict[str, Any]:
-    reference = experiment.reference_of(row)
+def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
+    reference = on.experiment.reference_of(row)
     paper = row.paper.get(column.name)
-    shown = measure(column, row, records, benchmark)
+    shown = measure(column, row, on)
     number = shown if isinstance(shown, Measured) else Measured(value=None, n=1)
-    found = compared(column, row, reference, records, benchmark)
+    found = compared(column, row, reference, on)
     base = reference.paper.get(column.name) if reference is not None else None
     gap = _printed_gap(paper, base if column.neutral is None else column.neutral)
     value = shown if isinstance(shown, str) else number.value
@@ -118,7 +142,7 @@ def _mark_repeated(column: Column, experiment: Experiment, rows: list[dict[str, 
     for target, row in zip(rows, experiment.rows, strict=True):
         if column.kind != "trained" or column.metric is None or row.cell in (None, BENCHMARK):
             continue
-        shown_by = first.setdefault((row.cell or "", column.metric_of(row)), row.short)
+        shown_by = first.setdefault((column.cell_of(row) or "", column.metric_of(row)), row.short)
         if shown_by != row.short and target["cells"][column.name]["measured"] is not None:
             target["cells"][column.name]["same_as"] = shown_by
 
