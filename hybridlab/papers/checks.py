@@ -179,7 +179,7 @@ def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
         path = ("columns", i, "metric")
         for row in experiment.rows if column.metric else []:
             try:
-                yield path, "metric", column.metric_of(row)
+                yield path, "metric or measure", column.metric_of(row)
             except UserError as error:
                 raise UserError(f"{layer.origin(path)}: {error}") from None
 

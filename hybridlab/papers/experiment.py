@@ -42,8 +42,8 @@ class Column(Strict):
     kind: CellClass
     digits: int = 2
     metric: str | None = None
-    """Dotted path into a record, to a number or to {value, stderr, n}. `{name}` in it stands for the value of this name
-    under the row's `given`, `{short}` for the row's short name."""
+    """Dotted path into a record, to a number or to {value, stderr, n}, or a measure of the file. `{name}` in it stands
+    for the value of this name under the row's `given`, `{short}` for the row's short name."""
     compute: dict[str, Any] | None = None
     """An analytic function with its arguments; see papers/analytic.py."""
     run: str | None = None

@@ -25,8 +25,8 @@ Over = Literal["seeds", "windows", "answers", "rounds", "samples"]
 benchmark."""
 Sources = Mapping[int, Record | BenchmarkRecord]
 """seed → record of a cell."""
-Part = tuple[Sources, str, float]
-"""One of several numbers of which a cell shows the mean: records, the dotted path in them, and a factor."""
+Numbers = Mapping[int, Measurement]
+"""seed → number."""
 
 
 class Measured(BaseModel):
@@ -63,63 +63,55 @@ class Difference(BaseModel):
 
 def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
     """The number at a dotted path of the records: the mean over their seeds."""
-    numbers = _numbers(sources, path, factor)
-    values = [number.value for number in numbers.values() if number.value is not None]
-    if not values:
-        return Measured(value=None)
-    if len(values) >= FEWEST_SEEDS:
-        mean = mean_and_error(values)
-        return Measured(value=mean.value, stderr=mean.stderr, over="seeds", n=len(values))
-    value = sum(values) / len(values)
+    numbers = numbers_at(sources, path, factor)
+    if not numbers or len(numbers) >= FEWEST_SEEDS:
+        return measured_numbers(numbers)
+    value = _mean(numbers)
     windows = _mean_windows([windows_of(sources[seed], path, factor) for seed in numbers])
     if windows is not None:
         error = block_error(windows)
-        return Measured(value=value, stderr=error, over="windows" if error else None, n=len(values))
+        return Measured(value=value, stderr=error, over="windows" if error else None, n=len(numbers))
     (first, *others) = numbers.values()
     if others or first.stderr is None or _is_loss(next(iter(sources.values())), path):
-        return Measured(value=value, n=len(values))
+        return Measured(value=value, n=len(numbers))
     benchmark = isinstance(next(iter(sources.values())), BenchmarkRecord)
     over: Over = "rounds" if benchmark else _units(path)
     return Measured(value=value, stderr=first.stderr, over=over, n=first.n if benchmark else 1)
 
 
-def measured_mean(parts: Sequence[Part]) -> Measured:
-    """The mean of several numbers, such as the scores of several runs: its mean over the seeds that have them all."""
-    numbers = _means(parts)
-    values = [known(number) for number in numbers.values()]
-    if not values:
+def measured_numbers(numbers: Numbers) -> Measured:
+    """The mean of a number over seeds; with one or two of them, a single one's own error."""
+    if not numbers:
         return Measured(value=None)
-    if len(values) >= FEWEST_SEEDS:
-        mean = mean_and_error(values)
-        return Measured(value=mean.value, stderr=mean.stderr, over="seeds", n=len(values))
-    error = next(iter(numbers.values())).stderr if len(values) == 1 else None
+    if len(numbers) >= FEWEST_SEEDS:
+        mean = mean_and_error([known(number) for number in numbers.values()])
+        return Measured(value=mean.value, stderr=mean.stderr, over="seeds", n=len(numbers))
+    error = next(iter(numbers.values())).stderr if len(numbers) == 1 else None
     over: Over | None = None if error is None else "samples"
-    return Measured(value=sum(values) / len(values), stderr=error, over=over, n=len(values))
+    return Measured(value=_mean(numbers), stderr=error, over=over, n=len(numbers))
 
 
-def difference_of_means(left: Sequence[Part], right: Sequence[Part]) -> Difference | None:
-    """As `difference`, of two means of several numbers."""
-    sides = [_means(parts) for parts in (left, right)]
-    seeds = sorted({*sides[0]} & {*sides[1]})
+def difference_of_numbers(left: Numbers, right: Numbers) -> Difference | None:
+    """left − right, on the seeds that both have; None if there are none. Without an error for fewer than three."""
+    seeds = sorted({*left} & {*right})
     if not seeds:
         return None
-    ours, theirs = ([known(side[seed]) for seed in seeds] for side in sides)
+    ours, theirs = ([known(side[seed]) for seed in seeds] for side in (left, right))
     value = float(np.mean(ours) - np.mean(theirs))
     if len(seeds) < FEWEST_SEEDS:
         return Difference(value=value, n=len(seeds))
     test = paired_t(ours, theirs)
-    return Difference(
-        value=value, stderr=test.difference.stderr, over="seeds", interval=test.interval, p=test.p, n=len(seeds)
-    )
+    spread = test.difference.stderr
+    return Difference(value=value, stderr=spread, over="seeds", interval=test.interval, p=test.p, n=len(seeds))
 
 
-def _means(parts: Sequence[Part]) -> dict[int, Measurement]:
-    """seed → the mean over all parts, with the error of a stratified sample, of the seeds that have each of them."""
-    found = [_numbers(*part) for part in parts]
-    seeds = set.intersection(*(set(numbers) for numbers in found)) if found else set()
+def mean_numbers(parts: Sequence[Numbers]) -> dict[int, Measurement]:
+    """seed → the mean of several numbers, such as the scores of several runs, with the error of a stratified sample, of
+    the seeds that have each of them."""
+    seeds = set.intersection(*(set(part) for part in parts)) if parts else set()
     means = {}
     for seed in sorted(seeds):
-        numbers = [part[seed] for part in found]
+        numbers = [part[seed] for part in parts]
         errors = [number.stderr for number in numbers]
         error = None if None in errors else math.hypot(*(error or 0.0 for error in errors)) / len(numbers)
         value = sum(known(number) for number in numbers) / len(numbers)
@@ -133,20 +125,15 @@ def _units(path: str) -> Over:
 
 def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) -> Difference | None:
     """left − right, on the seeds that both have; None if there are none."""
-    sides = [_numbers(sources, path, factor) for sources in (left, right)]
+    sides = [numbers_at(sources, path, factor) for sources in (left, right)]
+    found = difference_of_numbers(*sides)
+    if found is None or found.n >= FEWEST_SEEDS:
+        return found
     seeds = sorted({*sides[0]} & {*sides[1]})
-    if not seeds:
-        return None
-    ours, theirs = ([side[seed].value or 0.0 for seed in seeds] for side in sides)
-    value = float(np.mean(ours) - np.mean(theirs))
-    if len(seeds) >= FEWEST_SEEDS:
-        test = paired_t(ours, theirs)
-        spread = test.difference.stderr
-        return Difference(value=value, stderr=spread, over="seeds", interval=test.interval, p=test.p, n=len(seeds))
     pairs = [[windows_of(sources[seed], path, factor) for sources in (left, right)] for seed in seeds]
     windows = _mean_windows([a - b if a is not None and b is not None and len(a) == len(b) else None for a, b in pairs])
     error = None if windows is None else block_error(windows)
-    return Difference(value=value, stderr=error, over="windows" if error else None, n=len(seeds))
+    return found.model_copy(update={"stderr": error, "over": "windows" if error else None})
 
 
 def from_neutral(cell: Measured, neutral: float) -> Difference | None:
@@ -199,10 +186,14 @@ def _at(record: Record | BenchmarkRecord, path: str) -> object:
     return here
 
 
-def _numbers(sources: Sources, path: str, factor: float) -> dict[int, Measurement]:
-    """seed → number, of the seeds that measured it."""
+def numbers_at(sources: Sources, path: str, factor: float) -> dict[int, Measurement]:
+    """seed → the number at a dotted path of its record, of the seeds that measured it."""
     numbers = {seed: number_at(record, path).scaled(factor) for seed, record in sources.items()}
     return {seed: number for seed, number in numbers.items() if number.value is not None}
+
+
+def _mean(numbers: Numbers) -> float:
+    return sum(known(number) for number in numbers.values()) / len(numbers)
 
 
 def _mean_windows(windows: list[np.ndarray | None]) -> np.ndarray | None:

@@ -7,28 +7,33 @@ compared with), same_as (an earlier row with the same run), class, verdict.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
+from hybridlab.papers.formula import NoValue
+from hybridlab.papers.measures import number_of
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.reporting.entry_data import entry_data, named_in_errors
 from hybridlab.reporting.measuring import (
     Difference,
     Measured,
-    Part,
     Sources,
     difference,
-    difference_of_means,
+    difference_of_numbers,
     from_neutral,
+    mean_numbers,
     measured,
-    measured_mean,
+    measured_numbers,
+    numbers_at,
 )
 from hybridlab.reporting.models import model_of
-from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.runs.record import BenchmarkRecord, Record
+from hybridlab.statistics import Measurement
 
 Words = str
 """Text in a cell that has no number."""
@@ -72,10 +77,23 @@ class Measurements:
             return {} if self.benchmark is None else {0: self.benchmark}
         return self.records.get(column.cell_of(row) or "", {})
 
-    def parts(self, column: Column, row: Row) -> list[Part]:
-        """Of a column that shows a mean: what each of its columns reads."""
-        columns = [self.experiment.column(name) for name in column.mean_of]
-        return [(self.sources(part, row), part.metric_of(row), part.factor) for part in columns]
+    def numbers(self, column: Column, row: Row) -> dict[int, Measurement]:
+        """seed → the number that a cell of the table shows: a measure, a mean of columns, or one of a record."""
+        if column.mean_of:
+            return mean_numbers([self.numbers(self.experiment.column(name), row) for name in column.mean_of])
+        metric, sources = column.metric_of(row), self.sources(column, row)
+        if metric not in self.experiment.measures:
+            return numbers_at(sources, metric, column.factor)
+        found = {}
+        for seed, record in sources.items():
+            with suppress(NoValue):
+                value = number_of(cast(Record, record), metric, self.experiment.measures)
+                found[seed] = Measurement(value=value * column.factor, n=1)
+        return found
+
+    def computed(self, column: Column, row: Row) -> bool:
+        """Whether the number is made from others, which have the errors of its parts and no validation windows."""
+        return bool(column.mean_of) or column.metric_of(row) in self.experiment.measures
 
 
 def measure(column: Column, row: Row, on: Measurements) -> Measured | Words:
@@ -83,8 +101,8 @@ def measure(column: Column, row: Row, on: Measurements) -> Measured | Words:
     if column.compute is not None:
         computed = compute(column.compute, row.given)
         return computed if isinstance(computed, str) else Measured(value=computed * column.factor, n=1)
-    if column.mean_of:
-        return measured_mean(on.parts(column, row))
+    if on.computed(column, row):
+        return measured_numbers(on.numbers(column, row))
     sources = on.sources(column, row)
     if column.metric is None or not sources:
         return NOT_MEASURED
@@ -93,10 +111,13 @@ def measure(column: Column, row: Row, on: Measurements) -> Measured | Words:
 
 def compared(column: Column, row: Row, reference: Row | None, on: Measurements) -> Difference | None:
     """The difference of a trained cell to the one of the reference row in the same column, paired by seed."""
-    if column.kind in TRAINED and column.mean_of:
-        return None if reference is None else difference_of_means(on.parts(column, row), on.parts(column, reference))
+    if column.kind not in TRAINED:
+        return None
+    if on.computed(column, row):
+        other_numbers = {} if reference is None else on.numbers(column, reference)
+        return difference_of_numbers(on.numbers(column, row), other_numbers)
     sources = on.sources(column, row)
-    if column.kind not in TRAINED or column.metric is None or not sources:
+    if column.metric is None or not sources:
         return None
     if column.neutral is not None:
         return from_neutral(measured(sources, column.metric_of(row), column.factor), column.neutral)

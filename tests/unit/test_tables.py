@@ -9,6 +9,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
 from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.measures import Measure
 from hybridlab.papers.scales import SAYS
 from hybridlab.reporting import entry_data as entry_data_module
 from hybridlab.reporting import table as table_module
@@ -33,7 +34,7 @@ LOSS = column(metric="results.validation.loss")
 
 
 def measure(column, row, records, benchmark, experiment=None):
-    return table_module.measure(column, row, Measurements(experiment, records, benchmark))
+    return table_module.measure(column, row, Measurements(experiment or Columns(), records, benchmark))
 
 
 def seeds(*losses):
@@ -166,7 +167,9 @@ MEAN = Column(name="mean", title="mean", kind="trained", mean_of=["one", "two"])
 
 
 class Columns:
-    """As much of an experiment as a column that shows a mean asks for."""
+    """As much of an experiment as a column asks for."""
+
+    measures = {"doubled": Measure(of={"y": ACCURACY}, formula="2 * y", title="twice")}
 
     def column(self, name):
         return {"one": ONE, "two": TWO}[name]
@@ -190,6 +193,17 @@ def test_a_column_shows_the_mean_of_others():
     assert measure(MEAN, cell_row(), with_scores((0.5, None)), None, Columns()) == NOT_MEASURED
     part = measure(MEAN, cell_row(), with_scores((0.5, None), (0.2, 0.4)), None, Columns())
     assert (part.value, part.n) == (pytest.approx(0.3), 1), "of the seed that has both"
+
+
+def test_a_column_shows_a_measure():
+    column = ONE.model_copy(update={"metric": "doubled", "factor": 100})
+    assert measure(column, cell_row(), with_scores((0.2, 0.1)), None).value == 40.0
+    three = measure(column, cell_row(), with_scores((0.2, 0.1), (0.3, 0.1), (0.1, 0.1)), None)
+    assert (three.value, three.over, three.n) == (pytest.approx(40.0), "seeds", 3)
+    records = with_scores((0.2, 0.1)) | {"base/one": with_scores((0.15, 0.1))["cell/one"]}
+    assert compared(column, cell_row(), cell_row(cell="base"), Measurements(Columns(), records, None)).value == (
+        pytest.approx(10)
+    )
 
 
 def test_means_of_columns_are_compared_seed_by_seed():
