@@ -42,13 +42,17 @@ def measure(
     graphs: Annotated[int, Field(ge=0)] = 0,
     nodes: Annotated[int, Field(ge=3)] = NODES,
     tau: Annotated[float, Field(gt=0, lt=1)] = THRESHOLD,
+    shown: Annotated[int, Field(ge=0, le=128)] = 0,
 ) -> dict[str, Any]:
     """gtd, indirect_entropy and entropy (both in nats), sparsity: [layer][head], means over sequences and the visits of
     a layer; null for a head that does not run. layers: the means over the heads of each layer. mean: over all heads.
-    cross_gtd: [layer], with hops through the layers above; the last layer has none. graphs: see `_graphs`."""
+    cross_gtd: [layer], with hops through the layers above; the last layer has none. graphs: see `_graphs`. maps:
+    [visit][query][key], the attention of the first sequence's first `shown` tokens, a mean over heads, in the order of
+    the visits."""
     tokens = spaced_windows(model, corpus, min(seq_len, LONGEST), rows)
     found: list[dict[str, dict[Place, Tensor]]] = []
     crossing: list[Tensor] = []
+    maps: list[list[list[float]]] = []
     points: list[tuple[float, float, float]] = []
     for start in range(0, len(tokens), _AT_ONCE):
         attention = _attention(model, tokens[start : start + _AT_ONCE])
@@ -59,6 +63,8 @@ def measure(
             asked = weights[: max(0, graphs - start)]
             points += _points(asked, found[-1]["gtd"][place], nodes, tau)
         crossing.append(_crossing(list(attention.values()), beta, hops))
+        if shown and not start:
+            maps = [_shown(weights[0], shown) for weights in attention.values()]
     heads = {name: _by_head(model, [part[name] for part in found]) for name in MEASURES}
     return {
         "sequences": len(tokens),
@@ -69,6 +75,7 @@ def measure(
         "mean": {name: _mean(value for row in table for value in row) for name, table in heads.items()},
         "cross_gtd": [round(value, 5) for value in torch.cat(crossing).mean(0).tolist()],
         "graphs": _graphs(points, nodes, tau) if graphs else None,
+        "maps": maps,
     }
 
 
@@ -113,6 +120,11 @@ def _by_head(model: Decoder, parts: list[dict[Place, Tensor]]) -> list[list[floa
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(sum(known) / len(known), 5) if known else None
+
+
+def _shown(weights: Tensor, size: int) -> list[list[float]]:
+    """The first rows and columns of the mean over heads of attention (H, S, S)."""
+    return [[round(value, 4) for value in row] for row in weights.mean(0)[:size, :size].tolist()]
 
 
 def _points(weights: Tensor, shares: Tensor, nodes: int, tau: float) -> list[tuple[float, float, float]]:
