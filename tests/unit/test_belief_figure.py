@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from hybridlab.papers.analytic import effect_on_other_rows
+from hybridlab.reporting.drawing import draw
 from hybridlab.reporting.kinds.belief import TOKENS, refined
 from tests.records import make_record, make_results
-from tests.unit.test_figure_kinds import drawn, numbers, shown
+from tests.unit.test_figure_kinds import numbers, shown
 
 MAPS = "results.probes.dependency.maps"
 
@@ -45,7 +46,7 @@ def test_the_figure_shows_the_first_tokens_of_a_map():
     assert np.array(found["prior"]).shape == (TOKENS, TOKENS)
     assert np.array(found["prior"]).sum(1) == pytest.approx(np.ones(TOKENS))
     assert numbers("belief", make_record(), metric=MAPS) is None
-    (ax,), _ = drawn(*shown("belief", record, metric=MAPS))
-    matrix, graph, row = ax.child_axes
+    plot, data = shown("belief", record, metric=MAPS)
+    matrix, graph, row = draw(data, plot).axes[0].child_axes
     assert len(row.patches) == 2 * TOKENS and len(graph.texts) == 2 * (TOKENS - 1) + 1
     assert matrix.images[0].get_array().shape == (TOKENS, TOKENS)
