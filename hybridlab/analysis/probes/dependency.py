@@ -19,7 +19,7 @@ from hybridlab.analysis import dependency
 from hybridlab.analysis.graphs import NODES, THRESHOLD, betweenness, clustering, token_graph
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
 from hybridlab.data.shards import Corpus
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.visit import Place, layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import mean_and_error, pearson
@@ -32,7 +32,7 @@ _AT_ONCE = 4
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 64,
@@ -79,7 +79,7 @@ def measure(
     }
 
 
-def _attention(model: Decoder, tokens: Tensor) -> dict[Place, Tensor]:
+def _attention(model: Transformer, tokens: Tensor) -> dict[Place, Tensor]:
     """Attention weights (B, H, S, S) in fp64, by place."""
     with torch.no_grad():
         return {place: weights.double() for place, weights in model(tokens, need="full").attention.items()}
@@ -104,7 +104,7 @@ def _crossing(visits: list[Tensor], beta: float, hops: int) -> Tensor:
     return torch.stack(shares, 1) if shares else visits[0].new_empty(len(visits[0]), 0)
 
 
-def _by_head(model: Decoder, parts: list[dict[Place, Tensor]]) -> list[list[float | None]]:
+def _by_head(model: Transformer, parts: list[dict[Place, Tensor]]) -> list[list[float | None]]:
     """[layer][head]: means over all sequences and the visits of a layer, of values (B, h) by place."""
     shape = model.shape
     values: list[list[list[float]]] = [[[] for _ in range(shape.heads)] for _ in range(shape.layers)]
