@@ -34,6 +34,9 @@ from hybridlab.training.engine import autocast
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
 from hybridlab.training.optimizer import make_optimizer, model_groups
 
+_OF_THE_PROMPT = ("prefill", "passes", "run", "last_step", "step", "forward")
+"""Parts whose time is that of all tokens of the prompt."""
+
 
 def run_benchmark(
     experiment: Experiment, scale: str, results_dir: Path, say: Callable[[str], None]
@@ -87,7 +90,7 @@ def _measure_size(
             for name in rotated:
                 seconds[name].append(measure(models[name], batch, spec.prompt, spec.new_tokens))
             say(f"batch {batch}, round {number + 1} of {spec.rounds}")
-        tokens = {part: spec.prompt for part in ("prefill", "passes", "run", "last_step")} | {"decode": spec.new_tokens}
+        tokens = dict.fromkeys(_OF_THE_PROMPT, spec.prompt) | {"decode": spec.new_tokens}
         for name in names:
             first = seconds[names[0]]
             speeds[name][str(batch)] = {
@@ -218,10 +221,26 @@ def _training(run: _Stages, batch: int, length: int, steps: int) -> dict[str, fl
     return {"run": sum(mean * count for mean, count in seconds) / total, "last_step": seconds[-1][0]}
 
 
+def _trainer(choice: BenchmarkModel, size: str, device: torch.device) -> _Trainer:
+    config = resolve(choice.arch, size, layers=[Layer(choice.config)])
+    return _Trainer(final_structure(config), config, device)
+
+
+def _passes(trainer: _Trainer, batch: int, length: int, repeats: int) -> dict[str, float]:
+    """Seconds of an optimizer step (step) and of a forward pass without gradients (forward), each a mean."""
+    step, tokens = trainer.seconds(batch, length, repeats), _tokens(trainer.model, batch, length)
+    with torch.inference_mode(), autocast(trainer.device, trainer.precision):
+        started = _now(trainer.device)
+        for _ in range(repeats):
+            trainer.model(tokens)
+        return {"step": step, "forward": (_now(trainer.device) - started) / repeats}
+
+
 _MEASURES: dict[str, tuple[Callable[..., Any], Callable[..., dict[str, float]]]] = {
     "decoding": (_model, _decoding),
     "recursion": (_model, _recursion),
     "training": (_stages, _training),
+    "passes": (_trainer, _passes),
 }
 """Kind → what makes a model to be measured, and what measures it."""
 

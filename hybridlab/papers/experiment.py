@@ -213,11 +213,12 @@ class Benchmark(Strict):
     kind: `decoding` (prefill, then one token at a time) or `recursion` (a forward pass and a training step at the
     prompt's length, and the latency of a token with and without loop bodies over chunks), or `training` (optimizer
     steps of `batch` sequences of the prompt's length at every structure that a run has, and the time of the whole run;
-    new_tokens: steps that are timed of each structure in each round). models: by name; ratios are relative to the first
-    one. sizes: scale → group → size preset.
+    new_tokens: steps that are timed of each structure in each round), or `passes` (an optimizer step and a forward pass
+    of `batch` sequences of the prompt's length; new_tokens: how many of each are timed in each round). models: by name;
+    ratios are relative to the first one. sizes: scale → group → size preset.
     """
 
-    kind: Literal["decoding", "recursion", "training"] = "decoding"
+    kind: Literal["decoding", "recursion", "training", "passes"] = "decoding"
     models: dict[str, BenchmarkModel]
     sizes: dict[Scale, dict[str, str]]
     batches: list[int]

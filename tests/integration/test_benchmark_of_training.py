@@ -5,6 +5,7 @@ import pytest
 from hybridlab.papers import benchmark
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.loading import load_experiment
+from hybridlab.reporting.table import build_table
 from tests.conftest import SMALL_SHAPE
 
 FILE = """
@@ -70,3 +71,19 @@ def test_it_times_real_steps(experiment, tmp_path):
         for part in record.results["small"][name]["2"].values():
             assert len(part.seconds) == 3 and min(part.seconds) > 0
     assert record.dtype in ("fp32", "bf16")
+
+
+def test_a_step_and_a_forward_pass_of_each_model_are_timed(tmp_path):
+    path = tmp_path / "passes.yaml"
+    text = FILE.format(shape={**SMALL_SHAPE, "layers": 2}).replace("kind: training", "kind: passes")
+    text = text.replace("part: run}", "part: step}").replace("2.run.time", "2.step.time").replace("lidas", "rule-swa")
+    claim = "kind: time_at_most, row: LIDAS, over: Baseline, part: forward, group: small, batch: 2, ratio: 50"
+    path.write_text(text.replace("benchmark:\n", f"  - {{text: x, source: y, test: {{{claim}}}}}\nbenchmark:\n", 1))
+    experiment = load_experiment(str(path))
+    record = run_benchmark(experiment, "smoke", tmp_path, lambda text: None)
+    measured = record.results["small"]["LIDAS"]["2"]
+    assert set(measured) == {"step", "forward"} and all(len(part.seconds) == 3 for part in measured.values())
+    table = build_table(experiment, "smoke", tmp_path)
+    claim = table["claims"][1]
+    assert claim["verdict"] in ("holds", "open"), "three rounds on a busy machine may decide nothing"
+    assert "asked below 3.9" in claim["evidence"], claim["evidence"]

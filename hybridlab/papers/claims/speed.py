@@ -19,7 +19,7 @@ from hybridlab.runs.record import Speed
 from hybridlab.statistics import Below, paired_ratio
 
 PARTS = ("prefill", "decode")
-Part = Literal["prefill", "decode", "passes", "token", "critical", "run", "last_step"]
+Part = Literal["prefill", "decode", "passes", "token", "critical", "run", "last_step", "step", "forward"]
 """The parts that a benchmark measures; see papers/benchmark.py."""
 
 
@@ -44,6 +44,18 @@ def faster(on: Given, rows: list[ModelName], over: list[ModelName], part: Part) 
 
 
 @claim_kind
+def time_at_most(
+    on: Given, row: ModelName, over: ModelName, part: Part, group: str, batch: int, ratio: float
+) -> list[Comparison]:
+    """One model takes less than so many times the time of another for a part, at one size and batch."""
+    models = on.speeds().results.get(group, {})
+    if row not in models or str(batch) not in models[row]:
+        raise NotRun(f"not measured: {group}, batch {batch}")
+    ours, theirs = (models[name][str(batch)] for name in (row, over))
+    return [_shorter(f"{row} / {over}, {part}, {group}, batch {batch}", ours, theirs, part, ratio=ratio)]
+
+
+@claim_kind
 def shorter_path(on: Given, model: ModelName) -> list[Comparison]:
     """A token's time without loop bodies over chunks, which it need not wait for, is shorter."""
     comparisons = []
@@ -64,11 +76,17 @@ def _seconds(measured: Mapping[str, Speed], part: str) -> list[float]:
 
 
 def _shorter(
-    label: str, ours: Mapping[str, Speed], theirs: Mapping[str, Speed], part: str, their_part: str = ""
+    label: str,
+    ours: Mapping[str, Speed],
+    theirs: Mapping[str, Speed],
+    part: str,
+    their_part: str = "",
+    ratio: float = 1.0,
 ) -> Comparison:
-    """Whether our part takes less time than theirs, round by round."""
+    """Whether our part takes less than `ratio` times the time of theirs, round by round."""
     mine, others = _seconds(ours, part), _seconds(theirs, their_part or part)
-    ratio = paired_ratio(mine, others)
+    found = paired_ratio(mine, others)
     logarithms = {number: math.log(a / b) for number, (a, b) in enumerate(zip(mine, others, strict=True))}
-    note = f"{ratio.value:.3f} ± {ratio.stderr:.3f} of the time"
-    return Comparison(f"ln of the times {label}", logarithms, Below(), note=note, paired=True, of="round")
+    note = f"{found.value:.3f} ± {found.stderr:.3f} of the time"
+    asked = Below(math.log(ratio))
+    return Comparison(f"ln of the times {label}", logarithms, asked, note=note, paired=True, of="round")
