@@ -29,6 +29,7 @@ SHAPE = {
     "max_positions": 128,
     "init": {"std": 0.2},
 }
+SINES = {"positions": "sinusoidal", "embedding_std": 0.1}
 KERNELS = ["eager", "sdpa", "banded", "blocks"]
 PLANS = {
     "plain": lambda p: p,
@@ -270,6 +271,10 @@ def test_a_structure_makes_the_model_that_it_is_of():
         ({"parallel_residual": True}, "the MLP reads what the norm of the attention gives"),
         ({"max_positions": None}, "the family bert has learned positions"),
         ({"family": "gpt2", "token_types": 2}, "token_types has no effect on the family gpt2"),
+        (
+            {"family": "neox", "max_positions": None, "init": {"positions": "sinusoidal"}},
+            "init.positions has no effect",
+        ),
         ({"output": {"kind": "classes", "labels": 0}}, "labels"),
         ({"output": {"kind": "words"}}, "words"),
     ],
@@ -285,3 +290,13 @@ def test_the_place_of_a_wrong_shape_is_named():
         resolve("vanilla", "tiny", settings=["shape.token_types=2"])
     with pytest.raises(UserError, match=r"evaluation.choices: questions are answered by the likelihood"):
         resolve("bert", "bert-tiny", layers=[Layer({"evaluation": {"choices": {"tasks": ["copying-real"]}}})])
+
+
+def test_positions_may_begin_as_sines():
+    drawn, sines = (build_model("bert", size="bert-tiny", shape={**SHAPE, "init": i}) for i in ({}, SINES))
+    table = sines.position_embedding.weight
+    assert table.square().mean().sqrt().item() == pytest.approx(0.1, rel=0.02)
+    place = torch.arange(128.0)
+    torch.testing.assert_close(table[:, 0], 0.1 * 2**0.5 * place.sin())
+    torch.testing.assert_close(table[:, 7], 0.1 * 2**0.5 * (place / 10000 ** (6 / 24)).cos(), atol=1e-6, rtol=1e-5)
+    assert not torch.equal(drawn.position_embedding.weight, table)
