@@ -10,6 +10,7 @@ from hybridlab.config.resolve import resolve
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.evaluation.causality import NOT_APPLICABLE, causality, worst_leak
+from hybridlab.models.build import with_output
 from hybridlab.models.cache import KVCache
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
@@ -30,6 +31,7 @@ SHAPE = {
     "init": {"std": 0.2},
 }
 SINES = {"positions": "sinusoidal", "embedding_std": 0.1}
+CLASSES = {"kind": "classes", "labels": 3}
 KERNELS = ["eager", "sdpa", "banded", "blocks"]
 PLANS = {
     "plain": lambda p: p,
@@ -229,7 +231,16 @@ def test_a_head_of_classes_changes_no_other_parameter():
     assert len(same) == sum(not name.startswith("head") for name in theirs)
 
 
-CLASSES = {"kind": "classes", "labels": 3}
+@pytest.mark.parametrize("output", [CLASSES, {"kind": "spans"}, None], ids=str)
+def test_another_head_shares_all_other_weights(output):
+    model = build()
+    other = with_output(model, output, seed=3)
+    theirs = dict(model.named_parameters())
+    shared = [name for name, weight in other.named_parameters() if weight is theirs.get(name)]
+    assert shared == [name for name in theirs if not name.startswith("head.")]
+    assert other.shape.output == Shape(**{**SHAPE, "output": output}).output
+    again = with_output(model, output, seed=3)
+    assert all(torch.equal(a, b) for a, b in zip(other.head.parameters(), again.head.parameters(), strict=True))
 
 
 # ---- what does not fit ----
