@@ -1,7 +1,7 @@
 """The FLOPs ledger: FLOPs of a plan, summed over its visits, under a named convention.
 
 Papers count the same model differently (half or full square of the attention, windows, embedding). A convention holds
-these choices as data. Common to all: a product of (m, k) and (k, n) costs 2·m·k·n; training costs three times the
+these choices as data. Common to most: a product of (m, k) and (k, n) costs 2·m·k·n; training costs three times the
 forward pass.
 
     python -c "import hybridlab; print(hybridlab.flops('vanilla', 128, 'consa'))"
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.accounting.parameters import mlp_matrices, router_sizes
+from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.bands import band_block
 from hybridlab.plan.loop import Loop
@@ -34,7 +35,10 @@ class Convention:
 
     full_keys, window_keys: (length) or (length, window) → keys counted per query. embedding: training FLOPs per token
     for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an attention.
-    recurrence: whether scorers, allocators and routers of loops are counted.
+    recurrence: whether scorers, allocators and routers of loops are counted. product: FLOPs of a product of numbers
+    with its addition. norm: FLOPs of a norm, per token and channel. refined_keys: (length) → keys counted per
+    query where an attention kind refines its weights, which takes a matrix of them; as full_keys by default.
+    inference_head: whether the output head is counted outside training. training: its cost in forward passes.
     """
 
     name: str
@@ -44,6 +48,15 @@ class Convention:
     embedding: float = 0
     per_pair: float = 0
     recurrence: bool = False
+    product: float = 2
+    norm: float = 0
+    refined_keys: Callable[[int], float] | None = None
+    inference_head: bool = True
+    training: float = TRAINING_FACTOR
+
+    def explicit_keys(self, length: int) -> float:
+        """Keys counted per query, in an attention whose weights are computed as a matrix."""
+        return (self.refined_keys or self.full_keys)(length)
 
     def keys(self, length: int, window: int | None) -> float:
         """Keys counted per query in a softmax over the last `window` keys (None: all)."""
@@ -79,6 +92,17 @@ CONVENTIONS = {
             min,
             per_pair=105,
         ),
+        Convention(
+            "saobp",
+            "SAOBP, table 9: multiply-accumulates; fused attention uncounted; training is a forward pass with the head",
+            lambda s: 0,
+            lambda s, w: 0,
+            product=1,
+            norm=5,
+            refined_keys=lambda s: s,
+            inference_head=False,
+            training=1,
+        ),
         Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
 }
@@ -86,7 +110,7 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of one sequence. breakdown: forward FLOPs by component."""
+    """FLOPs of one sequence. breakdown: forward FLOPs by component. unit: what is counted."""
 
     forward: float
     training: float
@@ -118,10 +142,21 @@ def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
             breakdown[component] += amount
     for loop in plan.loops.values() if rules.recurrence else ():
         breakdown["recurrence"] += recurrence_cost(loop, shape.width, seq_len)
-    breakdown["head"] += 2 * shape.vocab * shape.width * seq_len
+    if rules.norm:
+        breakdown["norms"] += _norm_cost(shape, rules) * seq_len
+    head = rules.product * shape.vocab * shape.width * seq_len
+    if rules.inference_head:
+        breakdown["head"] += head
     forward = sum(breakdown.values())
+    training = rules.training * (forward + (0 if rules.inference_head else head))
     embedding = rules.embedding * shape.vocab * shape.width * seq_len
-    return Cost(forward, TRAINING_FACTOR * forward + embedding, "FLOPs per sequence", dict(breakdown))
+    unit = "FLOPs per sequence" if rules.product == 2 else "multiply-accumulates per sequence"
+    return Cost(forward, training + embedding, unit, dict(breakdown))
+
+
+def _norm_cost(shape: Shape, rules: Convention) -> float:
+    """FLOPs of one norm of the residual stream, per token."""
+    return rules.norm * shape.width
 
 
 def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convention) -> dict[str, float]:
@@ -131,11 +166,16 @@ def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convent
     if visit.part != "mlp":
         heads, kinds = structure.heads(visit), structure.kinds(visit)
         rows = 2 * shape.head_width * (len(heads.query) + len(heads.kv))
-        cost["projections"] = 2 * shape.width * rows * seq_len
+        cost["projections"] = rules.product * shape.width * rows * seq_len
         keys = sum(kinds[kv].keys(seq_len, rules) for kv in heads.serving)
-        cost["attention"] = 4 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2
+        cost["attention"] = rules.product * 2 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2
+        products = sum(kinds[kv].products(seq_len, rules) for kv in heads.serving)
+        if products:
+            cost["refinement"] = rules.product * products * seq_len
     if visit.part != "attention":
-        cost["mlp"] = 2 * mlp_matrices(shape) * seq_len
+        cost["mlp"] = rules.product * mlp_matrices(shape) * seq_len
+    if rules.norm:
+        cost["norms"] = _norm_cost(shape, rules) * seq_len * ((visit.part != "mlp") + (visit.part != "attention"))
     return cost
 
 

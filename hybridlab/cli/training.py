@@ -164,6 +164,14 @@ def print_results(results: Results, title: str) -> None:
     if len(results.choices) > 1:
         add("mean accuracy of these", results.choices_mean, 3)
     console().print(table)
+    if results.leaks:
+        change = results.causality["largest_change"]
+        console().print(
+            f"this model leaks, as its attention map asks: a later token moves earlier logits by {change:.2g} of their "
+            "scale, so its losses are no measure of what it has learned",
+            highlight=False,
+            soft_wrap=True,
+        )
     for name, choices in results.choices.items():
         if choices.prompt_tokens and choices.training_tokens and choices.prompt_tokens > choices.training_tokens:
             console().print(

@@ -58,6 +58,7 @@ def measure(
     factors = config.evaluation.length_factors or []
     return Results(
         causality={"largest_change": causality},
+        leaks=model.attention_map.sealed() != model.attention_map or None,
         validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, corpus, text),

@@ -95,7 +95,8 @@ class AtStep(_Typed):
 
 
 class Results(_Typed):
-    """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe.
+    """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe. leaks:
+    true if the model lets tokens see later ones on purpose, as a control: its losses then say nothing about language.
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
     length. tasks: accuracy and loss by task. choices: the same for questions with options. probes: the result of each
@@ -107,6 +108,7 @@ class Results(_Typed):
     """
 
     causality: dict[str, float]
+    leaks: bool | None = None
     validation: LossResult
     extrapolation: dict[str, LossResult] = {}
     tasks: dict[str, TaskResult] = {}
