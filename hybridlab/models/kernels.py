@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
@@ -283,8 +283,10 @@ EXPLICIT_LENGTH = {"decoder": 64, "encoder": 256}
 """Up to these lengths `auto` computes refined weights as whole matrices."""
 
 
-def require_kernel(kernel: str, device: torch.device, training: bool) -> None:
-    """UserError if a kernel cannot run on this device."""
+def require_kernel(kernel: str, device: torch.device, training: bool, kinds: Iterable[AttentionKind] = ()) -> None:
+    """UserError if a kernel cannot run on this device, or cannot compute attention of these kinds."""
+    if any(kind.refines for kind in kinds):
+        choose_refined(kernel, 1)
     if kernel == "flex" and device.type == "cpu" and training:
         raise UserError("kernel flex has no backward pass on a CPU; train with auto, sdpa or banded, or on a GPU")
     if kernel == "xformers" and device.type != "cuda":
