@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.accounting.parameters import mlp_matrices, router_sizes
+from hybridlab.accounting.parameters import head_matrices, mlp_matrices, router_sizes
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.bands import band_block
@@ -23,22 +23,29 @@ from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
 
 if TYPE_CHECKING:
-    from hybridlab.models.decoder import Decoder
+    from hybridlab.models.decoder import Transformer
 
 TRAINING_FACTOR = 3
 """Forward pass, gradients of the inputs, gradients of the weights."""
+
+
+def _both_sides(length: int, window: int) -> float:
+    """Mean over the queries i of the keys j with |i − j| < window."""
+    inside = min(window, length)
+    return (2 * inside - 1) - inside * (inside - 1) / length
 
 
 @dataclass(frozen=True)
 class Convention:
     """How a paper counts FLOPs.
 
-    full_keys, window_keys: (length) or (length, window) → keys counted per query. embedding: training FLOPs per token
-    for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an attention.
-    recurrence: whether scorers, allocators and routers of loops are counted. product: FLOPs of a product of numbers
-    with its addition. norm: FLOPs of a norm, per token and channel. refined_keys: (length) → keys counted per
-    query where an attention kind refines its weights, which takes a matrix of them; as full_keys by default.
-    inference_head: whether the output head is counted outside training. training: its cost in forward passes.
+    full_keys, window_keys: (length) or (length, window) → keys counted per query. both_sides: the same as window_keys
+    in an encoder, where a query sees keys on both sides; full attention counts all keys there. embedding: training
+    FLOPs per token for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an
+    attention. recurrence: whether scorers, allocators and routers of loops are counted. product: FLOPs of a product of
+    numbers with its addition. norm: FLOPs of a norm, per token and channel. fused: whether attention is counted that
+    needs no matrix of weights. inference_head: whether the output head is counted outside training. training: its cost
+    in forward passes.
     """
 
     name: str
@@ -48,18 +55,25 @@ class Convention:
     embedding: float = 0
     per_pair: float = 0
     recurrence: bool = False
+    both_sides: Callable[[int, int], float] = _both_sides
     product: float = 2
     norm: float = 0
-    refined_keys: Callable[[int], float] | None = None
+    fused: bool = True
     inference_head: bool = True
     training: float = TRAINING_FACTOR
 
+    def of(self, structure: Structure) -> Convention:
+        """The convention for a structure, whose tokens may see both sides."""
+        return self if structure.causal else replace(self, full_keys=lambda s: s, window_keys=self.both_sides)
+
     def explicit_keys(self, length: int) -> float:
         """Keys counted per query, in an attention whose weights are computed as a matrix."""
-        return (self.refined_keys or self.full_keys)(length)
+        return self.full_keys(length)
 
     def keys(self, length: int, window: int | None) -> float:
         """Keys counted per query in a softmax over the last `window` keys (None: all)."""
+        if not self.fused:
+            return 0
         return self.full_keys(length) if window is None else self.window_keys(length, window)
 
 
@@ -78,8 +92,16 @@ def _banded_keys(length: int, window: int) -> float:
 CONVENTIONS = {
     c.name: c
     for c in (
-        Convention("executed", "what eager and sdpa compute: all pairs", lambda s: s, lambda s, w: s, recurrence=True),
-        Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys, recurrence=True),
+        Convention(
+            *("executed", "what eager and sdpa compute: all pairs", lambda s: s, lambda s, w: s),
+            recurrence=True,
+            both_sides=lambda s, w: s,
+        ),
+        Convention(
+            *("executed-banded", "the same with windows as blocks, in decoders", lambda s: s, _banded_keys),
+            recurrence=True,
+            both_sides=lambda s, w: s,
+        ),
         Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: min(w, s) / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("sgt", "SGT: square, and 4·V·d a token in training for embeddings", lambda s: s, min, embedding=4),
@@ -95,15 +117,15 @@ CONVENTIONS = {
         Convention(
             "saobp",
             "SAOBP, table 9: multiply-accumulates; fused attention uncounted; training is a forward pass with the head",
-            lambda s: 0,
-            lambda s, w: 0,
+            lambda s: s,
+            min,
             product=1,
             norm=5,
-            refined_keys=lambda s: s,
+            fused=False,
             inference_head=False,
             training=1,
         ),
-        Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
+        Convention("pairs", "exact pairs of query and visible key", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
 }
 
@@ -132,7 +154,7 @@ def convention_named(name: str) -> Convention:
 
 def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
     """FLOPs of one sequence of `seq_len` tokens under a convention."""
-    rules, shape, plan = convention_named(convention), structure.shape, structure.plan
+    rules, shape, plan = convention_named(convention).of(structure), structure.shape, structure.plan
     breakdown: dict[str, float] = defaultdict(float)
     for place, visit in plan.places():
         tokens = plan.tokens_at(place, seq_len)
@@ -143,8 +165,9 @@ def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
     for loop in plan.loops.values() if rules.recurrence else ():
         breakdown["recurrence"] += recurrence_cost(loop, shape.width, seq_len)
     if rules.norm:
+        # The final norm or, in a post-norm model, that of the embeddings.
         breakdown["norms"] += _norm_cost(shape, rules) * seq_len
-    head = rules.product * shape.vocab * shape.width * seq_len
+    head = head_cost(shape, seq_len, rules)
     if rules.inference_head:
         breakdown["head"] += head
     forward = sum(breakdown.values())
@@ -179,6 +202,13 @@ def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convent
     return cost
 
 
+def head_cost(shape: Shape, seq_len: int, rules: Convention) -> float:
+    """Forward FLOPs of the output head, with the norm of its transform if it has one."""
+    runs = {"tokens": seq_len, "sequence": 1}
+    norm = _norm_cost(shape, rules) * seq_len if shape.traits.transform and shape.output is None else 0
+    return rules.product * sum(runs[where] * size for where, size in head_matrices(shape).items()) + norm
+
+
 def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
     """Forward FLOPs of a loop's scorers (per slot of a chunk), allocators (per chunk) and routers (per token)."""
     cost = 0.0
@@ -192,12 +222,12 @@ def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
 
 
 def flops(
-    model_or_arch: Decoder | str, seq_len: int, convention: str = "executed", size: str = "tiny", **parts: Any
+    model_or_arch: Transformer | str, seq_len: int, convention: str = "executed", size: str = "tiny", **parts: Any
 ) -> Cost:
     """FLOPs of one sequence for a model, or for the names of an architecture and a size, without building the model.
 
-    model_or_arch: a `Decoder`, or a name as in `build_model`. seq_len: tokens in the sequence. convention: how FLOPs
-    are counted (`hybridlab plan` lists them; `executed` is what the kernels compute). size, parts: with a name only;
+    model_or_arch: a model, or a name as in `build_model`. seq_len: tokens in the sequence. convention: how FLOPs are
+    counted (`hybridlab plan` lists them; `executed` is what the kernels compute). size, parts: with a name only;
     parts of the configuration, like `window=32`. Returns a `Cost`: `forward` and `training` (FLOPs of a sequence), and
     `breakdown` (forward FLOPs by component). UserError for an unknown name, and for a part that has no effect.
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybridlab.models import belief, belief_blocks, kernels
+from hybridlab.models import belief, belief_blocks, belief_rows, kernels
 from hybridlab.models.kernels import Rule, Visible
 from hybridlab.plan.belief import Belief
 from hybridlab.plan.kinds import AttentionKind
@@ -98,7 +98,7 @@ class HeadGroup:
             prior, weights = belief.matrices(q, k, visible, refinement)
             return Attended(out, weights.float(), _visible_keys(weighted, q, k), prior.float())
         last = _last_positions(q, self.valid)[:, None]
-        prior, weights = belief_blocks.last_rows(q, k, visible, refinement, last)
+        prior, weights = belief_rows.last_rows(q, k, visible, refinement, last)
         return Attended(out, weights.float(), _visible_keys(weighted, weights, k, last), prior.float())
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.models.belief import at_least_fp32, factor, from_earlier, messages, no_autocast, weighted_keys
-from hybridlab.models.kernels import Visible, scores_under
+from hybridlab.models.belief import at_least_fp32, factor, from_earlier, messages, no_autocast
+from hybridlab.models.kernels import Visible
 from hybridlab.plan.belief import Belief
 
 ROWS = 64
@@ -281,7 +281,7 @@ def form_of(tile: Tile) -> Messages | Products:
     return Products(tile) if tile.belief.factor == "elemmul" else Messages(tile)
 
 
-def _tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Iterator[tuple[Tile, Any]]:
+def tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Iterator[tuple[Tile, Any]]:
     """Tiles of q (B, H, S, D), k and v (B, K, S, D); with each a function that takes its part of such a tensor."""
     (batch, kv_heads, length, _), heads = k.shape, q.shape[1]
     group = heads // kv_heads
@@ -336,7 +336,7 @@ class _InBlocks(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
         out, totals = torch.empty_like(q, dtype=v.dtype), []
         with no_autocast(q):
-            for tile, part in _tiles(q, k, v, visible, belief):
+            for tile, part in tiles(q, k, v, visible, belief):
                 result = torch.empty_like(tile.q)
                 totals.append(form_of(tile).forward(result))
                 part.set_queries(out, result)
@@ -350,7 +350,7 @@ class _InBlocks(torch.autograd.Function):
         q, k, v, *totals = ctx.saved_tensors
         gradients = [torch.empty_like(t) for t in (q, k, v)]
         with no_autocast(q):
-            for (tile, part), total in zip(_tiles(q, k, v, ctx.visible, ctx.belief), totals, strict=True):
+            for (tile, part), total in zip(tiles(q, k, v, ctx.visible, ctx.belief), totals, strict=True):
                 of_tile = torch.empty_like(tile.q), torch.zeros_like(tile.k), torch.zeros_like(tile.v)
                 form_of(tile).backward(at_least_fp32(part.queries(dout)), total, *of_tile)
                 puts = (part.set_queries, part.set_keys, part.set_keys)
@@ -363,35 +363,3 @@ class _InBlocks(torch.autograd.Function):
 def in_blocks(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
     """Refined attention without a matrix of all scores. q (B, H, S, D), k and v (B, K, S, D) → (B, H, S, D)."""
     return _InBlocks.apply(q, k, v, visible, belief)
-
-
-def last_rows(q: Tensor, k: Tensor, visible: Visible, belief: Belief, last: Tensor) -> tuple[Tensor, Tensor]:
-    """The prior and the refined weights, (B, H, 1, S), of the rows at `last` (B, 1), the last valid ones, which get
-    messages from all other valid rows. Without gradients."""
-    with torch.no_grad(), no_autocast(q):
-        query = q[torch.arange(len(q), device=q.device), :, last[:, 0]][:, :, None]
-        seen = visible.mask(last, k.shape[2])
-        scores = scores_under(at_least_fp32(query), at_least_fp32(k), seen)
-        prior = torch.softmax(scores, dim=-1)
-        gathered = scores.new_empty(*q.shape[:2], k.shape[2], 1)
-        for tile, part in _tiles(q, k, k, visible, belief):
-            rows = part.queries(prior)[:, :, 0, :, None]
-            part.set_queries(gathered, _agreement(tile, rows) if belief.factor == "elemmul" else _total(tile))
-        gathered = gathered.mT
-        if belief.factor == "elemmul":
-            agreement = gathered * weighted_keys(belief, visible).mask(last, k.shape[2])
-            return prior, agreement / agreement.sum(-1, keepdim=True)
-        own = torch.log1p(factor(seen, visible.causal, belief, prior.dtype) * prior)
-        if visible.valid is not None:
-            own = own * visible.valid.gather(1, last)[:, None, :, None]
-        return prior, torch.softmax(scores + gathered - own, dim=-1)
-
-
-def _total(tile: Tile) -> Tensor:
-    """(T, G, S, 1): the messages of all rows about each key."""
-    return Messages(tile).total()[..., None]
-
-
-def _agreement(tile: Tile, rows: Tensor) -> Tensor:
-    """(T, G, S, 1): the products of each row of the prior with one more, (T, G, S, 1)."""
-    return torch.cat([block.prior @ rows[:, :, block.keys] for block in tile.blocks()], dim=2)
