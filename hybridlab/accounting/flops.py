@@ -1,7 +1,7 @@
 """The FLOPs ledger: FLOPs of a plan, summed over its visits, under a named convention.
 
 Papers count the same model differently (half or full square of the attention, windows, embedding). A convention holds
-these choices as data. Common to all: a product of (m, k) and (k, n) costs 2·m·k·n; training costs three times the
+these choices as data. Common to most: a product of (m, k) and (k, n) costs 2·m·k·n; training costs three times the
 forward pass.
 
     python -c "import hybridlab; print(hybridlab.flops('vanilla', 128, 'consa'))"
@@ -42,7 +42,10 @@ class Convention:
     full_keys, window_keys: (length) or (length, window) → keys counted per query. both_sides: the same as window_keys
     in an encoder, where a query sees keys on both sides; full attention counts all keys there. embedding: training
     FLOPs per token for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an
-    attention. recurrence: whether scorers, allocators and routers of loops are counted.
+    attention. recurrence: whether scorers, allocators and routers of loops are counted. product: FLOPs of a product of
+    numbers with its addition. norm: FLOPs of a norm, per token and channel. fused: whether attention is counted that
+    needs no matrix of weights. inference_head: whether the output head is counted outside training. training: its cost
+    in forward passes.
     """
 
     name: str
@@ -53,13 +56,24 @@ class Convention:
     per_pair: float = 0
     recurrence: bool = False
     both_sides: Callable[[int, int], float] = _both_sides
+    product: float = 2
+    norm: float = 0
+    fused: bool = True
+    inference_head: bool = True
+    training: float = TRAINING_FACTOR
 
     def of(self, structure: Structure) -> Convention:
         """The convention for a structure, whose tokens may see both sides."""
         return self if structure.causal else replace(self, full_keys=lambda s: s, window_keys=self.both_sides)
 
+    def explicit_keys(self, length: int) -> float:
+        """Keys counted per query, in an attention whose weights are computed as a matrix."""
+        return self.full_keys(length)
+
     def keys(self, length: int, window: int | None) -> float:
         """Keys counted per query in a softmax over the last `window` keys (None: all)."""
+        if not self.fused:
+            return 0
         return self.full_keys(length) if window is None else self.window_keys(length, window)
 
 
@@ -100,6 +114,17 @@ CONVENTIONS = {
             min,
             per_pair=105,
         ),
+        Convention(
+            "saobp",
+            "SAOBP, table 9: multiply-accumulates; fused attention uncounted; training is a forward pass with the head",
+            lambda s: s,
+            min,
+            product=1,
+            norm=5,
+            fused=False,
+            inference_head=False,
+            training=1,
+        ),
         Convention("pairs", "exact pairs of query and visible key", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
 }
@@ -107,7 +132,7 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """FLOPs of one sequence. breakdown: forward FLOPs by component."""
+    """FLOPs of one sequence. breakdown: forward FLOPs by component. unit: what is counted."""
 
     forward: float
     training: float
@@ -139,10 +164,22 @@ def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
             breakdown[component] += amount
     for loop in plan.loops.values() if rules.recurrence else ():
         breakdown["recurrence"] += recurrence_cost(loop, shape.width, seq_len)
-    breakdown["head"] += head_cost(shape, seq_len)
+    if rules.norm:
+        # The final norm or, in a post-norm model, that of the embeddings.
+        breakdown["norms"] += _norm_cost(shape, rules) * seq_len
+    head = head_cost(shape, seq_len, rules)
+    if rules.inference_head:
+        breakdown["head"] += head
     forward = sum(breakdown.values())
+    training = rules.training * (forward + (0 if rules.inference_head else head))
     embedding = rules.embedding * shape.vocab * shape.width * seq_len
-    return Cost(forward, TRAINING_FACTOR * forward + embedding, "FLOPs per sequence", dict(breakdown))
+    unit = "FLOPs per sequence" if rules.product == 2 else "multiply-accumulates per sequence"
+    return Cost(forward, training + embedding, unit, dict(breakdown))
+
+
+def _norm_cost(shape: Shape, rules: Convention) -> float:
+    """FLOPs of one norm of the residual stream, per token."""
+    return rules.norm * shape.width
 
 
 def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convention) -> dict[str, float]:
@@ -152,18 +189,24 @@ def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convent
     if visit.part != "mlp":
         heads, kinds = structure.heads(visit), structure.kinds(visit)
         rows = 2 * shape.head_width * (len(heads.query) + len(heads.kv))
-        cost["projections"] = 2 * shape.width * rows * seq_len
+        cost["projections"] = rules.product * shape.width * rows * seq_len
         keys = sum(kinds[kv].keys(seq_len, rules) for kv in heads.serving)
-        cost["attention"] = 4 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2
+        cost["attention"] = rules.product * 2 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2
+        products = sum(kinds[kv].products(seq_len, rules) for kv in heads.serving)
+        if products:
+            cost["refinement"] = rules.product * products * seq_len
     if visit.part != "attention":
-        cost["mlp"] = 2 * mlp_matrices(shape) * seq_len
+        cost["mlp"] = rules.product * mlp_matrices(shape) * seq_len
+    if rules.norm:
+        cost["norms"] = _norm_cost(shape, rules) * seq_len * ((visit.part != "mlp") + (visit.part != "attention"))
     return cost
 
 
-def head_cost(shape: Shape, seq_len: int) -> float:
-    """Forward FLOPs of the output head."""
+def head_cost(shape: Shape, seq_len: int, rules: Convention) -> float:
+    """Forward FLOPs of the output head, with the norm of its transform if it has one."""
     runs = {"tokens": seq_len, "sequence": 1}
-    return 2.0 * sum(runs[where] * size for where, size in head_matrices(shape).items())
+    norm = _norm_cost(shape, rules) * seq_len if shape.traits.transform and shape.output is None else 0
+    return rules.product * sum(runs[where] * size for where, size in head_matrices(shape).items()) + norm
 
 
 def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:

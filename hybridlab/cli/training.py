@@ -170,6 +170,8 @@ def print_results(results: Results, title: str) -> None:
     if len(results.choices) > 1:
         add("mean accuracy of these", results.choices_mean, 3)
     console().print(table)
+    if "leak" in results.causality:
+        console().print(f"this model leaks: {results.causality['leak']}", highlight=False, soft_wrap=True)
     for name, choices in results.choices.items():
         if choices.prompt_tokens and choices.training_tokens and choices.prompt_tokens > choices.training_tokens:
             console().print(

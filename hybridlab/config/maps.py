@@ -56,6 +56,9 @@ class Map(Strict):
         """UserError if the map does not fit a model of this shape, as far as that is known before training."""
         self.attention_map(num_layers, num_kv_heads)
 
+    def check_kinds(self, causal: bool) -> None:
+        """UserError for attention kinds, written in this map, that cannot be in a decoder (causal) or an encoder."""
+
 
 class FullMap(Map):
     """Full attention in every head."""
@@ -157,6 +160,9 @@ class UniformMap(Map):
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
         return AttentionMap.uniform(num_layers, num_kv_heads, self.attention)
 
+    def check_kinds(self, causal: bool) -> None:
+        self.attention.check(causal)
+
 
 class HeadsMap(Map):
     """A kind per KV head, one row per layer: `layers: [[{kind: full}, {kind: window, width: 8}], …]`."""
@@ -173,6 +179,14 @@ class HeadsMap(Map):
             if len(row) != num_kv_heads:
                 raise UserError(f"map.layers.{layer} has {len(row)} kinds, but a layer has {num_kv_heads} KV heads")
         return AttentionMap(tuple(tuple(row) for row in self.layers))
+
+    def check_kinds(self, causal: bool) -> None:
+        for layer, row in enumerate(self.layers):
+            for head, kind in enumerate(row):
+                try:
+                    kind.check(causal)
+                except UserError as error:
+                    raise UserError(f"map.layers.{layer}.{head}: {error}") from None
 
 
 class ExplicitMap(Map):

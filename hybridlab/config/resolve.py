@@ -170,6 +170,7 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
             _check_growth(config, layer)
     try:
         config.map.check_shape(shape.layers, shape.kv_heads)
+        config.map.check_kinds(shape.traits.causal)
     except UserError as error:
         # An error that begins with a setting of the map is about that one.
         names = [name for name in type(config.map).model_fields if str(error).startswith(f"map.{name} ")]

@@ -100,7 +100,7 @@ class AtStep(_Typed):
 
 class Results(_Typed):
     """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe; for an
-    encoder, that the probe does not apply.
+    encoder, that the probe does not apply; for a control that lets tokens see later ones on purpose, that it does.
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
     length. tasks: accuracy and loss by task. choices: the same for questions with options. probes: the result of each

@@ -12,8 +12,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybridlab.models import kernels
+from hybridlab.models import belief, belief_blocks, belief_rows, kernels
 from hybridlab.models.kernels import Rule, Visible
+from hybridlab.plan.belief import Belief
 from hybridlab.plan.kinds import AttentionKind
 
 NEEDS = ("none", "last_row", "full")
@@ -22,11 +23,13 @@ NEEDS = ("none", "last_row", "full")
 @dataclass(frozen=True)
 class Attended:
     """out: (B, H, S, D). With `need`, also weights (B, H, Q, S) in fp32 and keys (B, H, Q), the number of keys that
-    each of these queries may see. need = full: Q = S. need = last_row: Q = 1, the last valid token, no gradient."""
+    each of these queries may see. need = full: Q = S. need = last_row: Q = 1, the last valid token, no gradient.
+    prior: the weights before a kind refined them; None if no kind does."""
 
     out: Tensor
     weights: Tensor | None = None
     keys: Tensor | None = None
+    prior: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,22 @@ class HeadGroup:
             row = q[torch.arange(len(q), device=q.device), :, last[:, 0]][:, :, None]
             return Attended(out, kernels.probabilities(row, k, visible, last), _visible_keys(visible, row, k, last))
 
+    def refined(self, refinement: Belief) -> Attended:
+        """softmax(q kᵀ / √d) over all keys, its weights refined by belief propagation, times v."""
+        q, k = self.q, self.k
+        visible = Visible(None, self.valid, self.segments, None, self.causal)
+        in_blocks = kernels.choose_refined(self.kernel, q.shape[2], self.causal) == "blocks"
+        out = (belief_blocks.in_blocks if in_blocks else belief.explicit)(q, k, self.v, visible, refinement)
+        if self.need == "none":
+            return Attended(out)
+        weighted = belief.weighted_keys(refinement, visible)
+        if self.need == "full":
+            prior, weights = belief.matrices(q, k, visible, refinement)
+            return Attended(out, weights.float(), _visible_keys(weighted, q, k), prior.float())
+        last = _last_positions(q, self.valid)[:, None]
+        prior, weights = belief_rows.last_rows(q, k, visible, refinement, last)
+        return Attended(out, weights.float(), _visible_keys(weighted, weights, k, last), prior.float())
+
 
 @dataclass(frozen=True)
 class KindPart:
@@ -130,11 +149,14 @@ def attend_by(index: KindIndex, heads: HeadGroup) -> Attended:
     out = torch.cat([part.out for part in parts], dim=1).index_select(1, index.order)
     if heads.need == "none":
         return Attended(out)
-    weights, keys = (
+    refined = any(part.prior is not None for part in parts)
+    weights, keys, prior = (
         torch.cat(tensors, dim=1).index_select(1, index.order)
-        for tensors in zip(*((part.weights, part.keys) for part in parts), strict=True)
+        for tensors in zip(
+            *((p.weights, p.keys, p.weights if p.prior is None else p.prior) for p in parts), strict=True
+        )
     )
-    return Attended(out, weights, keys)
+    return Attended(out, weights, keys, prior if refined else None)
 
 
 def _visible_keys(visible: Visible, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:

@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from hybridlab.errors import UserError
+from hybridlab.models.belief_cache import RefinedKeyValues
+from hybridlab.models.kernels import Rule
 from hybridlab.models.recurrence_cache import LoopState
-from hybridlab.models.slots import KeyValues, Slot, repeated_slot
+from hybridlab.models.slots import KeyValues, Slot, next_positions, repeated_slot
+from hybridlab.plan.belief import Belief
 from hybridlab.plan.kinds import AttentionKind
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place
@@ -83,16 +86,27 @@ def require_caches(structure: Structure, what: str) -> None:
         )
 
 
-def next_positions(counts: Sequence[int], length: int, device: torch.device) -> Tensor:
-    """Positions of the next `length` tokens after these counts: (S,) if all counts are equal, else (B, S)."""
-    steps = torch.arange(length, device=device)
-    if len(set(counts)) == 1:
-        return steps + counts[0]
-    return torch.tensor(counts, device=device)[:, None] + steps
-
-
 def _repeat(counts: Sequence[int], times: int) -> list[int]:
     return [count for count in counts for _ in range(times)]
+
+
+def standard_slot(
+    window: int | None,
+    rule: Rule | None = None,
+    refinement: Belief | None = None,
+    *,
+    capacity: int | None,
+    serving: Sequence[int],
+) -> Slot:
+    """A slot of keys and values, as attention kinds ask for it (`AttentionKind.slot`). serving: see `Slot.attend`."""
+    if refinement is not None:
+        return RefinedKeyValues(refinement, serving, capacity=capacity)
+    return KeyValues(window, rule, capacity=capacity)
+
+
+def _local(serving: Sequence[int], heads: Sequence[int]) -> list[int]:
+    """The KV head of each query head that reads one of these KV heads, as an index among them."""
+    return [heads.index(kv) for kv in serving if kv in heads]
 
 
 class VisitCache:
@@ -106,8 +120,9 @@ class VisitCache:
     ) -> None:
         self.serving, self.counts = serving, [0] * batch
         self.slots: list[tuple[list[int], Slot]] = [
-            ([i for i, other in enumerate(kinds) if other == kind], kind.slot(partial(KeyValues, capacity=capacity)))
+            (heads, kind.slot(partial(standard_slot, capacity=capacity, serving=_local(serving, heads))))
             for kind in dict.fromkeys(kinds)
+            for heads in [[i for i, other in enumerate(kinds) if other == kind]]
         ]
 
     def repeated(self, times: int) -> VisitCache:
@@ -137,7 +152,7 @@ class VisitCache:
         positions = self.positions(q.shape[2], q.device)
         for heads, slot in self.slots:
             queries = [i for i, kv in enumerate(serving) if kv in heads]
-            local = [heads.index(serving[i]) for i in queries]
+            local = _local(serving, heads)
             outs.append(slot.attend(*self._for_slot(heads, q, k, v), local, self.counts, positions))
             order += queries
         out = torch.cat(outs, dim=1)

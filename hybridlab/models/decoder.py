@@ -17,12 +17,13 @@ from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.attention import NEEDS
 from hybridlab.models.blocks import Block, make_norm, sinusoids
-from hybridlab.models.cache import KVCache, next_positions
+from hybridlab.models.cache import KVCache
 from hybridlab.models.executor import Execution, Parts
 from hybridlab.models.generate import Generated, generate
 from hybridlab.models.heads import make_head
 from hybridlab.models.kernels import chosen_for
 from hybridlab.models.recurrence import Recurrence
+from hybridlab.models.slots import next_positions
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
@@ -37,11 +38,12 @@ Factors = dict[Place, Tensor]
 class Output:
     """logits: (B, S, V), or what another output head gives: (B, labels) classes, (B, S, 2) spans. With `need`, also
     attention: place → weights (B, H, Q, S) in fp32, and keys: place → how many keys each of these queries may see
-    (B, H, Q)."""
+    (B, H, Q); priors: place → the weights before they were refined, where some are."""
 
     logits: Tensor
     attention: dict[Place, Tensor] = field(default_factory=dict)
     keys: dict[Place, Tensor] = field(default_factory=dict)
+    priors: dict[Place, Tensor] = field(default_factory=dict)
 
 
 class Transformer(nn.Module):
@@ -210,7 +212,8 @@ class Transformer(nn.Module):
             cache.advance(lengths)
         attended = execution.attended.items()
         weights, keys = ({place: getattr(a, name) for place, a in attended} for name in ("weights", "keys"))
-        return Output(self.logits(x, valid), weights, keys)
+        priors = {place: a.prior for place, a in attended if a.prior is not None}
+        return Output(self.logits(x, valid), weights, keys, priors)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""
@@ -272,15 +275,17 @@ class Transformer(nn.Module):
 
     def kernels_used(self, length: int, device: torch.device, low_precision: bool) -> dict[str, set[str]]:
         """The kernels of each softmax of the structure at a sequence length, and at the lengths of its loops over
-        chunks: {"full": {"sdpa"}, "window(8)": {"banded"}}."""
-        used: dict[int | None, set[str]] = {}
+        chunks: {"full": {"sdpa"}, "window(8)": {"banded"}, "belief": {"blocks"}}."""
+        used: dict[int | str | None, set[str]] = {}
         for place, visit in self.structure.attention_places():
             tokens = self.plan.tokens_at(place, length)
             for kind in dict.fromkeys(self.structure.kinds(visit)) if tokens else ():
-                for window, name in chosen_for(kind, self.kernel, tokens, device, low_precision, self.structure.causal):
-                    used.setdefault(window, set()).add(name)
-        ordered = sorted(used, key=lambda window: (window is not None, window))
-        return {"full" if window is None else f"window({window})": used[window] for window in ordered}
+                for softmax, name in chosen_for(
+                    kind, self.kernel, tokens, device, low_precision, self.structure.causal
+                ):
+                    used.setdefault(softmax, set()).add(name)
+        ordered = sorted(used, key=lambda softmax: (softmax is not None, isinstance(softmax, str), softmax))
+        return {_softmax_name(softmax): used[softmax] for softmax in ordered}
 
     def logits(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """The final norm and the output head on a residual stream x (B, S, W). valid: (B, S), False on padding."""
@@ -319,6 +324,11 @@ def make_model(structure: Structure, kernel: str = "auto", factors: Factors | No
 
 def _class_of(structure: Structure) -> type[Transformer]:
     return Decoder if structure.causal else Encoder
+
+
+def _softmax_name(softmax: int | str | None) -> str:
+    """full, window(8), or the name of a kind."""
+    return "full" if softmax is None else softmax if isinstance(softmax, str) else f"window({softmax})"
 
 
 def _checked_factors(structure: Structure, factors: Factors) -> Factors:

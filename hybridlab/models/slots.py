@@ -38,6 +38,14 @@ class Slot(Protocol):
         ...
 
 
+def next_positions(counts: Sequence[int], length: int, device: torch.device) -> Tensor:
+    """Positions of the next `length` tokens after these counts: (S,) if all counts are equal, else (B, S)."""
+    steps = torch.arange(length, device=device)
+    if len(set(counts)) == 1:
+        return steps + counts[0]
+    return torch.tensor(counts, device=device)[:, None] + steps
+
+
 class NotCopied(UserError):
     """A cache has a slot that cannot be copied."""
 

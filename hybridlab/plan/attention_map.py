@@ -114,6 +114,15 @@ class AttentionMap:
                 f"but the model has {num_layers} layers of {num_kv_heads}; learn masks on this model"
             )
 
+    def check_kinds(self, causal: bool) -> None:
+        """UserError for a kind that cannot be in a decoder (causal) or an encoder."""
+        for kind in self.each_kind():
+            kind.check(causal)
+
+    def sealed(self) -> AttentionMap:
+        """This map without the leaks that its kinds have on purpose: itself if there are none."""
+        return AttentionMap(tuple(tuple(kind.sealed for kind in row) for row in self.layers))
+
     def to_json(self) -> list[list[dict[str, Any]]]:
         return [[kind.to_json() for kind in row] for row in self.layers]
 

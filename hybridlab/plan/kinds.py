@@ -33,6 +33,10 @@ class Counting(Protocol):
         """Keys counted per query, in a softmax over the last `window` keys (None: all) of `length`."""
         ...
 
+    def explicit_keys(self, length: int) -> float:
+        """Keys counted per query, in an attention whose weights are computed as a matrix."""
+        ...
+
 
 class KindHeads(Protocol):
     """The heads of one kind in one visit (`HeadGroup` in models/attention.py); tensors are Any here, without torch."""
@@ -50,6 +54,11 @@ class KindHeads(Protocol):
     def softmax(self, window: int | None, rule: Any = None, beside: bool = False) -> Any:
         """Softmax attention over the last `window` keys (None: all) by the chosen kernel, as `Attended`. beside: a
         window of heads that compute full attention too, with the kernel that adds least to its cost."""
+        ...
+
+    def refined(self, refinement: Any) -> Any:
+        """Softmax attention over all keys, whose weights are refined as a `Belief` (plan/belief.py) says, as
+        `Attended`."""
         ...
 
 
@@ -88,9 +97,30 @@ class AttentionKind:
         """Keys counted per query in a sequence of `length` tokens; times 4 · head width (q·k and weights·v) = FLOPs."""
         return sum(counting.keys(length, window) for window in self.softmaxes)
 
+    def products(self, length: int, counting: Counting) -> float:
+        """Multiply-accumulates per query, beside q·k and weights·v, in a sequence of `length` tokens."""
+        return 0.0
+
     def cached(self, positions: int) -> int:
         """Number of positions whose keys and values the cache slot keeps after `positions` tokens."""
         return positions if self.window is None else min(self.window, positions)
+
+    def sums(self, positions: int, head_width: int) -> int:
+        """Numbers, in fp32, that the slot keeps for each query head beside keys and values after `positions` tokens."""
+        return 0
+
+    @property
+    def refines(self) -> bool:
+        """Whether `attend` asks for refined weights, which have kernels of their own (models/belief.py)."""
+        return False
+
+    @property
+    def sealed(self) -> AttentionKind:
+        """The kind itself; for one that lets a decoder's tokens see later ones on purpose, the same without this."""
+        return self
+
+    def check(self, causal: bool) -> None:
+        """UserError if heads of this kind cannot be in a decoder (causal) or an encoder."""
 
     def attend(self, heads: KindHeads) -> Any:
         """The attention of the heads of this kind; `heads.softmax(window, rule)` runs the chosen kernel."""
@@ -98,7 +128,8 @@ class AttentionKind:
 
     def slot(self, standard: Callable[..., Any]) -> Any:
         """The cache slot for decoding. `standard(window)` keeps keys and values of the last `window` positions;
-        `standard(window, rule)` also hides from a query the keys that the rule excludes."""
+        `standard(window, rule)` also hides from a query the keys that the rule excludes; `standard(None,
+        refinement=belief)` also keeps the sums that refined weights need."""
         return standard(self.window)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,13 +139,16 @@ class AttentionKind:
         return self.name if self.window is None else f"{self.name}({self.window})"
 
 
-ATTENTION_KINDS: Registry[type[AttentionKind]] = Registry("attention kind", changes_runs=True)
+ATTENTION_KINDS: Registry[type[AttentionKind]] = Registry(
+    "attention kind", loads="hybridlab.plan.belief", changes_runs=True
+)
 Kind = TypeVar("Kind", bound=type[AttentionKind])
 
 
 def register_kind(kind: Kind) -> Kind:
     """Register a kind. Use it as a decorator of a frozen dataclass; UserError if its name or letter is taken."""
-    for other in ATTENTION_KINDS.items.values():
+    for name in ATTENTION_KINDS.names(installed=False):
+        other = ATTENTION_KINDS.items[name]
         if other.letter == kind.letter and other.name != kind.name:
             raise UserError(
                 f"attention kind {kind.name!r}: the letter {kind.letter!r} belongs to {other.name!r}; choose another"

@@ -68,6 +68,7 @@ class Structure:
             raise UserError(f"plan: the blocks of this shape are {kind}; make it with Plan.plain(layers, parallel=…)")
         check_heads(plan, shape.heads)
         self.map.check_shape(shape.layers, shape.kv_heads)
+        self.map.check_kinds(self.causal)
         if self.lineage is not None and len(self.lineage) != shape.layers:
             raise UserError(f"lineage: it is of {len(self.lineage)} layers, but the model has {shape.layers}")
 

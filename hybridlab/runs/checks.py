@@ -52,7 +52,8 @@ def _check(
     runs = known_places(Runs(runs_dir), run.folder)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
     if not inside & set(parents(config)):
-        final_structure(with_inputs(config, runs, say))
+        kinds = final_structure(with_inputs(config, runs, say)).map.each_kind()
+        require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True, kinds=kinds)
     if config.init is not None and config.init.step is not None and config.init.run in ancestors:
         require_checkpoint(runs.finished(config.init.run), config.init)
     make_hooks(config)

@@ -53,7 +53,8 @@ def open_run(
     advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
     require_tokenizer(opened.path, opened.tokenizer, corpus, config.data, advice)
     device = pick_device(config.runtime.device)
-    require_kernel(config.runtime.kernel, device, training=False)
+    kinds = opened.model.attention_map.each_kind()
+    require_kernel(config.runtime.kernel, device, training=False, kinds=kinds)
     opened.model.kernel = config.runtime.kernel
     precision = opened.precision
     if precision is None:

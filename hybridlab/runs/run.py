@@ -265,6 +265,7 @@ def _start(
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
     known = with_inputs(config, runs, say)
     structure = structure_of(known)
+    require_kernel(config.runtime.kernel, device, training=True, kinds=structure.map.each_kind())
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, parent)

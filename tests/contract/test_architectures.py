@@ -5,6 +5,8 @@ import torch
 
 from hybridlab.config.families import FAMILIES
 from hybridlab.config.loading import load_preset, preset_names
+from hybridlab.config.maps import MapConfig, Windowed
+from hybridlab.config.types import members
 from hybridlab.errors import RunFailed
 from hybridlab.evaluation.causality import require_causal, worst_leak
 from hybridlab.models.build import build_model
@@ -39,7 +41,8 @@ def build(arch, kernel="eager", **shape):
     # Architectures that recur divide the layers: of six, four at least are left.
     preset = load_preset("arch", arch).values
     layers = 6 if "recurrence" in preset else 4
-    window = {"window": 5} if preset.get("map", {}).get("kind", "full") != "full" else {}
+    windowed = issubclass(members(MapConfig)[preset.get("map", {}).get("kind", "full")], Windowed)
+    window = {"window": 5} if windowed else {}
     shape = {**SMALL_SHAPE, "layers": layers, **own_shape(preset), **shape}
     model = build_model(arch, kernel=kernel, shape=shape, **window)
     if any(isinstance(kind, Mixed) for row in model.attention_map.layers for kind in row):

@@ -13,6 +13,7 @@ from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.generate import Sampling
 from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.belief import Belief
 from hybridlab.plan.kinds import Full, Window
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
@@ -28,7 +29,8 @@ VOCAB = 61
 MASKS = [[0, 1], [1, 1], [0, 0]]
 
 
-def build(family="qwen3", window=5, plan=lambda p: p, masks=MASKS, seed=0):
+def build(family="qwen3", window=5, plan=lambda p: p, masks=MASKS, seed=0, kinds=None):
+    """kinds: of all KV heads, layer by layer, instead of masks."""
     shape = Shape(
         layers=3,
         width=24,
@@ -40,7 +42,8 @@ def build(family="qwen3", window=5, plan=lambda p: p, masks=MASKS, seed=0):
         init={"std": 0.2},
         **FAMILIES[family],
     )
-    made = Decoder(Structure(shape, plan(Plan.plain(3, shape.traits.parallel)), AttentionMap.from_masks(masks, window)))
+    attention_map = AttentionMap.from_masks(masks, window) if kinds is None else AttentionMap(kinds)
+    made = Decoder(Structure(shape, plan(Plan.plain(3, shape.traits.parallel)), attention_map))
     draw_weights(made, seed)
     return made.double()
 
@@ -84,6 +87,75 @@ def test_random_maps_windows_lengths_and_splits(data):
         wanted = model(ids, attention_mask=mask).logits
         cached, _ = cached_logits(model, ids, mask, cuts, capacity)
     torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+
+
+HIGH, LOW, ELEMMUL = Belief("high", 1.0), Belief("low", 0.5), Belief("elemmul")
+REFINED = {
+    "high": ((HIGH, HIGH),) * 3,
+    "elemmul": ((ELEMMUL, ELEMMUL),) * 3,
+    "mixed": ((LOW, Window(5)), (HIGH, ELEMMUL), (Full(), HIGH)),
+    "scaled": ((Belief("high", 2.0, length_ref=6),) * 2,) * 3,
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kinds", REFINED)
+def test_cached_refined_weights_equal_those_of_the_full_pass(kinds, family, plan):
+    model = build(family, plan=PLANS[plan], kinds=REFINED[kinds])
+    ids, mask = prompts([23, 9, 16])
+    with torch.no_grad():
+        wanted = model(ids, attention_mask=mask).logits
+        for cuts, capacity in (((), None), ((1,), 23), ((4, 5, 6, 20), None), (tuple(range(1, 23)), 30)):
+            cached, _ = cached_logits(model, ids, mask, cuts, capacity)
+            torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_refined_weights_of_random_maps_lengths_and_splits(data):
+    kind = st.sampled_from([HIGH, LOW, ELEMMUL, Full(), Window(3)])
+    kinds = tuple((data.draw(kind), data.draw(kind)) for _ in range(3))
+    lengths = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=3))
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(lengths) - 1), max_size=5))) if max(lengths) > 1 else []
+    plan = random_plan(data.draw)
+    model = build(kinds=kinds, plan=lambda _: plan)
+    ids, mask = prompts(lengths)
+    with torch.no_grad():
+        wanted = model(ids, attention_mask=mask).logits
+        cached, cache = cached_logits(model, ids, mask, cuts)
+        torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+        if len(set(lengths)) == 1:
+            again = model(ids[:, :1], cache=cache.repeated(1)).logits
+            torch.testing.assert_close(model(ids[:, :1], cache=cache).logits, again)
+
+
+def test_a_cache_without_the_sums_of_earlier_rows_gives_other_logits():
+    """Positive control: keys and values alone do not give the refined weights."""
+    model = build(kinds=REFINED["high"])
+    ids, _ = prompts([20])
+    with torch.no_grad():
+        cache = KVCache(model.structure, 1)
+        model(ids[:, :-1], cache=cache)
+        for visit in cache.visits.values():
+            visit.slots[0][1].sent.zero_()
+        assert (model(ids[:, -1:], cache=cache).logits - model(ids).logits[:, -1:]).abs().max() > 1e-3
+
+
+def test_generation_with_refined_weights_is_the_same_without_the_cache():
+    for kinds in REFINED.values():
+        model = build(kinds=kinds)
+        ids, _ = prompts([17, 3, 9])
+        arguments = {"max_new_tokens": 12, "lengths": [17, 3, 9]}
+        assert model.generate(ids, **arguments).rows() == model.generate(ids, use_cache=False, **arguments).rows()
+
+
+def test_a_leaking_decoder_has_no_cache():
+    leaking = build(kinds=((Belief("high", send="leaking"),) * 2,) * 3)
+    with pytest.raises(UserError, match="send: leaking a token depends on later ones.*decode without a cache"):
+        KVCache(leaking.structure, 1)
+    ids, _ = prompts([5])
+    assert leaking.generate(ids, 3, use_cache=False).lengths == [8]
 
 
 def random_plan(draw, layers=3, heads=4):
@@ -158,10 +230,11 @@ def test_a_cache_with_a_window_one_too_wide_gives_other_logits():
         assert (cached_logits(wide, ids, mask, (7,))[0] - model(ids).logits).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("kinds", [None, REFINED["mixed"]], ids=["windows", "refined"])
 @pytest.mark.parametrize("context", [3, 5, 12, 40])
-def test_cache_bytes_equal_the_planned_ones(context):
+def test_cache_bytes_equal_the_planned_ones(context, kinds):
     plan = PLANS["head loop"]
-    model = build(plan=plan).float()
+    model = build(plan=plan, kinds=kinds).float()
     ids, mask = prompts([context, context])
     with torch.no_grad():
         _, cache = cached_logits(model, ids, mask, (), capacity=context)

@@ -1,0 +1,365 @@
+"""Attention refined by belief propagation in memory that grows linearly with the length, forward and backward.
+
+Some rows of the matrices exist at a time, and are computed again where they are needed again. What rows exchange are
+sums over rows. In a decoder they run along with the blocks: forwards the sum of the messages of all rows before the
+block, backwards the gradients of all rows after it, while the sum before each block is what is left of the total when
+the later ones are subtracted. Where all rows send, a first pass computes the sums.
+
+`Messages` is for the factors high and low: sums of ℓ, one number for each key. `Products` is for elemmul, where
+out_j = A_j · Σ_i A_iᵀ [v_i, 1]: the product of a matrix with its own transpose is never made. Sums are in fp64, so that
+subtracting them loses nothing.
+
+Shape legend: T pairs of a batch row and a KV head, G query heads of each, b rows of a block, e keys before its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridlab.models.belief import at_least_fp32, factor, from_earlier, messages, no_autocast
+from hybridlab.models.kernels import Visible
+from hybridlab.plan.belief import Belief
+
+ROWS = 64
+"""Rows of a block, if these hold no more scores than MOST_SCORES."""
+MOST_SCORES = 2**18
+"""Scores that are computed at once: 1 MiB in fp32."""
+FEWEST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a tile. keys: those that any of them sees. own: of these, the rows' own. seen: (b, e) or
+    (T, 1, b, e). scores, prior: (T, G, b, e)."""
+
+    rows: slice
+    keys: slice
+    own: slice
+    seen: Tensor
+    scores: Tensor
+    prior: Tensor
+
+
+class Tile:
+    """Some pairs of a batch row and a KV head: q (T, G, S, D), k and v (T, S, D), in fp32 at least."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> None:
+        self.q, self.k, self.v = at_least_fp32(q) / math.sqrt(q.shape[-1]), at_least_fp32(k), at_least_fp32(v)
+        self.visible, self.belief = visible, belief
+        self.earlier = from_earlier(belief, visible)
+        self.block = min(ROWS, max(FEWEST_ROWS, MOST_SCORES // max(1, q.shape[0] * q.shape[1] * k.shape[1])))
+
+    def blocks(self, backwards: bool = False) -> Iterator[Block]:
+        """All rows, a block at a time."""
+        length = self.q.shape[2]
+        starts = range(0, length, self.block)
+        for start in reversed(starts) if backwards else starts:
+            rows = slice(start, min(start + self.block, length))
+            keys, own, seen = self.seen(rows)
+            scores = self._product(self.q[:, :, rows], self.k[:, keys].mT).masked_fill_(~seen, float("-inf"))
+            yield Block(rows, keys, own, seen, scores, torch.softmax(scores, dim=-1))
+
+    def seen(self, rows: slice) -> tuple[slice, slice, Tensor]:
+        """The keys that any of the rows sees, the rows' own, and the mask; see `Block`."""
+        # Later keys are hidden from all rows of a decoder's block.
+        keys = slice(0, rows.stop if self.visible.causal else self.k.shape[1])
+        positions = torch.arange(rows.start, rows.stop, device=self.q.device)
+        return keys, rows, self.visible.first(keys.stop).mask(positions, keys.stop)
+
+    def weigh(self, weights: Tensor, values: Tensor) -> Tensor:
+        """weights (T, G, b, e) times values (T, e, D) → (T, G, b, D)."""
+        return self._product(weights, values)
+
+    def gather(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """The transposed weights (T, G, b, e) times rows (T, G, b, D), summed over the query heads → (T, e, D)."""
+        return weights.flatten(1, 2).mT @ rows.flatten(1, 2)
+
+    def _product(self, rows: Tensor, matrix: Tensor) -> Tensor:
+        """rows (T, G, b, X) times a matrix (T, X, Y) that the query heads share → (T, G, b, Y)."""
+        return (rows.flatten(1, 2) @ matrix).unflatten(1, rows.shape[1:3])
+
+    def valid(self, rows: slice) -> Tensor | None:
+        """(T, 1, b, 1): 0 for rows that are padding; None if none is."""
+        return None if self.visible.valid is None else self.visible.valid[:, None, rows, None].to(self.q.dtype)
+
+    def sums(self, *shape: int) -> Tensor:
+        """Sums over rows, by key: (T, G, S, …) in fp64."""
+        pairs, group = self.q.shape[:2]
+        return self.q.new_zeros(pairs, group, self.k.shape[1], *shape, dtype=torch.float64)
+
+    def score_gradients(self, block: Block, ds: Tensor, dq: Tensor, dk: Tensor) -> None:
+        """Add the gradients of a block's scores, (T, G, b, e), to those of q (T, G, S, D) and k (T, S, D)."""
+        dq[:, :, block.rows] = self._product(ds, self.k[:, block.keys]) / math.sqrt(self.q.shape[-1])
+        dk[:, block.keys] += self.gather(ds, self.q[:, :, block.rows])
+
+
+def softmax_backward(weights: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of the scores from that of their softmax."""
+    return weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+
+
+def _of_earlier(rows: Tensor) -> Tensor:
+    """The sum of the rows before each row, (…, b, e). As a product it takes less time than as a cumulative sum."""
+    return rows.new_ones(rows.shape[-2], rows.shape[-2]).tril(-1) @ rows
+
+
+def _of_later(rows: Tensor) -> Tensor:
+    """The sum of the rows after each row, (…, b, e)."""
+    return rows.new_ones(rows.shape[-2], rows.shape[-2]).triu(1) @ rows
+
+
+class Messages:
+    """The factors high and low on one tile."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+
+    def forward(self, out: Tensor, before: Tensor | None = None) -> Tensor:
+        """Fill out (T, G, S, D); returns `total`. before: the messages (T, G, S) of rows before the first one, to which
+        those of this tile are added; 0 by default."""
+        tile = self.tile
+        if before is None:
+            before = tile.sums() if tile.earlier else self.total()
+        for block in tile.blocks():
+            sent = self._sent(block)
+            weights = self._refined(block, sent, before)
+            out[:, :, block.rows] = tile.weigh(weights, tile.v[:, block.keys])
+            if tile.earlier:
+                before[..., block.keys] += sent.sum(-2, dtype=torch.float64)
+        return before
+
+    def total(self) -> Tensor:
+        """(T, G, S): the messages of all rows."""
+        total = self.tile.sums()
+        for block in self.tile.blocks():
+            total[..., block.keys] += self._sent(block).sum(-2, dtype=torch.float64)
+        return total
+
+    def backward(self, dout: Tensor, total: Tensor, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+        """Fill the gradients dq (T, G, S, D), dk and dv (T, S, D), from that of the output. total: what `forward` has
+        returned."""
+        tile, before = self.tile, total.clone()
+        after = tile.sums()
+        """The gradients of the messages: of later rows in a decoder, else of all."""
+        if not tile.earlier:
+            for block in tile.blocks():
+                received, _ = self._row_gradients(block, self._sent(block), before, dout)
+                after[..., block.keys] += received.sum(-2, dtype=torch.float64)
+        for block in tile.blocks(backwards=True):
+            sent = self._sent(block)
+            if tile.earlier:
+                before[..., block.keys] -= sent.sum(-2, dtype=torch.float64)
+            received, weights = self._row_gradients(block, sent, before, dout)
+            ds = received
+            if not tile.belief.detach_messages:
+                ds = received + softmax_backward(block.prior, self._prior_gradients(block, received, after))
+            if tile.earlier:
+                after[..., block.keys] += received.sum(-2, dtype=torch.float64)
+            dv[:, block.keys] += tile.gather(weights, dout[:, :, block.rows])
+            tile.score_gradients(block, ds, dq, dk)
+
+    def _sent(self, block: Block) -> Tensor:
+        """The messages (T, G, b, e) of a block's rows."""
+        tile = self.tile
+        return messages(block.prior, block.seen, tile.visible, tile.belief, block.rows)
+
+    def _refined(self, block: Block, sent: Tensor, before: Tensor) -> Tensor:
+        """The refined weights (T, G, b, e). before: the messages of the rows before the block, or of all."""
+        received = before[..., None, block.keys].to(sent.dtype)
+        received = received + _of_earlier(sent) if self.tile.earlier else received - sent
+        return torch.softmax(received.add_(block.scores), dim=-1)
+
+    def _row_gradients(self, block: Block, sent: Tensor, before: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of what the softmax of the refined weights takes, and these weights, each (T, G, b, e)."""
+        weights = self._refined(block, sent, before)
+        dweights = self.tile.weigh(dout[:, :, block.rows], self.tile.v[:, block.keys].mT)
+        return softmax_backward(weights, dweights), weights
+
+    def _prior_gradients(self, block: Block, received: Tensor, after: Tensor) -> Tensor:
+        """The gradients of the prior: of each message they are those of all rows that it goes to."""
+        tile = self.tile
+        dsent = after[..., None, block.keys].to(received.dtype)
+        dsent = dsent + _of_later(received) if tile.earlier else dsent - received
+        scale = factor(block.seen, tile.visible.causal, tile.belief, received.dtype)
+        dsent *= scale / (1 + scale * block.prior)
+        valid = tile.valid(block.rows)
+        return dsent if valid is None else dsent * valid
+
+
+class Products:
+    """The factor elemmul on one tile. A state (T, G, S, D + 1) is a sum of A_iᵀ [v_i, 1] over rows i."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.values = torch.cat((tile.v, torch.ones_like(tile.v[..., :1])), dim=-1)
+
+    def forward(self, out: Tensor, state: Tensor | None = None) -> None:
+        """Fill out (T, G, S, D). state: of rows before the first one, to which those of this tile are added; 0 by
+        default. It is as large as the values of all query heads, and therefore not returned for the backward pass."""
+        tile = self.tile
+        if state is None:
+            state = tile.sums(self.values.shape[-1]) if tile.earlier else self.total()
+        for block in tile.blocks():
+            whole = self._weighed(block, state)[0]
+            out[:, :, block.rows] = whole[..., :-1] / whole[..., -1:]
+            if tile.earlier:
+                state[:, :, block.keys] += block.prior.mT @ self._sent(block)
+
+    def total(self) -> Tensor:
+        """(T, G, S, D + 1): the state of all rows."""
+        state = self.tile.sums(self.values.shape[-1])
+        for block in self.tile.blocks():
+            state[:, :, block.keys] += block.prior.mT @ self._sent(block)
+        return state
+
+    def backward(self, dout: Tensor, total: None, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+        """Fill the gradients dq (T, G, S, D), dk and dv (T, S, D), from that of the output."""
+        tile, state = self.tile, self.total()
+        after = torch.zeros_like(state)
+        """The gradients of the state: from later rows in a decoder, else from all."""
+        if not tile.earlier:
+            for block in tile.blocks():
+                after[:, :, block.keys] += block.prior.mT @ self._whole_gradients(block, state, dout)[0]
+        for block in tile.blocks(backwards=True):
+            sent = self._sent(block)
+            if tile.earlier:
+                state[:, :, block.keys] -= block.prior.mT @ sent
+            dwhole, inside, kept = self._whole_gradients(block, state, dout)
+            later, values = after[:, :, block.keys].to(sent.dtype), self.values[:, block.own]
+            dprior = dwhole @ state[:, :, block.keys].to(sent.dtype).mT + sent @ later.mT
+            dvalues = block.prior @ later
+            valid = tile.valid(block.rows)
+            dvalues = dvalues if valid is None else dvalues * valid
+            if inside is not None and kept is not None:
+                dinside = tile.weigh(dwhole, values.mT) * kept
+                dprior += (dinside + dinside.mT) @ block.prior
+                dvalues += inside.mT @ dwhole
+            if tile.earlier:
+                after[:, :, block.keys] += block.prior.mT @ dwhole
+            dv[:, block.own] += dvalues[..., :-1].sum(1)
+            tile.score_gradients(block, softmax_backward(block.prior, dprior), dq, dk)
+
+    def _sent(self, block: Block) -> Tensor:
+        """[v_i, 1] (T, 1, b, D + 1) of a block's rows; 0 for padding, which sends nothing."""
+        values, valid = self.values[:, None, block.own], self.tile.valid(block.rows)
+        return values if valid is None else values * valid
+
+    def _kept(self, block: Block) -> Tensor | None:
+        """(b, b) or (T, 1, b, b): the products of a block's rows with each other that are not in the state: in a
+        decoder of all rows that each sees, else only of padding with itself."""
+        if self.tile.earlier:
+            return block.seen[..., block.own]
+        valid = self.tile.valid(block.rows)
+        return None if valid is None else torch.diag_embed(valid[..., 0] == 0)
+
+    def _weighed(self, block: Block, state: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Σ_i (A_j · A_i) [v_i, 1] (T, G, b, D + 1), the products within the block (T, G, b, b), and `_kept`."""
+        whole = block.prior @ state[:, :, block.keys].to(block.prior.dtype)
+        kept = self._kept(block)
+        if kept is None:
+            return whole, None, None
+        inside = block.prior @ block.prior.mT * kept
+        return whole + self.tile.weigh(inside, self.values[:, block.own]), inside, kept
+
+    def _whole_gradients(
+        self, block: Block, state: Tensor, dout: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The gradients (T, G, b, D + 1) of what `_weighed` gives, and its two other results."""
+        whole, inside, kept = self._weighed(block, state)
+        dmean = dout[:, :, block.rows] / whole[..., -1:]
+        dtotal = -(dmean * whole[..., :-1]).sum(-1, keepdim=True) / whole[..., -1:]
+        return torch.cat((dmean, dtotal), dim=-1), inside, kept
+
+
+def form_of(tile: Tile) -> Messages | Products:
+    return Products(tile) if tile.belief.factor == "elemmul" else Messages(tile)
+
+
+def tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Iterator[tuple[Tile, Any]]:
+    """Tiles of q (B, H, S, D), k and v (B, K, S, D); with each a function that takes its part of such a tensor."""
+    (batch, kv_heads, length, _), heads = k.shape, q.shape[1]
+    group = heads // kv_heads
+    pairs = max(1, MOST_SCORES // (group * min(ROWS, length) * length))
+    rows, served = (pairs // kv_heads, kv_heads) if pairs >= kv_heads else (1, pairs)
+    for row in range(0, batch, rows):
+        for head in range(0, kv_heads, served):
+            part = _Part(slice(row, row + rows), slice(head, head + served), group)
+            yield Tile(part.queries(q), part.keys(k), part.keys(v), part.visible(visible, kv_heads), belief), part
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The batch rows and KV heads of a tile. group: query heads of a KV head."""
+
+    rows: slice
+    heads: slice
+    group: int
+
+    def queries(self, t: Tensor) -> Tensor:
+        """(B, H, S, D) → (T, G, S, D)."""
+        return self._split(t).flatten(0, 1)
+
+    def keys(self, t: Tensor) -> Tensor:
+        """(B, K, S, D) → (T, S, D)."""
+        return t[self.rows, self.heads].flatten(0, 1)
+
+    def set_queries(self, t: Tensor, values: Tensor) -> None:
+        part = self._split(t)
+        part.copy_(values.view_as(part))
+
+    def set_keys(self, t: Tensor, values: Tensor) -> None:
+        part = t[self.rows, self.heads]
+        part.copy_(values.view_as(part))
+
+    def _split(self, t: Tensor) -> Tensor:
+        return t.unflatten(1, (-1, self.group))[self.rows, self.heads]
+
+    def visible(self, visible: Visible, kv_heads: int) -> Visible:
+        """The restrictions of each pair."""
+        count = len(range(*self.heads.indices(kv_heads)))
+        valid, segments = (
+            None if t is None else t[self.rows].repeat_interleave(count, 0) for t in (visible.valid, visible.segments)
+        )
+        return Visible(None, valid, segments, None, visible.causal)
+
+
+class _InBlocks(torch.autograd.Function):
+    """`in_blocks`, with gradients by hand from q, k and v and the sums of all messages."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
+        out, totals = torch.empty_like(q, dtype=v.dtype), []
+        with no_autocast(q):
+            for tile, part in tiles(q, k, v, visible, belief):
+                result = torch.empty_like(tile.q)
+                totals.append(form_of(tile).forward(result))
+                part.set_queries(out, result)
+        ctx.save_for_backward(q, k, v, *totals)
+        ctx.visible, ctx.belief = visible, belief
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, *totals = ctx.saved_tensors
+        gradients = [torch.empty_like(t) for t in (q, k, v)]
+        with no_autocast(q):
+            for (tile, part), total in zip(tiles(q, k, v, ctx.visible, ctx.belief), totals, strict=True):
+                of_tile = torch.empty_like(tile.q), torch.zeros_like(tile.k), torch.zeros_like(tile.v)
+                form_of(tile).backward(at_least_fp32(part.queries(dout)), total, *of_tile)
+                puts = (part.set_queries, part.set_keys, part.set_keys)
+                for whole, own, put in zip(gradients, of_tile, puts, strict=True):
+                    put(whole, own)
+        return *gradients, None, None
+
+
+@torch.compiler.disable
+def in_blocks(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
+    """Refined attention without a matrix of all scores. q (B, H, S, D), k and v (B, K, S, D) → (B, H, S, D)."""
+    return _InBlocks.apply(q, k, v, visible, belief)

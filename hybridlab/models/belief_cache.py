@@ -1,0 +1,113 @@
+"""The cache slot of attention refined by belief propagation: keys, values, and what earlier rows have sent.
+
+A later token needs, for each query head, the sum of the messages of all rows before it about each key: one number for a
+key, or for elemmul a state of D + 1 numbers (models/belief_blocks.py). The sums are of the prior weights, so that they
+do not follow from what decoding gives. A new key begins with 0, because no earlier row sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridlab.models.belief import no_autocast
+from hybridlab.models.belief_blocks import Tile, form_of
+from hybridlab.models.kernels import Visible
+from hybridlab.models.slots import KeyValues, next_positions
+from hybridlab.plan.belief import Belief
+
+
+class _Continued(Tile):
+    """New rows of a cache: their keys are those that are stored, then their own. positions: of the rows (T, S) and of
+    all keys (T, N), where −1 is an entry that a row does not have."""
+
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, belief: Belief, positions: tuple[Tensor, Tensor], valid: Tensor | None
+    ) -> None:
+        super().__init__(q, k, v, Visible(valid=valid), belief)
+        self.row_positions, self.key_positions = positions
+
+    def seen(self, rows: slice) -> tuple[slice, slice, Tensor]:
+        stored = self.k.shape[1] - self.q.shape[2]
+        query, key = self.row_positions[:, rows, None], self.key_positions[:, None, :]
+        own = slice(stored + rows.start, stored + rows.stop)
+        return slice(0, own.stop), own, ((key >= 0) & (key <= query))[:, None, :, : own.stop]
+
+
+class RefinedKeyValues(KeyValues):
+    """Keys, values, and the sums of what earlier rows have sent. serving[i]: which KV head query head i reads."""
+
+    def __init__(self, belief: Belief, serving: Sequence[int], *, capacity: int | None = None) -> None:
+        super().__init__(None, capacity=capacity)
+        self.belief, self.serving = belief, list(serving)
+        self.sent: Tensor | None = None
+        """(B, h, N) or, for elemmul, (B, h, N, D + 1)."""
+
+    def tensors(self) -> list[Tensor]:
+        return [*super().tensors(), *([] if self.sent is None else [self.sent])]
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], counts: Sequence[int], positions: Tensor
+    ) -> Tensor:
+        with no_autocast(q):
+            tile = self._tile(q, k, v, counts, None)
+            out = torch.empty_like(tile.q)
+            form_of(tile).forward(out, self._before(q, max(counts)))
+        return out.view(q.shape).to(v.dtype)
+
+    def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
+        longest, length = max(counts), k.shape[2]
+        valid = torch.arange(length, device=k.device) < torch.tensor(lengths, device=k.device)[:, None]
+        with no_autocast(q):
+            added = form_of(self._tile(q, k, v, counts, valid)).total()
+        added = added.unflatten(0, (len(counts), -1)).flatten(1, 2)
+        super().append(q, k, v, counts, lengths)
+        sent = self._room(added)
+        sent[:, :, :longest] += added[:, :, :longest].to(sent.dtype)
+        rows, columns = valid.nonzero(as_tuple=True)
+        places = torch.tensor(counts, device=k.device)[rows] + columns
+        sent[rows, :, places] = added[rows, :, longest + columns].to(sent.dtype)
+
+    def _room(self, added: Tensor) -> Tensor:
+        """What was sent, with room for as many entries as there are keys."""
+        assert self.keys is not None, "keys are stored before"
+        size = self.keys.shape[2]
+        if self.sent is None:
+            dtype = torch.promote_types(self.keys.dtype, torch.float32)
+            self.sent = added.new_zeros(*added.shape[:2], size, *added.shape[3:], dtype=dtype)
+        elif self.sent.shape[2] < size:
+            self.sent = F.pad(self.sent, (0, 0) * (added.dim() - 3) + (0, size - self.sent.shape[2]))
+        return self.sent
+
+    def _before(self, q: Tensor, longest: int) -> Tensor:
+        """What earlier rows have sent, in fp64, of the stored keys and of the new ones, which nobody has sent about."""
+        assert self.sent is not None, "an empty cache attends to nothing"
+        stored = self.sent[:, :, :longest].double()
+        stored = F.pad(stored, (0, 0) * (stored.dim() - 3) + (0, q.shape[2]))
+        return stored.unflatten(1, self._pairs()).flatten(0, 1)
+
+    def _pairs(self) -> tuple[int, int]:
+        """KV heads, and the query heads of each; if they do not serve equally many in order, a KV head for each."""
+        heads = len(self.serving)
+        group = heads // (max(self.serving) + 1)
+        regular = group > 0 and self.serving == [i // group for i in range(heads)]
+        return (heads // group, group) if regular else (heads, 1)
+
+    def _tile(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], valid: Tensor | None) -> _Continued:
+        """New rows q (B, h, S, D) with the stored keys and the new k, v (B, K, S, D). valid: (B, S), None for all."""
+        longest, length, kv_heads = max(counts), q.shape[2], self._pairs()[0]
+        held_keys, held_values = self._reserved(k, longest)
+        keys = torch.cat((held_keys[:, :, :longest], k), dim=2)
+        values = torch.cat((held_values[:, :, :longest], v), dim=2)
+        if kv_heads != k.shape[1]:
+            keys, values = keys[:, self.serving], values[:, self.serving]
+        index = torch.arange(longest, device=k.device)
+        stored = torch.where(index < torch.tensor(counts, device=k.device)[:, None], index, -1)
+        new = next_positions(counts, length, k.device).expand(len(counts), -1)
+        rows, columns = (t.repeat_interleave(kv_heads, 0) for t in (new, torch.cat((stored, new), 1)))
+        real = None if valid is None else valid.repeat_interleave(kv_heads, 0)
+        queries = q.unflatten(1, self._pairs()).flatten(0, 1)
+        return _Continued(queries, keys.flatten(0, 1), values.flatten(0, 1), self.belief, (rows, columns), real)

@@ -1,0 +1,136 @@
+"""The attention kind `belief`: attention weights refined by one step of belief propagation (SAOBP, sections 4 and 6).
+
+Each row of the attention matrix A is a variable over the keys. Row i sends row j the message e^λ + (1 − e^λ) A_ik about
+key k (Eq. 9), and the belief of row j is A_jk times the product of all messages (Eq. 11). The paper's Algorithm 1
+multiplies over the keys within a row instead, so that no row reaches another; Eq. 11 is computed here, without the
+message of row j to itself (section 4.1).
+
+    map: {kind: uniform, attention: {kind: belief, factor: high, strength: 0.2}}
+
+No torch: the computation is in models/belief.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from hybridlab.errors import UserError
+from hybridlab.plan.kinds import AttentionKind, Counting, KindHeads, register_kind
+from hybridlab.registry import nearest
+
+FACTORS = ("high", "low", "elemmul")
+SENDERS = ("visible", "all", "leaking")
+STRENGTH = 0.2
+"""λ of the paper's smallest model; 0.08 and 0.05 in the larger ones (section 6)."""
+MAX_STRENGTH = 10.0
+"""The largest λ: e^λ stays far from the limits of fp32."""
+
+
+@register_kind
+@dataclass(frozen=True)
+class Belief(AttentionKind):
+    """All tokens, with weights refined by messages between the rows of the attention matrix.
+
+    factor: `high` favours keys that the other rows do not attend to (Eq. 7), `low` those that they do (Eq. 16);
+    `elemmul` has no messages: its weights are the products A Aᵀ of the rows, normalised (Eq. 15). strength: λ, from 0
+    (plain softmax attention) to 10; None for elemmul, which has none. send: which rows send messages. `visible`: in an
+    encoder all rows, in a decoder the earlier ones. `all`: all rows, in an encoder only. `leaking`: all rows, in a
+    decoder only, whose tokens then depend on later ones; a control for tests of causality. length_ref: None, or the
+    number of keys at which λ holds: a row that sees n keys sends with λ · length_ref / n (at most 10), in a decoder
+    with λ at most. detach_messages: no gradient flows through the messages.
+    """
+
+    name, letter, colour = "belief", "b", "#009E73"
+    factor: str
+    strength: float | None = None
+    send: str = "visible"
+    length_ref: int | None = None
+    detach_messages: bool = False
+
+    decides: ClassVar[dict[str, tuple[str, ...]]] = {"factor": FACTORS, "send": SENDERS}
+
+    def __post_init__(self) -> None:
+        for name, known in self.decides.items():
+            if (value := getattr(self, name)) not in known:
+                raise UserError(f"belief: {name} {value!r} is unknown; {nearest(str(value), list(known))}")
+        if self.factor == "elemmul":
+            self._refuse_settings_of_messages()
+        else:
+            object.__setattr__(self, "strength", _checked_strength(self.strength))
+        reference, detach = self.length_ref, self.detach_messages
+        if reference is not None and not (_is_number(reference, int) and 1 <= reference < 2**31):
+            raise UserError(f"belief: length_ref {reference!r} must be a whole number of 1 or more, or left out")
+        if not isinstance(detach, bool):
+            raise UserError(f"belief: detach_messages {detach!r} must be true or false")
+
+    def _refuse_settings_of_messages(self) -> None:
+        for name, unset in (("strength", None), ("length_ref", None), ("detach_messages", False)):
+            if getattr(self, name) != unset or type(getattr(self, name)) is not type(unset):
+                raise UserError(
+                    f"belief: {name} has no effect on factor elemmul, which sends no messages; leave it out"
+                )
+
+    @property
+    def exponent(self) -> float:
+        """λ for high, −λ for low; 0 for elemmul."""
+        return (self.strength or 0.0) * (-1 if self.factor == "low" else 1)
+
+    @property
+    def refines(self) -> bool:
+        return True
+
+    @property
+    def sealed(self) -> Belief:
+        return replace(self, send="visible") if self.send == "leaking" else self
+
+    def check(self, causal: bool) -> None:
+        if causal and self.send == "all":
+            raise UserError(
+                "belief: send: all lets the tokens of a decoder depend on later ones; write send: visible, "
+                "or send: leaking for a model that leaks on purpose"
+            )
+        if not causal and self.send == "leaking":
+            raise UserError("belief: send: leaking is a control for decoders; in an encoder write send: all")
+
+    def keys(self, length: int, counting: Counting) -> float:
+        return counting.explicit_keys(length)
+
+    def products(self, length: int, counting: Counting) -> float:
+        """A Aᵀ: for each pair of a query and a key, a product over the keys."""
+        return counting.explicit_keys(length) * length if self.factor == "elemmul" else 0.0
+
+    def sums(self, positions: int, head_width: int) -> int:
+        return positions * (head_width + 1 if self.factor == "elemmul" else 1)
+
+    def attend(self, heads: KindHeads) -> Any:
+        return heads.refined(self)
+
+    def slot(self, standard: Callable[..., Any]) -> Any:
+        if self.send == "leaking":
+            raise UserError(
+                "cache: with send: leaking a token depends on later ones, so its state is never complete; "
+                "write send: visible, or decode without a cache"
+            )
+        return standard(None, refinement=self)
+
+    def __str__(self) -> str:
+        parts = [self.factor, *([] if self.strength is None else [f"{self.strength:g}"])]
+        parts += [self.send] if self.send != "visible" else []
+        parts += [f"length_ref {self.length_ref}"] if self.length_ref else []
+        return f"belief({', '.join([*parts, *(['detached'] if self.detach_messages else [])])})"
+
+
+def _checked_strength(strength: Any) -> float:
+    """λ as a float; the default for None."""
+    if strength is None:
+        return STRENGTH
+    if not _is_number(strength, int, float) or not 0 <= strength <= MAX_STRENGTH or not math.isfinite(strength):
+        raise UserError(f"belief: strength {strength!r} must be a number from 0 to {MAX_STRENGTH:g}")
+    return float(strength) + 0.0
+
+
+def _is_number(value: Any, *types: type) -> bool:
+    return isinstance(value, types) and not isinstance(value, bool)
