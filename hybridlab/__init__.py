@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hybridlab.evaluation.results import Results as Results
     from hybridlab.models.build import build_model as build_model
     from hybridlab.models.decoder import Decoder as Decoder
+    from hybridlab.models.decoder import Encoder as Encoder
     from hybridlab.models.export import load_checkpoint as load_checkpoint
     from hybridlab.models.export import save as save
     from hybridlab.models.huggingface import load_hf as load_hf
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "AttentionMap": "hybridlab.plan.attention_map",
     "Decoder": "hybridlab.models.decoder",
+    "Encoder": "hybridlab.models.decoder",
     "Hook": "hybridlab.training.hooks",
     "Interrupted": "hybridlab.errors",
     "Loop": "hybridlab.plan.loop",

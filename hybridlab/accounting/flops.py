@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.accounting.parameters import mlp_matrices, router_sizes
+from hybridlab.accounting.parameters import head_matrices, mlp_matrices, router_sizes
+from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.bands import band_block
 from hybridlab.plan.loop import Loop
@@ -22,19 +23,26 @@ from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
 
 if TYPE_CHECKING:
-    from hybridlab.models.decoder import Decoder
+    from hybridlab.models.decoder import Transformer
 
 TRAINING_FACTOR = 3
 """Forward pass, gradients of the inputs, gradients of the weights."""
+
+
+def _both_sides(length: int, window: int) -> float:
+    """Mean over the queries i of the keys j with |i − j| < window."""
+    inside = min(window, length)
+    return (2 * inside - 1) - inside * (inside - 1) / length
 
 
 @dataclass(frozen=True)
 class Convention:
     """How a paper counts FLOPs.
 
-    full_keys, window_keys: (length) or (length, window) → keys counted per query. embedding: training FLOPs per token
-    for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an attention.
-    recurrence: whether scorers, allocators and routers of loops are counted.
+    full_keys, window_keys: (length) or (length, window) → keys counted per query. both_sides: the same as window_keys
+    in an encoder, where a query sees keys on both sides; full attention counts all keys there. embedding: training
+    FLOPs per token for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an
+    attention. recurrence: whether scorers, allocators and routers of loops are counted.
     """
 
     name: str
@@ -44,6 +52,11 @@ class Convention:
     embedding: float = 0
     per_pair: float = 0
     recurrence: bool = False
+    both_sides: Callable[[int, int], float] = _both_sides
+
+    def of(self, structure: Structure) -> Convention:
+        """The convention for a structure, whose tokens may see both sides."""
+        return self if structure.causal else replace(self, full_keys=lambda s: s, window_keys=self.both_sides)
 
     def keys(self, length: int, window: int | None) -> float:
         """Keys counted per query in a softmax over the last `window` keys (None: all)."""
@@ -65,8 +78,16 @@ def _banded_keys(length: int, window: int) -> float:
 CONVENTIONS = {
     c.name: c
     for c in (
-        Convention("executed", "what eager and sdpa compute: all pairs", lambda s: s, lambda s, w: s, recurrence=True),
-        Convention("executed-banded", "the same with windows as blocks", lambda s: s, _banded_keys, recurrence=True),
+        Convention(
+            *("executed", "what eager and sdpa compute: all pairs", lambda s: s, lambda s, w: s),
+            recurrence=True,
+            both_sides=lambda s, w: s,
+        ),
+        Convention(
+            *("executed-banded", "the same with windows as blocks, in decoders", lambda s: s, _banded_keys),
+            recurrence=True,
+            both_sides=lambda s, w: s,
+        ),
         Convention("consa", "ConSA, table 4: S/2 and w/2 keys per query", lambda s: s / 2, lambda s, w: min(w, s) / 2),
         Convention("square", "the full square, windows w keys per query", lambda s: s, lambda s, w: min(w, s)),
         Convention("sgt", "SGT: square, and 4·V·d a token in training for embeddings", lambda s: s, min, embedding=4),
@@ -79,7 +100,7 @@ CONVENTIONS = {
             min,
             per_pair=105,
         ),
-        Convention("pairs", "exact pairs of a causal mask", lambda s: (s + 1) / 2, _exact_window_pairs),
+        Convention("pairs", "exact pairs of query and visible key", lambda s: (s + 1) / 2, _exact_window_pairs),
     )
 }
 
@@ -108,7 +129,7 @@ def convention_named(name: str) -> Convention:
 
 def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
     """FLOPs of one sequence of `seq_len` tokens under a convention."""
-    rules, shape, plan = convention_named(convention), structure.shape, structure.plan
+    rules, shape, plan = convention_named(convention).of(structure), structure.shape, structure.plan
     breakdown: dict[str, float] = defaultdict(float)
     for place, visit in plan.places():
         tokens = plan.tokens_at(place, seq_len)
@@ -118,7 +139,7 @@ def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
             breakdown[component] += amount
     for loop in plan.loops.values() if rules.recurrence else ():
         breakdown["recurrence"] += recurrence_cost(loop, shape.width, seq_len)
-    breakdown["head"] += 2 * shape.vocab * shape.width * seq_len
+    breakdown["head"] += head_cost(shape, seq_len)
     forward = sum(breakdown.values())
     embedding = rules.embedding * shape.vocab * shape.width * seq_len
     return Cost(forward, TRAINING_FACTOR * forward + embedding, "FLOPs per sequence", dict(breakdown))
@@ -139,6 +160,12 @@ def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convent
     return cost
 
 
+def head_cost(shape: Shape, seq_len: int) -> float:
+    """Forward FLOPs of the output head."""
+    runs = {"tokens": seq_len, "sequence": 1}
+    return 2.0 * sum(runs[where] * size for where, size in head_matrices(shape).items())
+
+
 def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
     """Forward FLOPs of a loop's scorers (per slot of a chunk), allocators (per chunk) and routers (per token)."""
     cost = 0.0
@@ -152,12 +179,12 @@ def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
 
 
 def flops(
-    model_or_arch: Decoder | str, seq_len: int, convention: str = "executed", size: str = "tiny", **parts: Any
+    model_or_arch: Transformer | str, seq_len: int, convention: str = "executed", size: str = "tiny", **parts: Any
 ) -> Cost:
     """FLOPs of one sequence for a model, or for the names of an architecture and a size, without building the model.
 
-    model_or_arch: a `Decoder`, or a name as in `build_model`. seq_len: tokens in the sequence. convention: how FLOPs
-    are counted (`hybridlab plan` lists them; `executed` is what the kernels compute). size, parts: with a name only;
+    model_or_arch: a model, or a name as in `build_model`. seq_len: tokens in the sequence. convention: how FLOPs are
+    counted (`hybridlab plan` lists them; `executed` is what the kernels compute). size, parts: with a name only;
     parts of the configuration, like `window=32`. Returns a `Cost`: `forward` and `training` (FLOPs of a sequence), and
     `breakdown` (forward FLOPs by component). UserError for an unknown name, and for a part that has no effect.
 

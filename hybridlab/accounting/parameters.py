@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridlab.config.shape import Shape
+from hybridlab.config.shape import ClassesOutput, Shape
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of scalars. block_matrices: blocks without norms and biases. recurrence: scorers, allocators and routers
-    of loops."""
+    """Numbers of scalars. embedding: the tables of tokens, positions and token types. head: all of the output head.
+    block_matrices: blocks without norms and biases. norms_and_biases: those of the blocks, with the norm of the
+    embeddings and the final norm. recurrence: scorers, allocators and routers of loops."""
 
     embedding: int
     head: int
@@ -60,6 +61,30 @@ def recurrence_parameters(loop: Loop, width: int, printed: bool = False) -> int:
     return outputs
 
 
+def head_matrices(shape: Shape) -> dict[str, int]:
+    """The matrices of the output head, without biases, by where they run: `tokens` on each token, `sequence` once."""
+    transform = shape.width**2 if shape.traits.transform else 0
+    match shape.output:
+        case None:
+            return {"tokens": transform + shape.vocab * shape.width}
+        case ClassesOutput(labels=labels):
+            pooler = 0 if shape.traits.causal else shape.width**2
+            return {"sequence": pooler + labels * shape.width}
+    return {"tokens": 2 * shape.width}
+
+
+def head_parameters(shape: Shape, norm: int) -> int:
+    """All scalars of the output head; a tied one shares its table with the embedding. norm: those of a norm."""
+    matrices = sum(head_matrices(shape).values())
+    match shape.output:
+        case None:
+            shared = shape.vocab * shape.width if shape.tied_embeddings else 0
+            return matrices - shared + (shape.width + norm + shape.vocab if shape.traits.transform else 0)
+        case ClassesOutput(labels=labels):
+            return matrices + (0 if shape.traits.causal else shape.width + labels)
+    return matrices + 2
+
+
 def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
     """Parameters of a shape, and of the loops of a plan if one is given."""
     traits = shape.traits
@@ -69,10 +94,11 @@ def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
     attention_biases = shape.head_width * (shape.heads + 2 * shape.kv_heads) + shape.width
     mlp_biases = shape.ffn_width * (2 if traits.gated else 1) + shape.width
     biases = attention_biases + mlp_biases if traits.bias else 0
+    outer_norms = traits.embedding_norm + (not traits.post_norm)
     return ParameterCount(
-        embedding=table + (shape.max_positions or 0) * shape.width,
-        head=0 if shape.tied_embeddings else table,
+        embedding=table + ((shape.max_positions or 0) + traits.token_types) * shape.width,
+        head=head_parameters(shape, norm),
         block_matrices=shape.layers * (attention_matrices(shape) + mlp_matrices(shape)),
-        norms_and_biases=shape.layers * (2 * norm + qk_norms + biases) + norm,
+        norms_and_biases=shape.layers * (2 * norm + qk_norms + biases) + outer_norms * norm,
         recurrence=sum(recurrence_parameters(loop, shape.width) for loop in (plan.loops.values() if plan else ())),
     )

@@ -14,13 +14,15 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.plan.forecast import full_structure
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.structure import Structure
 
 _SHOWN = 64
 """Most positions of a pattern that are shown."""
 
 
 def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
-    """Plan, map and parameters; FLOPs of one sequence under each convention, and its KV-cache bytes."""
+    """Plan, map and parameters; FLOPs of one sequence under each convention, and its KV-cache bytes, None for a model
+    that continues no text."""
     structure = full_structure(config)
     plan = structure.plan
     count = count_parameters(structure.shape, plan)
@@ -35,10 +37,14 @@ def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
         "drawing": [asdict(row) for row in rows(structure)],
         "parameters": {**asdict(count), "total": count.total},
         "flops": {name: {**asdict(c), "counts": CONVENTIONS[name].source} for name, c in costs.items()},
-        "kv_bytes": kv_bytes(structure, seq_len),
-        "kv_bytes_at_full_resolution": kv_bytes(structure.changed(_at_full_resolution(plan)), seq_len),
+        **(_cache(structure, seq_len) if structure.caches else {"kv_bytes": None, "kv_bytes_at_full_resolution": None}),
         "loops": loops,
     }
+
+
+def _cache(structure: Structure, seq_len: int) -> dict[str, int]:
+    full = structure.changed(_at_full_resolution(structure.plan))
+    return {"kv_bytes": kv_bytes(structure, seq_len), "kv_bytes_at_full_resolution": kv_bytes(full, seq_len)}
 
 
 def _recurrence(loop: Loop) -> dict[str, Any]:

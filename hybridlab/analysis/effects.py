@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.recurrence import chunked
 from hybridlab.models.taps import Taps
 from hybridlab.plan.loop import Loop
@@ -87,7 +87,7 @@ class Clean(Taps):
         self.deltas[place] = delta
 
 
-def clean_pass(model: Decoder, tokens: Tensor) -> Clean:
+def clean_pass(model: Transformer, tokens: Tensor) -> Clean:
     """A pass without an intervention. tokens (B, S): with as many rows as the passes to compare it with, since the
     last bits of a product of matrices may depend on their size."""
     clean = Clean()
@@ -99,7 +99,7 @@ def clean_pass(model: Decoder, tokens: Tensor) -> Clean:
 class _Skip(Taps):
     """Leaves out what a layer, or one of its sublayers, adds, and compares every visit with a clean pass."""
 
-    def __init__(self, model: Decoder, layer: int, part: str, where: Positions, clean: Clean) -> None:
+    def __init__(self, model: Transformer, layer: int, part: str, where: Positions, clean: Clean) -> None:
         self.plan, self.layer, self.part, self.where, self.clean = model.plan, layer, part, where, clean
         self.changes = _no_changes(model, len(where.erased))
 
@@ -114,7 +114,7 @@ class _Skip(Taps):
         row.copy_(torch.maximum(row, change))
 
 
-def _no_changes(model: Decoder, rows: int) -> Tensor:
+def _no_changes(model: Transformer, rows: int) -> Tensor:
     return torch.full((rows, model.shape.layers), NOTHING, device=next(model.parameters()).device)
 
 
@@ -127,7 +127,7 @@ def relative_change(changed: Tensor, delta: Tensor, measured: Tensor) -> Tensor:
 
 
 def propagated(
-    model: Decoder, tokens: Tensor, where: Positions, layer: int, part: str = "layer", clean: Clean | None = None
+    model: Transformer, tokens: Tensor, where: Positions, layer: int, part: str = "layer", clean: Clean | None = None
 ) -> Effect:
     """The effect of skipping a layer, or a part of it, on everything after it. tokens (S,): run once for each row of
     `where`. clean: `clean_pass` on as many rows, if it is there already."""
@@ -143,7 +143,7 @@ def propagated(
 class _Local(Taps):
     """Runs each visit again on its input minus what one earlier layer has added, and goes on with the clean stream."""
 
-    def __init__(self, model: Decoder, part: str, where: Positions) -> None:
+    def __init__(self, model: Transformer, part: str, where: Positions) -> None:
         self.plan, self.part, self.where = model.plan, part, where
         self.added: dict[int, Tensor] = {}
         """Layer → what its visits so far have added to the stream (B, S, W), as far as it is erased."""
@@ -170,7 +170,7 @@ class _Local(Taps):
         return out
 
 
-def local(model: Decoder, tokens: Tensor, where: Positions, part: str = "layer") -> Tensor:
+def local(model: Transformer, tokens: Tensor, where: Positions, part: str = "layer") -> Tensor:
     """(L, B, L): [source][row][target], the change of each later layer when it alone reads the stream without what the
     source has added. Every other layer reads the clean stream. The plan must have no loop over iterations."""
     taps = _Local(model, part, where)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from hybridlab.models.decoder import Decoder, Output
+from hybridlab.models.decoder import Output, Transformer
 from hybridlab.plan.plan import Place, Plan
 
 
@@ -49,7 +49,7 @@ def head_entropies(
     return table
 
 
-def measured_entropies(model: Decoder, batches: Iterable[Tensor]) -> Tensor:
+def measured_entropies(model: Transformer, batches: Iterable[Tensor]) -> Tensor:
     """(L, H): mean over all sequences of `batches`, each (B, S)."""
     total, count = torch.zeros(()), 0
     with torch.no_grad():

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Decoder, Transformer
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Place, Visit
@@ -82,7 +82,7 @@ class Lens(nn.Module):
     translators: [exit], zero at first. Norm and head are frozen copies.
     """
 
-    def __init__(self, model: Decoder) -> None:
+    def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.exits = exits(model.plan)
         width = model.shape.width
@@ -91,7 +91,7 @@ class Lens(nn.Module):
         self.translators = nn.ModuleList(made)
         for parameter in self.translators.parameters():
             nn.init.zeros_(parameter)
-        head = model.embedding.weight if model.head is None else model.head.weight
+        head = model.output_table
         self.norm = copy.deepcopy(model.final_norm).requires_grad_(False)
         self.head = nn.Parameter(head.detach().clone(), requires_grad=False)
         self.to(head.device)
@@ -102,7 +102,7 @@ class Lens(nn.Module):
             h = h + self.translators[exit](h)
         return F.linear(self.norm(h), self.head)
 
-    def model(self, exit: int, model: Decoder) -> Decoder:
+    def model(self, exit: int, model: Transformer) -> Transformer:
         """The model that ends at an exit: the first items of the plan, then the translator, norm and head. It shares
         the model's weights, and whatever measures a decoder measures it."""
         if exit == len(self.translators):
@@ -121,7 +121,7 @@ class _Early(Decoder):
 
     read: Callable[[Tensor], Tensor]
 
-    def logits(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         return self.read(x)
 
 
@@ -141,7 +141,7 @@ def overlap(one: Tensor, other: Tensor) -> Tensor:
 def training_rows(config: RunConfig, corpus: Corpus, rows: int, seed: int) -> Iterator[np.ndarray]:
     """Batches of tokens (rows, S) from the run's own stream of training rows, its synthetic tasks among them, without
     end: each step's rows in random order by the seed."""
-    source = make_objective(config).source(config, corpus)
+    source = make_objective(config, corpus).source(config, corpus)
     rng, step = np.random.default_rng((seed, 0)), 0
     pool: list[np.ndarray] = []
     while True:
@@ -165,7 +165,7 @@ class Recipe:
     seed: int
 
 
-def train_lens(model: Decoder, batches: Iterator[np.ndarray], recipe: Recipe) -> tuple[Lens, list[float]]:
+def train_lens(model: Transformer, batches: Iterator[np.ndarray], recipe: Recipe) -> tuple[Lens, list[float]]:
     """A lens for a model, and the mean loss over the exits of every step. The same recipe gives the same lens; the
     model is not changed. UserError if the loss is no number any more."""
     lens, device = Lens(model), next(model.parameters()).device

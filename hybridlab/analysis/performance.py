@@ -16,7 +16,7 @@ from hybridlab.analysis.material import Material, material, text_losses
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.answers import answers
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.registry import TASKS
 
 
@@ -46,7 +46,7 @@ class Performance:
     choices: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def suite(model: Decoder, corpus: Corpus, config: RunConfig, seq_len: int, rows: int, items: int) -> Suite:
+def suite(model: Transformer, corpus: Corpus, config: RunConfig, seq_len: int, rows: int, items: int) -> Suite:
     """`rows` windows of validation text and rows of each of the run's tasks; the first `items` of each of the multiple
     choice tasks that the run's evaluation asks, with as many solved examples."""
     return Suite(config, corpus.tokenizer, material(model, corpus, config, seq_len, rows), _questions(config, items))
@@ -67,19 +67,19 @@ def _questions(config: RunConfig, count: int) -> dict[str, tuple[Sequence[Any], 
     }
 
 
-def performance(measured: Suite, model: Decoder) -> Performance:
+def performance(measured: Suite, model: Transformer) -> Performance:
     """One model on everything."""
     tasks = {}
     for name, rows in measured.used.tasks.items():
-        right, losses = answers(model, rows, measured.used.offsets[name])
+        right, losses = answers(model, rows, measured.used.offsets[name], objective=measured.used.objective)
         is_open = np.concatenate([row.open for row in rows])
         tasks[name] = (right[is_open], losses[is_open])
     choices = {name: _chosen(measured, model, *asked) for name, asked in measured.questions.items()}
-    return Performance(text_losses(model, measured.config, measured.used.text), tasks, choices)
+    return Performance(text_losses(model, measured.used), tasks, choices)
 
 
 def _chosen(
-    measured: Suite, model: Decoder, asked: Sequence[Any], before: Sequence[Any]
+    measured: Suite, model: Transformer, asked: Sequence[Any], before: Sequence[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     from hybridlab.evaluation.choices import score_choices
 

@@ -24,7 +24,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES
 
 LONGEST = 256
@@ -86,7 +86,7 @@ class Probe:
 
 
 def run_probe(
-    name: str, model: Decoder, corpus: Corpus, seq_len: int, config: RunConfig | None = None, **settings: Any
+    name: str, model: Transformer, corpus: Corpus, seq_len: int, config: RunConfig | None = None, **settings: Any
 ) -> dict[str, Any]:
     """The result of a probe on the validation part of a corpus, or {"skipped": reason} if it does not apply. config:
     the run's configuration, for probes that need it."""
@@ -101,7 +101,7 @@ def run_probe(
     return probe.measure(model.eval(), corpus, seq_len, config, **settings)
 
 
-def probe_results(name: str, model: Decoder, corpus: Corpus, config: RunConfig) -> dict[str, Any]:
+def probe_results(name: str, model: Transformer, corpus: Corpus, config: RunConfig) -> dict[str, Any]:
     """The result of a probe with the settings of `evaluation.probe_settings`, for a record. After a UserError it is
     {"skipped": reason}, so that the run keeps its other results."""
     settings = (config.evaluation.probe_settings or {}).get(name, {})
@@ -120,7 +120,7 @@ def check_probe_settings(config: RunConfig) -> None:
             raise UserError(f"evaluation.probe_settings.{name}: {wrong}") from None
 
 
-def spaced_windows(model: Decoder, corpus: Corpus, length: int, count: int) -> Tensor:
+def spaced_windows(model: Transformer, corpus: Corpus, length: int, count: int) -> Tensor:
     """(count, length): windows of tokens, evenly spaced over the validation part, on the model's device. Fewer windows
     if the corpus has fewer; UserError if it has none."""
     windows = Windows(corpus.validation, length)

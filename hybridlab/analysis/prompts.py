@@ -20,7 +20,7 @@ from torch import Tensor
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 
 SPACING = 8
 """Boundaries in a text without an answer are multiples of it; the reference code's, as is `LEFT`."""
@@ -76,7 +76,7 @@ class Choice:
 
 
 def examples(
-    model: Decoder, corpus: Corpus, seq_len: int, rows: int, choice: Choice, prompts: str | None, by: str | None
+    model: Transformer, corpus: Corpus, seq_len: int, rows: int, choice: Choice, prompts: str | None, by: str | None
 ) -> list[Example]:
     """`rows` windows of validation text, or of a file of prompts `rows` of every level. UserError if no sequence has a
     boundary with tokens after it, and for a file that cannot be read."""
@@ -141,7 +141,7 @@ def _prompt(line: str, by: str | None, origin: str) -> Prompt:
 
 
 def _prompted(
-    model: Decoder, tokenizer: Tokenizer, path: Path, rows: int, choice: Choice, by: str | None
+    model: Transformer, tokenizer: Tokenizer, path: Path, rows: int, choice: Choice, by: str | None
 ) -> Iterator[Example]:
     """`rows` prompts of each level, at random by the seed."""
     device = next(model.parameters()).device

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
 from hybridlab.plan.visit import Place
 
@@ -21,7 +21,7 @@ _SMALLEST = 1e-6
 class _Sums(Taps):
     """Sums |a| / |h| and a · h / (|a| |h|) over positions, sequences and the visits of a layer."""
 
-    def __init__(self, model: Decoder, first_token: bool) -> None:
+    def __init__(self, model: Transformer, first_token: bool) -> None:
         self.plan, self.start = model.plan, 0 if first_token else 1
         device = next(model.parameters()).device
         self.sums = {part: torch.zeros(3, model.shape.layers, dtype=torch.float64, device=device) for part in BRANCHES}
@@ -35,7 +35,7 @@ class _Sums(Taps):
         return delta
 
 
-def sublayer_contributions(model: Decoder, batches: Iterable[Tensor], first_token: bool = True) -> dict[str, Any]:
+def sublayer_contributions(model: Transformer, batches: Iterable[Tensor], first_token: bool = True) -> dict[str, Any]:
     """{attention, mlp: {relative, cosine: [layer]}} of batches of tokens (B, S): the means of |a| / |h| and of
     a · h / (|a| |h|), null for a sublayer that does not run.
 

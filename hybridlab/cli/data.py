@@ -22,7 +22,12 @@ def prepare(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="A new folder for the shards.")],
-    tokenizer: Annotated[str, typer.Option("--tokenizer", help="byte, bpe:SIZE, file:PATH or hub:NAME.")] = "bpe:896",
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            "--tokenizer", help="byte, bpe:SIZE, file:PATH or hub:NAME; byte+mask and bpe+mask:SIZE for encoders."
+        ),
+    ] = "bpe:896",
     field: Annotated[
         str, typer.Option("--field", help="The field or column that contains the text (jsonl, csv, parquet, hub).")
     ] = "text",

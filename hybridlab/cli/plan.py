@@ -67,8 +67,9 @@ def plan(
         table.add_row(f"FLOPs forward, convention {name}", f"{cost['forward']:.4g}")
     for name, share in summary["flops"]["executed"]["breakdown"].items():
         table.add_row(f"  of them {name} (executed)", f"{share:.4g}")
-    table.add_row("KV cache, bf16 (bytes)", f"{summary['kv_bytes']:,}")
-    if summary["loops"]:
+    if summary["kv_bytes"] is not None:
+        table.add_row("KV cache, bf16 (bytes)", f"{summary['kv_bytes']:,}")
+    if summary["loops"] and summary["kv_bytes"] is not None:
         full = summary["kv_bytes_at_full_resolution"]
         table.add_row("  the same loops at full resolution", f"{full:,}")
         table.add_row("  of that", f"{summary['kv_bytes'] / full:.3f}")

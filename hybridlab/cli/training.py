@@ -145,10 +145,16 @@ def print_results(results: Results, title: str) -> None:
     add("validation loss (nats/token)", text.loss, 4)
     for name, source in text.sources.items():
         add(f"  on {name}", source.loss, 4)
-    add("validation perplexity", text.perplexity, 2)
-    add("bits per byte", text.bits_per_byte, 3)
+    if text.pseudo_perplexity is None:
+        add("validation perplexity", text.perplexity, 2)
+        add("bits per byte", text.bits_per_byte, 3)
+    else:
+        add("validation pseudo-perplexity", text.pseudo_perplexity, 2)
     for factor, longer in results.extrapolation.items():
-        add(f"perplexity at {factor} × the length", longer.perplexity, 2)
+        kind, measured = "perplexity", longer.perplexity
+        if longer.pseudo_perplexity is not None:
+            kind, measured = "pseudo-perplexity", longer.pseudo_perplexity
+        add(f"{kind} at {factor} × the length", measured, 2)
     for task, answers in results.tasks.items():
         for part in ("all", "inside", "relayed", "outside"):
             measured = getattr(answers, part)
@@ -171,6 +177,8 @@ def print_results(results: Results, title: str) -> None:
                 highlight=False,
                 soft_wrap=True,
             )
+    if "probe" in results.causality:
+        console().print(f"causality probe: {results.causality['probe']}", highlight=False, soft_wrap=True)
     for probe, numbers in results.probes.items():
         state = f"skipped: {numbers['skipped']}" if "skipped" in numbers else "measured; `hybridlab analyze` shows it"
         console().print(f"probe {probe}: {state}", highlight=False, soft_wrap=True)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Norm = Literal["rmsnorm", "layernorm"]
-FamilyName = Literal["llama", "qwen3", "neox", "gpt2"]
+FamilyName = Literal["llama", "qwen3", "neox", "gpt2", "bert"]
+
+ObjectiveName = Literal["next-token", "masked-tokens"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,10 @@ class Traits:
 
     norm: `layernorm` has a bias. bias: whether the linear layers of the blocks have one. gated: SwiGLU, otherwise GELU.
     gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read the same input.
-    causal: a token sees no later one; an encoder's tokens see all.
+    causal: a token sees no later one; an encoder's tokens see all. post_norm: each branch of a block ends with its
+    norm, on the sum with its input, instead of beginning with it; there is no final norm. embedding_norm: a norm after
+    the sum of the embeddings. token_types: rows of the table of token types; 0 for none. transform: the output head has
+    a dense layer, GELU and a norm before the product with its table, and a bias after it.
     """
 
     norm: Norm
@@ -27,6 +32,15 @@ class Traits:
     rotary_fraction: float
     gelu_tanh: bool = False
     causal: bool = True
+    post_norm: bool = False
+    embedding_norm: bool = False
+    token_types: int = 0
+    transform: bool = False
+
+    @property
+    def objective(self) -> ObjectiveName:
+        """What a model of the family is trained on: tokens that a later one may see are no task."""
+        return "next-token" if self.causal else "masked-tokens"
 
 
 FAMILIES: dict[str, Traits] = {
@@ -34,4 +48,12 @@ FAMILIES: dict[str, Traits] = {
     "qwen3": Traits("rmsnorm", False, True, True, False, False, 1.0),
     "neox": Traits("layernorm", True, False, False, False, True, 0.25),
     "gpt2": Traits("layernorm", True, False, False, True, False, 0.0, gelu_tanh=True),
+    "bert": Traits(
+        *("layernorm", True, False, False, True, False, 0.0),
+        causal=False,
+        post_norm=True,
+        embedding_norm=True,
+        token_types=2,
+        transform=True,
+    ),
 }

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
+from hybridlab.config.families import ObjectiveName
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
 from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
@@ -91,8 +92,8 @@ class Data(Strict):
     sources: list[WeightedSource] | None = None
     """Several sources in place of one, mixed by weight. The other settings hold for each of them."""
     tokenizer: str = "bpe:896"
-    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME. Shards bring their
-    own; it is stored as `shards`."""
+    """byte, bpe:SIZE (trained on the source), file:PATH (tokenizer.json or a folder), or hub:NAME; byte+mask and
+    bpe+mask:SIZE have the special tokens of encoders. Shards bring their own; it is stored as `shards`."""
     field: str = "text"
     """The field or column that contains the text, in jsonl:, csv:, parquet: and hub: sources."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.05
@@ -342,6 +343,7 @@ class RunConfig(Strict):
                 "map.kind",
                 "controller.kind" if self.controller else "controller",
             )
+        self._check_objective()
         positions = self.shape.max_positions
         longest = self.training.seq_len * max(self.evaluation.length_factors or [1])
         if positions is not None and longest > positions:
@@ -380,6 +382,30 @@ class RunConfig(Strict):
             # A budget chooses the steps later.
             self.controller.check_fits(self.shape.layers, self.training.steps if self.budget is None else None)
         return self
+
+    def _check_objective(self) -> None:
+        """Misfit for an objective, or a measurement, that the family cannot have."""
+        family, causal = self.shape.family, self.shape.traits.causal
+        if self.objective != self.shape.traits.objective:
+            why = "is a decoder, which sees no later token" if causal else "is an encoder, which sees the next token"
+            raise Misfit(
+                f"training.objective {self.objective}: the family {family} {why}; use {self.shape.traits.objective}, "
+                "or leave it out",
+                "training.objective",
+                "shape.family",
+            )
+        if self.evaluation.choices is not None and not causal:
+            raise Misfit(
+                "evaluation.choices: questions are answered by the likelihood of a continuation, and the family "
+                f"{family} is an encoder, which continues no text; remove it",
+                "evaluation.choices",
+                "shape.family",
+            )
+
+    @property
+    def objective(self) -> ObjectiveName:
+        """The objective of the run: that of its settings, else that of its family."""
+        return self.training.objective or self.shape.traits.objective
 
     @model_validator(mode="after")
     def _steps_fit(self) -> RunConfig:

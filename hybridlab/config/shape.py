@@ -27,6 +27,24 @@ class Init(Strict):
     """Truncate the normal distribution at this many standard deviations (OLMo: 3)."""
 
 
+class ClassesOutput(Strict):
+    """A class for each sequence: a number for each label, from one token. An encoder reads the first token through its
+    pooler, tanh of a dense layer; a decoder reads the last one."""
+
+    kind: Literal["classes"]
+    labels: Annotated[int, Field(ge=1, le=2**20)]
+    """Numbers that the head gives: one per class; 1 for a regression, and for the score of an option."""
+
+
+class SpansOutput(Strict):
+    """A span of each sequence: for every token, how likely it is the first and the last one of the span."""
+
+    kind: Literal["spans"]
+
+
+OutputHead = Annotated[ClassesOutput | SpansOutput, Field(discriminator="kind")]
+
+
 class Shape(Strict):
     """The parameters of a model."""
 
@@ -67,7 +85,12 @@ class Shape(Strict):
     rotary_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     """Fraction of a head's channels that rotary positions rotate. Default: as in the family."""
     max_positions: PositiveInt | None = None
-    """Rows of the table of learned positions (gpt2); rotary families have none."""
+    """Rows of the table of learned positions (gpt2, bert); rotary families have none."""
+    token_types: PositiveInt | None = None
+    """Rows of the table of token types (bert). Default: as in the family."""
+    output: OutputHead | None = None
+    """What the output head gives: {kind: classes, labels: N} for each sequence, or {kind: spans}. Default: logits over
+    the vocabulary for each token."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Shape:
@@ -80,11 +103,16 @@ class Shape(Strict):
             )
         learned = self.traits.learned_positions
         if learned and (self.max_positions is None or self.rotary_fraction is not None):
-            message = "the family gpt2 has learned positions: set max_positions and remove rotary_fraction"
+            message = f"the family {self.family} has learned positions: set max_positions and remove rotary_fraction"
             raise Misfit(message, "family", "max_positions", "rotary_fraction")
         if not learned and self.max_positions is not None:
             message = f"max_positions has no effect on the family {self.family}: its positions are rotary"
             raise Misfit(message, "family", "max_positions")
+        if self.token_types is not None and not FAMILIES[self.family].token_types:
+            message = f"token_types has no effect on the family {self.family}, which has none; remove it"
+            raise Misfit(message, "family", "token_types")
+        if self.traits.post_norm:
+            self._check_post_norm()
         if not learned and self.rotary_width % 2:
             raise Misfit(
                 f"rotary positions need an even number of channels in a head, not {self.rotary_width}; "
@@ -93,6 +121,23 @@ class Shape(Strict):
                 "rotary_fraction",
             )
         return self
+
+    def _check_post_norm(self) -> None:
+        """Misfit for what belongs to blocks whose norms come first."""
+        if self.norm_scaling is not None:
+            raise Misfit(
+                f"norm_scaling scales what the branches of a block read; in the family {self.family} the norms give "
+                "the residual stream itself, so remove it",
+                "family",
+                "norm_scaling",
+            )
+        if self.traits.parallel:
+            raise Misfit(
+                f"parallel_residual: in the family {self.family} the MLP reads what the norm of the attention gives; "
+                "remove it",
+                "family",
+                "parallel_residual",
+            )
 
     @property
     def traits(self) -> Traits:
@@ -103,7 +148,13 @@ class Shape(Strict):
             norm=self.norm or family.norm,
             parallel=family.parallel if self.parallel_residual is None else self.parallel_residual,
             rotary_fraction=self.rotary_fraction or family.rotary_fraction,
+            token_types=self.token_types or family.token_types,
         )
+
+    @property
+    def gives_tokens(self) -> bool:
+        """Whether the output head gives logits over the vocabulary."""
+        return self.output is None
 
     def norm_factor(self, layer: int) -> float | None:
         """The factor on what the norms of a layer give, whose index counts from 0; None for no scaling.

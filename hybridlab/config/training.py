@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hybridlab.config.controllers import Schedule
+from hybridlab.config.families import ObjectiveName
 from hybridlab.config.types import Beta, Misfit, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Strict
 
 
@@ -37,6 +38,9 @@ class Training(Strict):
     """Seed of the weights, of the order of the data and of all other random numbers."""
     skip_steps: NonNegativeInt | None = None
     """Number of batches to skip at the start, because the run to start from was already trained on them."""
+    objective: ObjectiveName | None = None
+    """What the model is trained on: next-token for decoders, masked-tokens for encoders. Default: that of the
+    family."""
     clip: PositiveFloat = 1.0
     """Largest norm of the gradient; a larger one is scaled down to it."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

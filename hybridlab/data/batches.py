@@ -27,11 +27,13 @@ class Rows:
     """Rows from which an objective makes inputs and targets.
 
     tokens: (R, S) int64. weights: (R, S) float32, the weight of each token in the loss; 0 for the first of a row, which
-    is not predicted.
+    a decoder does not predict. tasks: (R,) bool, the rows of synthetic tasks, where only answers have a weight; None if
+    all rows are text.
     """
 
     tokens: np.ndarray
     weights: np.ndarray
+    tasks: np.ndarray | None = None
 
 
 class Windows:
@@ -115,7 +117,7 @@ class Batches:
                 weights[row, made.answers] = self.task_weight
                 row += 1
         weights[:, 0] = 0.0
-        return Rows(tokens, weights)
+        return Rows(tokens, weights, np.arange(len(tokens)) >= self.counts["text"])
 
     def _text(self, index: int) -> np.ndarray:
         """Text row number `index` of the run: the tokens (S,) of a window."""

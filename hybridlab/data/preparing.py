@@ -35,6 +35,7 @@ from hybridlab.data.sources import Documents, files_key, read_documents, split_s
 from hybridlab.data.tokenizers import (
     TRAINING_CHARACTERS,
     end_token,
+    is_trained,
     load_tokenizer,
     make_tokenizer,
     tokenizer_digest,
@@ -125,7 +126,7 @@ def _common_tokenizer(data: Data, cache: Path | None, job: Job | None) -> Tokeni
     It is kept in `cache`, if that is given.
     """
     assert data.sources is not None
-    if data.prepared or not data.tokenizer.startswith("bpe:"):
+    if data.prepared or not is_trained(data.tokenizer):
         return None
     parts = list(data.each_source())
     prepared = next((source for source in data.all_sources if split_source(source)[0] == "shards"), None)

@@ -2,6 +2,8 @@
 
 byte          256 byte tokens and an end-of-document token: for any text, without training
 bpe:SIZE      byte-level BPE, trained on the source; SIZE tokens with bytes and end of document
+byte+mask, bpe+mask:SIZE
+              the same with [PAD], [CLS], [SEP] and [MASK] for encoders; [SEP] ends a document
 file:PATH     a tokenizer.json, or a folder that holds one
 hub:NAME      a tokenizer of the Hugging Face hub
 """
@@ -19,6 +21,10 @@ from hybridlab.errors import UserError
 
 END = "<|end|>"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
+PAD, CLS, SEP, MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
+_SPECIAL = {"": [END], "+mask": [PAD, CLS, SEP, MASK]}
+"""What follows the kind of a tokenizer that is made here → its special tokens, which have the first ids."""
+_MASK_NAMES = (MASK, "<mask>")
 TRAINING_CHARACTERS = 32_000_000
 """BPE is trained on at most this much text; more would hardly change its merges."""
 
@@ -26,15 +32,30 @@ TRAINING_CHARACTERS = 32_000_000
 def make_tokenizer(spec: str, documents: Iterable[str]) -> Tokenizer:
     """The tokenizer of a specification. documents: the training text of bpe, not read for other kinds."""
     kind, _, argument = spec.partition(":")
-    if kind == "byte" and not argument:
-        return _byte_level(_byte_vocabulary())
-    if kind == "bpe" and argument.isdecimal() and len(argument) < 9:
-        return _trained(int(argument), documents)
+    base, plus, what = kind.partition("+")
+    special = _SPECIAL.get(plus + what)
+    if special and base == "byte" and not argument:
+        return _byte_level(_byte_vocabulary(special), special)
+    if special and base == "bpe" and argument.isdecimal() and len(argument) < 9:
+        return _trained(int(argument), documents, special)
     if kind == "file" and argument:
         return load_tokenizer(Path(argument).expanduser())
     if kind == "hub" and argument:
         return _from_hub(argument)
-    raise UserError(f"tokenizer {spec!r}: it must be byte, bpe:SIZE, file:PATH or hub:NAME")
+    raise UserError(
+        f"tokenizer {spec!r}: it must be byte, bpe:SIZE, file:PATH or hub:NAME; byte+mask and bpe+mask:SIZE have the "
+        "special tokens of encoders"
+    )
+
+
+def is_made_here(spec: str) -> bool:
+    """Whether a specification is of a tokenizer that needs no file: byte or bpe."""
+    return spec.partition(":")[0].partition("+")[0] in ("byte", "bpe")
+
+
+def is_trained(spec: str) -> bool:
+    """Whether a specification is of a tokenizer that is trained on the source."""
+    return spec.partition(":")[0].partition("+")[0] == "bpe"
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -64,6 +85,23 @@ def end_token(tokenizer: Tokenizer) -> int:
     raise UserError(f"tokenizer: it has no end-of-document token; it must have one of {', '.join(_END_NAMES)}")
 
 
+def mask_token(tokenizer: Tokenizer) -> int:
+    """The id of the token that stands for a masked one. UserError if there is none."""
+    for name in _MASK_NAMES:
+        token = tokenizer.token_to_id(name)
+        if token is not None:
+            return token
+    raise UserError(
+        f"tokenizer: an encoder is trained on masked tokens, and this one has no {MASK}; use one that has it, such as "
+        "--set data.tokenizer=bpe+mask:896"
+    )
+
+
+def special_tokens(tokenizer: Tokenizer) -> list[int]:
+    """The ids of the special tokens, ascending: those that are no part of a text."""
+    return sorted(token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special)
+
+
 def vocabulary_size(tokenizer: Tokenizer) -> int:
     """The largest id plus one; some ids may be unused."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -78,15 +116,16 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _byte_vocabulary() -> dict[str, int]:
-    """The end-of-document token and the 256 bytes, with their ids."""
-    return {END: 0} | {letter: i + 1 for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+def _byte_vocabulary(special: list[str]) -> dict[str, int]:
+    """The special tokens and the 256 bytes, with their ids."""
+    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    return {token: number for number, token in enumerate(tokens)}
 
 
-def _byte_level(vocabulary: dict[str, int]) -> Tokenizer:
+def _byte_level(vocabulary: dict[str, int], special: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     _make_byte_level(tokenizer)
-    tokenizer.add_special_tokens([END])
+    tokenizer.add_special_tokens(special)
     return tokenizer
 
 
@@ -95,17 +134,17 @@ def _make_byte_level(tokenizer: Tokenizer) -> None:
     tokenizer.decoder = decoders.ByteLevel()
 
 
-def _trained(size: int, documents: Iterable[str]) -> Tokenizer:
-    smallest = len(_byte_vocabulary())
+def _trained(size: int, documents: Iterable[str], special: list[str]) -> Tokenizer:
+    smallest = len(_byte_vocabulary(special))
     if size < smallest:
         raise UserError(
-            f"tokenizer bpe:{size}: bytes and end of document need {smallest} tokens; use bpe:{smallest} or more"
+            f"tokenizer bpe of {size} tokens: bytes and special tokens need {smallest}; use {smallest} or more"
         )
     tokenizer = Tokenizer(models.BPE())
     _make_byte_level(tokenizer)
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[END],
+        special_tokens=special,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

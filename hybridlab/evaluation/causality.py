@@ -4,7 +4,7 @@
 
 A model that sees later tokens has a very low loss, and the loss curve does not show the leak. The probe changes one
 token at several positions, in sequences of several lengths, and checks that all earlier logits stay the same (in fp32,
-up to rounding).
+up to rounding). It does not apply to encoders, whose tokens are meant to see both sides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from hybridlab.errors import RunFailed
 from hybridlab.evaluation.rows import chunks
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
 
 TOLERANCE = 1e-4
@@ -33,7 +33,7 @@ class Leak:
     length: int
 
 
-def worst_leak(model: Decoder, lengths: tuple[int, ...], seed: int = 0, taps: Taps | None = None) -> Leak:
+def worst_leak(model: Transformer, lengths: tuple[int, ...], seed: int = 0, taps: Taps | None = None) -> Leak:
     """Change tokens one at a time; returns the largest effect on an earlier position."""
     generator = torch.Generator().manual_seed(seed)
     worst = Leak(0.0, 0, 0, 0)
@@ -55,13 +55,26 @@ def worst_leak(model: Decoder, lengths: tuple[int, ...], seed: int = 0, taps: Ta
     return worst
 
 
-def _logits(model: Decoder, rows: torch.Tensor, taps: Taps | None) -> torch.Tensor:
+def _logits(model: Transformer, rows: torch.Tensor, taps: Taps | None) -> torch.Tensor:
     with torch.no_grad():
         return model(rows.to(next(model.parameters()).device), taps=taps).logits.float()
 
 
-def require_causal(model: Decoder, length: int, kernels: Sequence[str] = ("auto",), taps: Taps | None = None) -> float:
-    """The largest relative change of an earlier logit, from rounding; RunFailed if it is a leak.
+NOT_APPLICABLE = "not applicable: an encoder's tokens see both sides"
+
+
+def causality(model: Transformer, length: int, kernels: Sequence[str]) -> dict[str, float | str]:
+    """What a record says of causality: `largest_change`, or `probe` for a model that the probe does not apply to.
+    RunFailed if a decoder sees later tokens. kernels: see `require_causal`."""
+    if not model.structure.causal:
+        return {"probe": NOT_APPLICABLE}
+    return {"largest_change": require_causal(model, length, kernels)}
+
+
+def require_causal(
+    model: Transformer, length: int, kernels: Sequence[str] = ("auto",), taps: Taps | None = None
+) -> float:
+    """The largest relative change of an earlier logit of a decoder, from rounding; RunFailed if it is a leak.
 
     kernels: all that the evaluation uses; each is probed.
     """

@@ -29,7 +29,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import ChoiceResult
 from hybridlab.models.cache import KVCache
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
 from hybridlab.models.slots import NotCopied
 from hybridlab.plan.structure import Structure
@@ -82,7 +82,7 @@ def tokenized(tokenizer: Tokenizer, asked: Sequence[ChoiceItem], before: Sequenc
 
 
 def score_choices(
-    model: Decoder,
+    model: Transformer,
     tokenizer: Tokenizer,
     asked: Sequence[ChoiceItem],
     before: Sequence[ChoiceItem] = (),
@@ -99,7 +99,7 @@ def score_choices(
 
 
 def score_questions(
-    model: Decoder,
+    model: Transformer,
     questions: list[Question],
     context: AbstractContextManager | None = None,
     forward: Forward | None = None,
@@ -139,7 +139,7 @@ def choice_result(
 
 
 def choice_results(
-    model: Decoder,
+    model: Transformer,
     config: RunConfig,
     corpus: Corpus,
     context: AbstractContextManager | None = None,
@@ -204,7 +204,7 @@ def _asked(settings: Choices, name: str) -> tuple[list[ChoiceItem], list[ChoiceI
 # ---- with a cache ----
 
 
-def _cached(model: Decoder, questions: list[Question], inputs: Mapping[str, Any], done: Done) -> np.ndarray:
+def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, Any], done: Done) -> np.ndarray:
     """Scores (N, O). What all prompts share runs once, each prompt once, and each option up to its last token."""
     shared = len(commonprefix([question.prompt[:-1] for question in questions]))
     start = KVCache(model.structure, 1)
@@ -228,7 +228,7 @@ def _cached(model: Decoder, questions: list[Question], inputs: Mapping[str, Any]
     return scores
 
 
-def _continue(model: Decoder, rows: list[list[int]], cache: KVCache, inputs: Mapping[str, Any]) -> Tensor:
+def _continue(model: Transformer, rows: list[list[int]], cache: KVCache, inputs: Mapping[str, Any]) -> Tensor:
     """Logits (B, longest, V) of rows of tokens that continue those of a cache, which takes them in."""
     device = next(model.parameters()).device
     lengths = [len(row) for row in rows]
@@ -249,7 +249,7 @@ def _log_likelihoods(logits: Tensor, entries: list[tuple[int, int, list[int]]]) 
     return torch.where(real, found, 0.0).double().sum(1).cpu().numpy()
 
 
-def _batches(model: Decoder, questions: list[Question], shared: int, cached: int) -> Iterator[list[int]]:
+def _batches(model: Transformer, questions: list[Question], shared: int, cached: int) -> Iterator[list[int]]:
     """Numbers of questions of similar length whose logits and copies of the cache need half a gibibyte. cached: bytes
     of the cache of the `shared` tokens."""
     order = sorted(range(len(questions)), key=lambda number: len(questions[number].prompt))
@@ -263,7 +263,7 @@ def _batches(model: Decoder, questions: list[Question], shared: int, cached: int
 # ---- without ----
 
 
-def _uncached(model: Decoder, forward: Forward, questions: list[Question], equal: bool, done: Done) -> np.ndarray:
+def _uncached(model: Transformer, forward: Forward, questions: list[Question], equal: bool, done: Done) -> np.ndarray:
     """Scores (N, O), from whole rows; options that are predicted from the same row share it. equal: batches have rows
     of one length only."""
     device = next(model.parameters()).device

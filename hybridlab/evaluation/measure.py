@@ -23,11 +23,11 @@ from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generat
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.evaluation.answers import answers
-from hybridlab.evaluation.causality import require_causal
+from hybridlab.evaluation.causality import causality
 from hybridlab.evaluation.choices import choice_results
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.rows import chunks
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.registry import TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
 from hybridlab.training.engine import autocast
@@ -35,7 +35,7 @@ from hybridlab.training.objective import Objective, make_objective
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     config: RunConfig,
     corpus: Corpus,
     precision: str,
@@ -52,12 +52,12 @@ def measure(
     check_vocabulary(corpus, config.data, model.shape.vocab)
     used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
     # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
-    causality = require_causal(model, config.training.seq_len, sorted(used) or [model.kernel])
+    seen = causality(model, config.training.seq_len, sorted(used) or [model.kernel])
     splits = ("train", "validation") if whole else ("validation",)
-    text = Text(make_objective(config), corpus, splits, autocast(device, precision))
+    text = Text(make_objective(config, corpus), corpus, splits, autocast(device, precision))
     factors = config.evaluation.length_factors or []
     return Results(
-        causality={"largest_change": causality},
+        causality=seen,
         validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, corpus, text),
@@ -83,9 +83,10 @@ class Text:
 
 
 def validation(
-    model: Decoder, config: RunConfig, text: Text, factor: int = 1, most_windows: int | None = None
+    model: Transformer, config: RunConfig, text: Text, factor: int = 1, most_windows: int | None = None
 ) -> LossResult:
-    """Mean loss in nats per token over evenly spaced windows; the standard error is over windows.
+    """Mean loss in nats per token over evenly spaced windows; the standard error is over windows. Where tokens are
+    masked at random, they are the same for every model.
 
     Of several sources, each is measured on its share of the windows, and the whole is their mean by weight. factor:
     length of a window in training lengths; there are fewer windows by this factor, for equally many tokens.
@@ -113,17 +114,21 @@ def _mean_by_weight(sources: dict[str, LossResult], text: Text) -> LossResult:
         error = math.hypot(error, part.weight * (math.nan if measured.stderr is None else measured.stderr))
         size += part.weight * part.corpus.bytes_per_token(*text.splits)
     windows = [value for result in sources.values() for value in result.windows]
-    stderr, n = None if math.isnan(error) else error, len(windows)
-    return LossResult(
-        loss=Measurement(value=loss, stderr=stderr, n=n),
-        perplexity=_perplexity(loss, stderr, n),
-        bits_per_byte=Measurement(value=loss / math.log(2) / size, n=n),
-        windows=windows,
-        sources=sources,
-    )
+    measured = Measurement(value=loss, stderr=None if math.isnan(error) else error, n=len(windows))
+    return _result(measured, size, windows, text.objective).model_copy(update={"sources": sources})
 
 
-def _loss(model: Decoder, config: RunConfig, text: Text, factor: int, count: int) -> LossResult:
+def _result(loss: Measurement, size: float, windows: list[float], objective: Objective) -> LossResult:
+    """size: bytes of text per token."""
+    assert loss.value is not None, "there is at least one window"
+    perplexity = _perplexity(loss.value, loss.stderr, loss.n)
+    if not objective.likelihood:
+        return NO_LOSS.model_copy(update={"loss": loss, "windows": windows, "pseudo_perplexity": perplexity})
+    bits = Measurement(value=loss.value / math.log(2) / size, n=loss.n)
+    return LossResult(loss=loss, perplexity=perplexity, bits_per_byte=bits, windows=windows)
+
+
+def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count: int) -> LossResult:
     """The loss on a text of one source, over at most `count` windows."""
     length = factor * config.training.seq_len
     windows = text.windows(length)
@@ -135,18 +140,11 @@ def _loss(model: Decoder, config: RunConfig, text: Text, factor: int, count: int
     for numbers in chunks(chosen, model, length):
         tokens = np.stack([windows[int(i)] for i in numbers])
         rows = Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
-        batch = text.objective.batch(rows, config.training.seed, 0).to(_device(model))
+        batch = text.objective.measured(rows, numbers).to(_device(model))
         with torch.no_grad(), text.context:
             losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
-    loss = mean_and_error(losses)
-    assert loss.value is not None, "there is at least one window"
-    bits = loss.value / math.log(2) / text.corpus.bytes_per_token(*text.splits)
-    return LossResult(
-        loss=loss,
-        perplexity=_perplexity(loss.value, loss.stderr, count),
-        bits_per_byte=Measurement(value=bits, n=count),
-        windows=[round(value, 5) for value in losses],
-    )
+    windows_losses = [round(value, 5) for value in losses]
+    return _result(mean_and_error(losses), text.corpus.bytes_per_token(*text.splits), windows_losses, text.objective)
 
 
 def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
@@ -157,7 +155,7 @@ def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
     return Measurement(value=perplexity, stderr=error, n=n)
 
 
-def task_results(model: Decoder, config: RunConfig, corpus: Corpus, text: Text) -> dict[str, TaskResult]:
+def task_results(model: Transformer, config: RunConfig, corpus: Corpus, text: Text) -> dict[str, TaskResult]:
     """The result of every task in the run's mix, by its name."""
     window = task_window(model, config)
     offsets = task_offsets(config.data.mix.tasks)[0]
@@ -167,13 +165,13 @@ def task_results(model: Decoder, config: RunConfig, corpus: Corpus, text: Text) 
 
 
 def task_result(
-    model: Decoder, config: RunConfig, text: Text, task: str, offset: int, window: int | None
+    model: Transformer, config: RunConfig, text: Text, task: str, offset: int, window: int | None
 ) -> TaskResult:
     """Accuracy and loss among the possible answers, split by distance if the window is known. offset: id of the task's
     first token."""
     length, number = config.training.seq_len, task_number(task)
     rows = [make_row(task, length, task_generator(number, i)) for i in range(config.evaluation.task_rows)]
-    right, losses = answers(model, rows, offset, text.context, text.inputs)
+    right, losses = answers(model, rows, offset, text.context, text.inputs, text.objective)
     distances = np.concatenate([row.distances for row in rows])
     numbers = np.repeat(np.arange(len(rows)), [len(row.answers) for row in rows])
     chosen = {"all": np.concatenate([row.open for row in rows])}
@@ -188,7 +186,7 @@ def task_result(
     return TaskResult(chance=TASKS.get(task).chance, window=window, reach=reach, loss=loss, **accuracy)
 
 
-def task_window(model: Decoder, config: RunConfig) -> int | None:
+def task_window(model: Transformer, config: RunConfig) -> int | None:
     """The w that separates inside from outside: the setting, or the map's window if it has exactly one width."""
     if config.evaluation.task_window is not None:
         return config.evaluation.task_window
@@ -196,7 +194,7 @@ def task_window(model: Decoder, config: RunConfig) -> int | None:
     return widths.pop() if len(widths) == 1 else None
 
 
-def window_reach(model: Decoder, window: int) -> int:
+def window_reach(model: Transformer, window: int) -> int:
     """The number of tokens back that windows of all attention visits together reach, with loops over chunks: an entry
     of a latent's window covers g tokens, its chunk begins g − 1 tokens before its end, and the shift delays its
     update."""
@@ -208,5 +206,5 @@ def window_reach(model: Decoder, window: int) -> int:
     return reach
 
 
-def _device(model: Decoder) -> torch.device:
+def _device(model: Transformer) -> torch.device:
     return next(model.parameters()).device

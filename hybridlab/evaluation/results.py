@@ -17,6 +17,9 @@ class _Typed(BaseModel):
 class LossResult(_Typed):
     """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window.
 
+    perplexity, bits_per_byte: not measured where a model finds masked tokens, since the losses of these do not add up
+    to the likelihood of the text. pseudo_perplexity: there, e to the power of the loss over the masked tokens.
+
     sources: the same for each source of a mixture, by its name; the whole has the sources in their shares of training.
     """
 
@@ -25,6 +28,7 @@ class LossResult(_Typed):
     bits_per_byte: Measurement
     windows: list[float]
     sources: dict[str, LossResult] = {}
+    pseudo_perplexity: Measurement | None = None
 
 
 NO_LOSS = LossResult(loss=NOT_MEASURED, perplexity=NOT_MEASURED, bits_per_byte=NOT_MEASURED, windows=[])
@@ -95,7 +99,8 @@ class AtStep(_Typed):
 
 
 class Results(_Typed):
-    """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe.
+    """All of a run's results. causality: the largest relative change of an earlier logit in the causality probe; for an
+    encoder, that the probe does not apply.
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
     length. tasks: accuracy and loss by task. choices: the same for questions with options. probes: the result of each
@@ -106,7 +111,7 @@ class Results(_Typed):
         results.validation.loss.value, results.validation.loss.stderr, results.validation.loss.n
     """
 
-    causality: dict[str, float]
+    causality: dict[str, float | str]
     validation: LossResult
     extrapolation: dict[str, LossResult] = {}
     tasks: dict[str, TaskResult] = {}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 
 _MOST_LOGITS = 2**28
 """A gibibyte in fp32."""
 _MOST_ROWS = 32
 
 
-def chunks(items: Any, model: Decoder, length: int) -> Iterator[Any]:
+def chunks(items: Any, model: Transformer, length: int) -> Iterator[Any]:
     """Slices of a list or array, of at least one row, whose logits fit into a gibibyte."""
     rows = max(1, min(_MOST_ROWS, _MOST_LOGITS // (length * model.shape.vocab)))
     for start in range(0, len(items), rows):

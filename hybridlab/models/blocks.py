@@ -23,16 +23,22 @@ from hybridlab.plan.structure import Heads
 
 class RMSNorm(nn.Module):
     """x / rms(x) · weight, computed in fp32 (Llama). Under autocast the result has autocast's type: it is converted
-    once, not in every projection that reads it. factor: see `make_norm`."""
+    once, not in every projection that reads it. factor, stream: see `make_norm`."""
 
-    def __init__(self, width: int, eps: float, factor: float | None = None) -> None:
+    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps, self.factor = eps, factor
+        self.eps, self.factor, self.stream = eps, factor, stream
 
     def forward(self, x: Tensor) -> Tensor:
-        normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps)
-        return _scaled(normed, self.factor).to(_compute_dtype(x))
+        dtype = _norm_dtype(x)
+        normed = F.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps)
+        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
+
+
+def _norm_dtype(x: Tensor) -> torch.dtype:
+    """The type in which norms compute: fp32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -43,31 +49,33 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 class LayerNorm(nn.Module):
-    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm. factor:
-    see `make_norm`."""
+    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm. factor,
+    stream: see `make_norm`."""
 
-    def __init__(self, width: int, eps: float, factor: float | None = None) -> None:
+    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.eps, self.factor = eps, factor
+        self.eps, self.factor, self.stream = eps, factor, stream
 
     def forward(self, x: Tensor) -> Tensor:
-        normed = F.layer_norm(x.float(), self.weight.shape, self.weight.float(), self.bias.float(), self.eps)
-        return _scaled(normed, self.factor).to(_compute_dtype(x))
+        dtype = _norm_dtype(x)
+        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
+        normed = F.layer_norm(x.to(dtype), self.weight.shape, weight, bias, self.eps)
+        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
 
 
 def _scaled(x: Tensor, factor: float | None) -> Tensor:
     return x if factor is None else x * factor
 
 
-def make_norm(shape: Shape, factor: float | None = None) -> nn.Module:
+def make_norm(shape: Shape, factor: float | None = None, stream: bool = False) -> nn.Module:
     """A norm of the residual stream, of the kind that the shape's family uses.
 
     factor: its whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor
-    an optimizer can change it.
+    an optimizer can change it. stream: it gives the residual stream itself, which keeps its type under autocast.
     """
-    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps, factor)
+    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps, factor, stream)
 
 
 def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Tensor, Tensor]:
@@ -226,20 +234,25 @@ class MLP(nn.Module):
 
 
 Added = Callable[[str, Tensor, Tensor], Tensor]
-"""(part, input of a branch, its output), each (B, S, W) → what the residual stream gets in the place of the output."""
+"""(part, input of a branch, what it adds to it), each (B, S, W) → what the residual stream gets in its place."""
 
 
 class Block(nn.Module):
-    """A pre-norm block: two branches, each a function of the residual stream. layer: its index, from 0, on which the
-    scale of its norms may depend (`Shape.norm_factor`)."""
+    """Two branches, each a function of the residual stream x that owns its norm. layer: its index, from 0, on which the
+    scale of its norms may depend (`Shape.norm_factor`).
+
+    A pre-norm branch turns x into x + f(norm(x)), a post-norm branch (BERT) into norm(x + f(x)). What a branch adds is
+    its result minus x in both: f(norm(x)), or norm(x + f(x)) − x. A branch that adds nothing leaves x as it is, so that
+    leaving out a post-norm branch leaves out its norm as well.
+    """
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         factor = shape.norm_factor(layer)
-        self.parallel = shape.traits.parallel
-        self.attention_norm = make_norm(shape, factor)
+        self.parallel, self.post_norm = shape.traits.parallel, shape.traits.post_norm
+        self.attention_norm = make_norm(shape, factor, self.post_norm)
         self.attention = Attention(shape)
-        self.mlp_norm = make_norm(shape, factor)
+        self.mlp_norm = make_norm(shape, factor, self.post_norm)
         self.mlp = MLP(shape)
 
     def visit(
@@ -250,18 +263,27 @@ class Block(nn.Module):
         recomputed and compiled."""
         attended, mlp_input = None, x
         if call is not None:
-            attended = self.attention_branch(x, call)
-            x = x + (attended.out if added is None else added("attention", x, attended.out))
+            attended = self.attention(self.attention_input(x), call)
+            x = self._after("attention", x, x, attended.out, self.attention_norm, added)
             mlp_input = mlp_input if self.parallel else x
         if mlp:
-            out = self.mlp_branch(mlp_input)
-            x = x + (out if added is None else added("mlp", mlp_input, out))
+            out = self.mlp(mlp_input if self.post_norm else self.mlp_norm(mlp_input))
+            x = self._after("mlp", x, mlp_input, out, self.mlp_norm, added)
         return x, attended
 
-    def attention_branch(self, x: Tensor, call: AttentionCall) -> Attended:
-        """What attention adds to the residual stream x (B, S, W), as `out`."""
-        return self.attention(self.attention_norm(x), call)
+    def attention_input(self, x: Tensor) -> Tensor:
+        """What the projections of the attention read, of the residual stream x (B, S, W)."""
+        return x if self.post_norm else self.attention_norm(x)
 
-    def mlp_branch(self, x: Tensor) -> Tensor:
-        """What the MLP adds to the residual stream x (B, S, W)."""
-        return self.mlp(self.mlp_norm(x))
+    def _after(self, part: str, x: Tensor, read: Tensor, out: Tensor, norm: nn.Module, added: Added | None) -> Tensor:
+        """The residual stream x (B, S, W) after a branch. read: what the branch has read, which is x, or the input of a
+        parallel block. out: what its attention or MLP gives."""
+        if not self.post_norm:
+            return x + (out if added is None else added(part, read, out))
+        after = norm(x + out)
+        if added is None:
+            return after
+        adds = after - x
+        changed = added(part, read, adds)
+        # Unchanged, it has the bits of a pass without `added`.
+        return after if changed is adds else x + changed

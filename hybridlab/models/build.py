@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hybridlab.config.resolve import resolve_parts
-from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.plan.forecast import full_structure
 
 
-def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "auto", **overrides: Any) -> Decoder:
+def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "auto", **overrides: Any) -> Transformer:
     """A model with random weights, in fp32 on the CPU; of an arch that grows in depth, with all layers of its shape.
 
     arch, size: presets (`hybridlab list --archs`, `--sizes`), or paths of YAML files. seed: of the weights. kernel: of
@@ -19,6 +19,6 @@ def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "aut
         model = hybridlab.build_model("rule-swa", size="tiny", window=8)
         model(torch.zeros(1, 16, dtype=torch.long)).logits    # (batch, sequence, vocabulary)
     """
-    model = Decoder(full_structure(resolve_parts(arch, size, overrides, "build_model")), kernel)
+    model = make_model(full_structure(resolve_parts(arch, size, overrides, "build_model")), kernel)
     draw_weights(model, seed)
     return model

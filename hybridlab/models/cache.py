@@ -29,6 +29,7 @@ class KVCache:
     """The caches of all visits, by place. capacity: the most tokens of a row; None if unknown, then full heads grow."""
 
     def __init__(self, structure: Structure, batch: int, capacity: int | None = None) -> None:
+        require_caches(structure, "cache")
         self.structure, self.batch, self.capacity = structure, batch, capacity
         self.counts = [0] * batch
         self.visits: dict[Place, VisitCache] = {}
@@ -69,6 +70,17 @@ class KVCache:
     def state_bytes(self) -> int:
         """Bytes of the state of loops: incomplete chunks and last latents."""
         return sum(t.numel() * t.element_size() for loop in self.loops.values() for t in loop.tensors())
+
+
+def require_caches(structure: Structure, what: str) -> None:
+    """UserError for a model that cannot continue text. what: what was asked for."""
+    if not structure.causal:
+        raise UserError(f"{what}: an encoder sees the tokens on both sides and predicts no next one; use a decoder")
+    if structure.shape.output is not None:
+        raise UserError(
+            f"{what}: the output head of this model gives {structure.shape.output.kind}; use a model whose head gives "
+            "tokens"
+        )
 
 
 def next_positions(counts: Sequence[int], length: int, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""A decoder: embedding, the blocks in the order of a plan, final norm, output head.
+"""Decoders and encoders: embeddings, the blocks in the order of a plan, final norm, output head.
 
 model = hybridlab.build_model("vanilla", size="tiny"); model(torch.zeros(1, 8, dtype=torch.long)).logits
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from hybridlab.models.blocks import Block, make_norm
 from hybridlab.models.cache import KVCache, next_positions
 from hybridlab.models.executor import Execution, Parts
 from hybridlab.models.generate import Generated, generate
+from hybridlab.models.heads import make_head
 from hybridlab.models.kernels import chosen_for
 from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
@@ -34,40 +35,42 @@ Factors = dict[Place, Tensor]
 
 @dataclass(frozen=True)
 class Output:
-    """logits: (B, S, V). With `need`, also attention: place → weights (B, H, Q, S) in fp32, and keys: place → how many
-    keys each of these queries may see (B, H, Q)."""
+    """logits: (B, S, V), or what another output head gives: (B, labels) classes, (B, S, 2) spans. With `need`, also
+    attention: place → weights (B, H, Q, S) in fp32, and keys: place → how many keys each of these queries may see
+    (B, H, Q)."""
 
     logits: Tensor
     attention: dict[Place, Tensor] = field(default_factory=dict)
     keys: dict[Place, Tensor] = field(default_factory=dict)
 
 
-class Decoder(nn.Module):
-    """A causal language model made from a structure: a `torch.nn.Module` whose parameters are in fp32 at first.
-
-    `model(tokens).logits` of tokens (B, S) are (B, S, V); `model.generate(tokens, max_new_tokens=n)` continues prompts
-    with a cache; `with_plan` gives the same weights another plan or map. `structure`, `shape`, `plan` and
-    `attention_map` say what runs. UserError for tokens, masks and positions that do not fit.
-
-        model = hybridlab.build_model("vanilla", size="tiny")
-        twice = model.with_plan(model.plan.loop_heads(layer=5, heads=(3, 7)))
-        twice(torch.zeros(1, 16, dtype=torch.long)).logits.shape    # (1, 16, vocabulary)
+class Transformer(nn.Module):
+    """What decoders and encoders share: a `torch.nn.Module` made from a structure, whose parameters are in fp32 at
+    first. `make_model` chooses between the two.
 
     factors: see `Factors`; used by default in every forward pass. A model has them if its training ended while heads
     were fading.
     """
 
+    causal: ClassVar[bool]
+
     def __init__(self, structure: Structure, kernel: str = "auto", factors: Factors | None = None) -> None:
         super().__init__()
+        if structure.causal != self.causal:
+            other = "a decoder; make a Decoder" if structure.causal else "an encoder; make an Encoder"
+            raise UserError(f"{type(self).__name__}: the family {structure.shape.family} is that of {other}")
         shape = structure.shape
         self.structure, self.kernel = structure, kernel
         self.embedding = nn.Embedding(shape.vocab, shape.width)
         self.position_embedding = None
         if shape.max_positions is not None:
             self.position_embedding = nn.Embedding(shape.max_positions, shape.width)
+        types = shape.traits.token_types
+        self.token_type_embedding = nn.Embedding(types, shape.width) if types else None
+        self.embedding_norm = make_norm(shape, stream=True) if shape.traits.embedding_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.layers))
-        self.final_norm = make_norm(shape)
-        self.head = None if shape.tied_embeddings else nn.Linear(shape.width, shape.vocab, bias=False)
+        self.final_norm = nn.Identity() if shape.traits.post_norm else make_norm(shape)
+        self.head = make_head(shape)
         self.recurrences = nn.ModuleList(Recurrence(loop, shape.width) for loop in structure.plan.loops.values())
         """The parameters of the plan's loops, in the order of the loops."""
         self.recompute = False
@@ -86,14 +89,15 @@ class Decoder(nn.Module):
         kernel: str = "auto",
         factors: Factors | None = None,
         source: str | None = None,
-    ) -> Decoder:
-        """A model that uses these tensors, by parameter name, without copying them.
+    ) -> Self:
+        """A model that uses these tensors, by parameter name, without copying them; of `Transformer` itself, a decoder
+        or an encoder, as the structure says.
 
         UserError names a tensor that is missing or has the wrong shape. source: the file or folder of the tensors, for
         messages; with it, tensors that the model does not have are an error too.
         """
         with torch.device("meta"):
-            model = cls(structure, kernel, factors)
+            model = (_class_of(structure) if cls is Transformer else cls)(structure, kernel, factors)
         shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         for name in [*shapes, *(sorted(tensors.keys() - shapes.keys()) if source else ())]:
             expected, given = shapes.get(name), tuple(tensors[name].shape) if name in tensors else None
@@ -109,7 +113,7 @@ class Decoder(nn.Module):
                     "the parameters of a model are floating-point numbers"
                 )
         model.load_state_dict({name: tensors[name] for name in shapes}, assign=True)
-        return model
+        return cast(Self, model)
 
     @property
     def shape(self) -> Shape:
@@ -123,11 +127,17 @@ class Decoder(nn.Module):
     def attention_map(self) -> AttentionMap:
         return self.structure.map
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Decoder:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves the factors with the parameters (`to`, `cuda` …)."""
         super()._apply(fn, recurse)
         self.factors = {place: fn(factor) for place, factor in self.factors.items()}
         return self
+
+    @property
+    def output_table(self) -> Tensor:
+        """(V, W): the matrix of an output head that gives tokens."""
+        own = getattr(self.head, "weight", None)
+        return self.embedding.weight if own is None else own
 
     def with_plan(
         self,
@@ -135,7 +145,7 @@ class Decoder(nn.Module):
         attention_map: AttentionMap | None = None,
         factors: Factors | None = None,
         gates: dict[int, Tensor] | None = None,
-    ) -> Decoder:
+    ) -> Self:
         """A model with these weights (shared, not copied) and another plan, map, factors or gates.
 
         Without `factors`, those of this model are kept, but only with the same plan: they belong to its places.
@@ -158,14 +168,15 @@ class Decoder(nn.Module):
         need: str = "none",
         taps: Taps | None = None,
         cache: KVCache | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Output:
-        """input_ids (B, S) → logits (B, S, V).
+        """input_ids (B, S) → logits (B, S, V), or what the output head gives.
 
         attention_mask: (B, S), 1 on tokens and 0 on padding, which must be on the right. segment_ids: (B, S), tokens
         see only tokens of the same document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,)
         of its mixed heads. factors: see `Factors`. By default these two are the model's own. need: attention weights
         to return, `none`, `last_row` or `full`. cache: keys and values of earlier calls; the tokens of this call
-        continue its rows and are stored too.
+        continue its rows and are stored too. token_type_ids: (B, S), 0 by default, in families with token types.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
@@ -194,26 +205,38 @@ class Decoder(nn.Module):
             cache,
             lengths,
         )
-        x = execution.run(self._embed(input_ids, position_ids))
+        x = execution.run(self._embed(input_ids, position_ids, token_type_ids))
         if cache is not None:
             cache.advance(lengths)
         attended = execution.attended.items()
         weights, keys = ({place: getattr(a, name) for place, a in attended} for name in ("weights", "keys"))
-        return Output(self.logits(x), weights, keys)
+        return Output(self.logits(x, valid), weights, keys)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""
         return generate(self, input_ids, max_new_tokens, **settings)
 
-    def _embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+    def _embed(self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
         x = self.embedding(input_ids) * self.shape.embedding_scale
-        if self.position_embedding is None:
+        if self.position_embedding is not None:
+            last, learned = int(position_ids.max()), self.position_embedding.num_embeddings
+            if last >= learned:
+                raise UserError(f"position {last}: this model has learned positions 0 to {learned - 1} only")
+            x = x + self.position_embedding(position_ids)
+        return self.embedding_norm(self._with_types(x, token_type_ids))
+
+    def _with_types(self, x: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Embeddings (B, S, W) plus those of the token types; UserError for types that the model does not have."""
+        table = self.token_type_embedding
+        if table is None:
+            if token_type_ids is not None:
+                raise UserError(f"token_type_ids: the family {self.shape.family} has no token types; leave them out")
             return x
-        last = int(position_ids.max())
-        learned = self.position_embedding.num_embeddings
-        if last >= learned:
-            raise UserError(f"position {last}: this model has learned positions 0 to {learned - 1} only")
-        return x + self.position_embedding(position_ids)
+        if token_type_ids is None:
+            return x + table.weight[0]
+        if bool((token_type_ids < 0).any()) or bool((token_type_ids >= table.num_embeddings).any()):
+            raise UserError(f"token_type_ids: this model has the token types 0 to {table.num_embeddings - 1} only")
+        return x + table(token_type_ids)
 
     def _parts(self) -> Parts:
         """The modules that a forward pass uses."""
@@ -259,10 +282,43 @@ class Decoder(nn.Module):
         ordered = sorted(used, key=lambda window: (window is not None, window))
         return {"full" if window is None else f"window({window})": used[window] for window in ordered}
 
-    def logits(self, x: Tensor) -> Tensor:
-        """The final norm and the output head on a residual stream x (B, S, W)."""
-        head = self.embedding.weight if self.head is None else self.head.weight
-        return nn.functional.linear(self.final_norm(x), head)
+    def logits(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """The final norm and the output head on a residual stream x (B, S, W). valid: (B, S), False on padding."""
+        return self.head(self.final_norm(x), valid, self.embedding.weight)
+
+
+class Decoder(Transformer):
+    """A causal language model: a token sees itself and the tokens before it.
+
+    `model(tokens).logits` of tokens (B, S) are (B, S, V); `model.generate(tokens, max_new_tokens=n)` continues prompts
+    with a cache; `with_plan` gives the same weights another plan or map. `structure`, `shape`, `plan` and
+    `attention_map` say what runs. UserError for tokens, masks and positions that do not fit.
+
+        model = hybridlab.build_model("vanilla", size="tiny")
+        twice = model.with_plan(model.plan.loop_heads(layer=5, heads=(3, 7)))
+        twice(torch.zeros(1, 16, dtype=torch.long)).logits.shape    # (1, 16, vocabulary)
+    """
+
+    causal = True
+
+
+class Encoder(Transformer):
+    """A model whose tokens see those on both sides (BERT); otherwise as `Decoder`. It continues no text.
+
+    model = hybridlab.build_model("bert", size="bert-tiny")
+    model(torch.zeros(1, 16, dtype=torch.long), token_type_ids=torch.zeros(1, 16, dtype=torch.long)).logits
+    """
+
+    causal = False
+
+
+def make_model(structure: Structure, kernel: str = "auto", factors: Factors | None = None) -> Transformer:
+    """The model of a structure: a `Decoder` if it is causal, else an `Encoder`. Its weights are not drawn yet."""
+    return _class_of(structure)(structure, kernel, factors)
+
+
+def _class_of(structure: Structure) -> type[Transformer]:
+    return Decoder if structure.causal else Encoder
 
 
 def _checked_factors(structure: Structure, factors: Factors) -> Factors:
@@ -285,7 +341,7 @@ def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:
     return valid
 
 
-def draw_weights(model: Decoder, seed: int) -> None:
+def draw_weights(model: Transformer, seed: int) -> None:
     """Draw all parameters as the shape's `init` and the loops' `router_init` say; the same seed gives the same weights
     on every machine."""
     init, shape = model.shape.init, model.shape

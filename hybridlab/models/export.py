@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hybridlab.errors import UserError
 from hybridlab.files import DIGESTS, damage, new_folder, read_object, write_json, write_text
-from hybridlab.models.decoder import Decoder, Factors
+from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.plan.kinds import ATTENTION_KINDS
 from hybridlab.plan.structure import Structure
 from hybridlab.plugins import plugin_places, plugins_in_use, require_plugins
@@ -53,7 +53,7 @@ def size_of(tensors: Mapping[str, Tensor]) -> int:
 
 def save_model(
     folder: Path,
-    model: Decoder,
+    model: Transformer,
     lineage: dict[str, Any],
     tokenizer: str | None = None,
     plugins: Mapping[str, str] | None = None,
@@ -91,7 +91,7 @@ def model_damage(folder: Path) -> str | None:
     return f"{missing[0]} is missing" if missing else None
 
 
-def save(model: Decoder, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
+def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
     """Write a model into a folder that `load_checkpoint` reads; returns the folder.
 
     model, folder: what to write, and where. Weights are written in safetensors with the precision that they have, the
@@ -150,7 +150,7 @@ def factors_from_json(data: list[dict[str, Any]]) -> Factors:
     return {tuple(entry["place"]): torch.tensor(entry["values"]) for entry in data}
 
 
-def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
+def load_checkpoint(path: str | Path, kernel: str = "auto") -> Transformer:
     """The final model of a run folder, of its `final` folder, or of a folder that `save` wrote, on the CPU.
 
     path: the folder. kernel: of its attention (auto, eager, sdpa, banded, blocks, flex, xformers). UserError if there
@@ -168,7 +168,7 @@ def load_checkpoint(path: str | Path, kernel: str = "auto") -> Decoder:
         raise UserError(f"{path}: there is no final model; give the folder of a run that has ended") from None
     require_plugins(saved.lineage.get("plugins"), saved.lineage.get("plugin_places", {}), path)
     weights = read_weights(folder)
-    return Decoder.from_tensors(saved.structure, weights, kernel, saved.factors, source=str(folder))
+    return Transformer.from_tensors(saved.structure, weights, kernel, saved.factors, source=str(folder))
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from hybridlab.errors import UserError
-from hybridlab.models.cache import KVCache
+from hybridlab.models.cache import KVCache, require_caches
 from hybridlab.plan.structure import Structure
 
 
 class LanguageModel(Protocol):
-    """What decoding needs of a model: its structure, and logits for tokens with a cache (see `Decoder.forward`)."""
+    """What decoding needs of a model: its structure, and logits for tokens with a cache (see `Transformer.forward`)."""
 
     @property
     def structure(self) -> Structure: ...
@@ -94,6 +94,7 @@ def generate(
     lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, which is part of it.
     seed: of the first row's samples; the next row has seed + 1, and so on.
     """
+    require_caches(model.structure, "generate")
     sampling = Sampling(temperature, top_k, top_p)
     lengths = _checked_lengths(input_ids, lengths, max_new_tokens)
     generators = [torch.Generator().manual_seed(seed + row) for row in range(len(lengths))]

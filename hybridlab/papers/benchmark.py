@@ -21,7 +21,7 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.models.cache import KVCache
-from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.taps import Taps
 from hybridlab.papers.experiment import Benchmark, BenchmarkModel, Experiment, benchmark_hash
 from hybridlab.plan.forecast import final_structure, forecast
@@ -102,14 +102,14 @@ def _measure_size(
     return speeds
 
 
-def _model(choice: BenchmarkModel, size: str, device: torch.device) -> Decoder:
+def _model(choice: BenchmarkModel, size: str, device: torch.device) -> Transformer:
     config = resolve(choice.arch, size, layers=[Layer(choice.config)])
-    model = Decoder(final_structure(config))
+    model = make_model(final_structure(config))
     draw_weights(model, 0)
     return model.to(device, torch.bfloat16).eval()
 
 
-def _decoding(model: Decoder, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:
+def _decoding(model: Transformer, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:
     """Seconds for the prompt, and for the greedy tokens that follow it."""
     device = next(model.parameters()).device
     cache = KVCache(model.structure, batch, prompt + new_tokens)
@@ -122,7 +122,7 @@ def _decoding(model: Decoder, batch: int, prompt: int, new_tokens: int) -> dict[
         return {"prefill": filled - started, "decode": _now(device) - filled}
 
 
-def _recursion(model: Decoder, batch: int, length: int, new_tokens: int) -> dict[str, float]:
+def _recursion(model: Transformer, batch: int, length: int, new_tokens: int) -> dict[str, float]:
     """Seconds for a forward pass (prefill), for a forward and a backward pass (passes), and for one token, with (token)
     and without (critical) the loop bodies over chunks. With updates that arrive a chunk later (`shift: parallel`) such
     a body is not needed before the next token and may run in the background, so `critical` is the latency of a token
@@ -189,7 +189,7 @@ class _Trainer:
     """A model with its optimizer, in the precision in which runs train on this device."""
 
     def __init__(self, structure: Structure, config: RunConfig, device: torch.device) -> None:
-        self.model = Decoder(structure)
+        self.model = make_model(structure)
         draw_weights(self.model, 0)
         self.model.to(device)
         self.device, self.precision = device, pick_precision(config.training.precision, device)
@@ -226,7 +226,7 @@ _MEASURES: dict[str, tuple[Callable[..., Any], Callable[..., dict[str, float]]]]
 """Kind → what makes a model to be measured, and what measures it."""
 
 
-def _tokens(model: Decoder, batch: int, length: int) -> torch.Tensor:
+def _tokens(model: Transformer, batch: int, length: int) -> torch.Tensor:
     """Random tokens (B, S), the same for every model of a size."""
     tokens = torch.randint(model.shape.vocab, (batch, length), generator=torch.Generator().manual_seed(0))
     return tokens.to(next(model.parameters()).device)

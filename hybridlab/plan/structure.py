@@ -76,6 +76,11 @@ class Structure:
         """Whether a token sees no later one: a decoder, in contrast to an encoder."""
         return self.shape.traits.causal
 
+    @property
+    def caches(self) -> bool:
+        """Whether it can continue text with a cache: a decoder whose output head gives tokens."""
+        return self.causal and self.shape.gives_tokens
+
     def changed(self, plan: Plan | None = None, map: AttentionMap | None = None) -> Structure:
         """The same parameters with another plan or map."""
         return replace(self, plan=plan or self.plan, map=map or self.map)

@@ -138,7 +138,7 @@ def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0)
     if not isinstance(result, LossResult) or value is None or not result.windows:
         return None
     mean = result.loss.value or math.nan
-    slope = {"loss": 1.0, "perplexity": value, "bits_per_byte": value / mean}.get(field)
+    slope = {"loss": 1.0, "perplexity": value, "pseudo_perplexity": value, "bits_per_byte": value / mean}.get(field)
     return None if slope is None else np.asarray(result.windows) * slope * factor
 
 

@@ -51,6 +51,7 @@ class Metric:
 METRICS = {
     "loss": Metric("results.validation.loss", "validation loss", "nats per token", 4),
     "perplexity": Metric("results.validation.perplexity", "validation perplexity", "", 2),
+    "pseudo-perplexity": Metric("results.validation.pseudo_perplexity", "validation pseudo-perplexity", "", 2),
     "inside": Metric("results.tasks.retrieval.inside", "retrieval inside the window", "accuracy", 3),
     "outside": Metric("results.tasks.retrieval.outside", "retrieval outside the windows", "accuracy", 3),
     "sparsity": Metric("model.sparsity", "sparsity", "share of window heads", 3, exact=True),

@@ -59,7 +59,7 @@ def _check(
     corpus = _corpus(config, runs_dir, say, prepare, corpora)
     if corpus is None:
         return
-    make_objective(config).source(config, corpus)
+    make_objective(config, corpus).source(config, corpus)
     if config.init is not None and config.init.run in ancestors:
         ancestors[config.init.run].check_tokenizer(corpus, config.data)
 

@@ -24,6 +24,7 @@ from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins,
 from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.config.shared import asked_for
 from hybridlab.config.yaml_text import KeyPath
+from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
 from hybridlab.plan.kinds import Full
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
@@ -190,7 +191,7 @@ def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
 
 def _check_tokenizer_known(parent: Ancestor, resolved: RunConfig, given: list[Layer]) -> None:
     """UserError if a tokenizer would be made for weights whose own tokenizer is unknown, and nothing asks for that."""
-    made = resolved.data.tokenizer == "byte" or resolved.data.tokenizer.startswith("bpe:")
+    made = is_made_here(resolved.data.tokenizer)
     if made and not parent.tokenizer.is_file() and asked_for(given, "data", "tokenizer") is None:
         raise UserError(
             f"{parent.path}: this folder has no tokenizer.json, and a new tokenizer would not fit its weights; put the "

@@ -17,7 +17,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.kernels import require_kernel
 from hybridlab.registry import PROBES
 from hybridlab.runs.ancestors import require_tokenizer
@@ -33,7 +33,7 @@ _LENGTH = "training.seq_len"
 class Opened:
     """A trained model and the text to measure it on. elsewhere: the model was trained on other text."""
 
-    model: Decoder
+    model: Transformer
     config: RunConfig
     corpus: Corpus
     precision: str
@@ -112,7 +112,7 @@ def evaluate_run(
 
 
 def evaluate_model(
-    model: Decoder,
+    model: Transformer,
     runs: Runs,
     data: str,
     tokenizer: str | None,

@@ -30,7 +30,7 @@ from hybridlab.config.shared import move_warmup
 from hybridlab.config.starting import InitFrom
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.runs.ancestors import model_folder, require_tokenizer
 from hybridlab.structure.registry import fresh_hooks
 from hybridlab.training import checkpoints
@@ -109,7 +109,7 @@ def require_checkpoint(folder: RunFolder, init: InitFrom) -> None:
     )
 
 
-def with_own_parts(begins: Beginning, config: RunConfig, hooks: Sequence[Hook], model: Decoder) -> Beginning:
+def with_own_parts(begins: Beginning, config: RunConfig, hooks: Sequence[Hook], model: Transformer) -> Beginning:
     """A beginning with what does not go on there: hooks of other settings, and in a middle step the structure where
     plan, map, controller or hooks differ. model: the run's, with its own structure. UserError if a tensor that the
     model needs is not in the checkpoint."""

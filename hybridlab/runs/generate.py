@@ -97,7 +97,7 @@ def continue_prompts(
     """Each prompt with its continuation, in order, `batch_size` of them at once, which changes only speed and memory:
     prompt i draws its samples from seed + i.
 
-    settings: further arguments of `Decoder.generate`.
+    settings: further arguments of `Transformer.generate`.
     """
     opened = open_model(reference, runs, say)
     if not opened.tokenizer.is_file():

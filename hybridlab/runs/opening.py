@@ -13,7 +13,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import factors_from_json, load_checkpoint
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.structure import Structure
@@ -28,7 +28,7 @@ class OpenedModel:
     is no run may lack. config, precision: of the run; None for a folder that is no run. seq_len: the length of its
     training, or one to measure it with."""
 
-    model: Decoder
+    model: Transformer
     path: Path
     tokenizer: Path
     seq_len: int
@@ -59,7 +59,7 @@ def open_model(reference: str, runs: Runs, say: Callable[[str], None]) -> Opened
     return OpenedModel(model, folder.path, tokenizer, config.training.seq_len, config, precision)
 
 
-def _in_training(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> Decoder:
+def _in_training(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> Transformer:
     """The model of the newest checkpoint of a run that has not finished."""
     checkpoint = checkpoints.load_newest(folder.checkpoints, optimizer=False)
     if checkpoint is None:
@@ -75,7 +75,7 @@ def _in_training(folder: RunFolder, config: RunConfig, say: Callable[[str], None
         raise UserError(f"{where}, and it is still learning its masks; finish it first")
     say(where)
     # A checkpoint holds tensors of hooks too, which the model does not take.
-    return Decoder.from_tensors(structure, checkpoint.model, factors=factors)
+    return Transformer.from_tensors(structure, checkpoint.model, factors=factors)
 
 
 def _outside_a_run(path: Path) -> OpenedModel:

@@ -37,12 +37,12 @@ class ForwardFlops(_Typed):
 
 class ModelSummary(_Typed):
     """The final structure in words and numbers. plan, map: as text. sparsity: share of window heads, None while
-    learned."""
+    learned. kv_bytes: None for a model that continues no text."""
 
     plan: str
     map: str
     sparsity: float | None
-    kv_bytes: KVBytes
+    kv_bytes: KVBytes | None
     forward_flops: ForwardFlops
 
 

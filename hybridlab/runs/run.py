@@ -20,7 +20,7 @@ from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.compiling import require_compiler
-from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import model_damage
 from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.from_config import structure_of
@@ -171,6 +171,8 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
     assert record.results is not None, "a run that was measured has results"
     text = record.results.validation
     numbers = {"loss": text.loss, "perplexity": text.perplexity, "bits_per_byte": text.bits_per_byte}
+    if text.pseudo_perplexity is not None:
+        numbers = {"loss": text.loss, "pseudo_perplexity": text.pseudo_perplexity}
     numbers |= {f"{task}_accuracy": answers.all for task, answers in record.results.tasks.items()}
     numbers |= {f"{name}_accuracy": choices.accuracy for name, choices in record.results.choices.items()}
     return {f"final/{name}": measured.value for name, measured in numbers.items()}
@@ -285,7 +287,7 @@ def _start(
         **start_facts(),
     }
     hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
-    objective = make_objective(config)
+    objective = make_objective(config, corpus)
     if begins is not None:
         begins = with_own_parts(begins, config, hooks, model)
     run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective, begins, compiled)
@@ -305,11 +307,11 @@ def _starts_at_zero(plan: Plan) -> bool:
     return any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in plan.loops.values())
 
 
-def _first_model(structure: Structure, config: RunConfig, parent: Ancestor | None) -> Decoder:
+def _first_model(structure: Structure, config: RunConfig, parent: Ancestor | None) -> Transformer:
     """The model before the first step, with random weights or with the parent's."""
     if parent is not None:
-        return Decoder.from_tensors(structure, parent.weights(), config.runtime.kernel, source=str(parent.path))
-    model = Decoder(structure, config.runtime.kernel)
+        return Transformer.from_tensors(structure, parent.weights(), config.runtime.kernel, source=str(parent.path))
+    model = make_model(structure, config.runtime.kernel)
     draw_weights(model, config.training.seed)
     return model
 

@@ -16,10 +16,11 @@ def summary(structure: Structure) -> ModelSummary:
     """Plan and map as text, sparsity, and the structure's cost at a context of 8,192 tokens."""
     attention_map = structure.map
     forward = ledger(structure, KV_CONTEXT, "pairs").forward
+    cache = kv_bytes(structure, KV_CONTEXT) if structure.caches else None
     return ModelSummary(
         plan=str(structure.plan),
         map="full" if set(attention_map.each_kind()) == {Full()} else str(attention_map),
         sparsity=None if attention_map.learning else attention_map.sparsity(),
-        kv_bytes=KVBytes(context=KV_CONTEXT, dtype="bf16", bytes=kv_bytes(structure, KV_CONTEXT)),
+        kv_bytes=None if cache is None else KVBytes(context=KV_CONTEXT, dtype="bf16", bytes=cache),
         forward_flops=ForwardFlops(context=KV_CONTEXT, convention="pairs", flops=forward),
     )

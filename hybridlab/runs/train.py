@@ -16,7 +16,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
@@ -58,7 +58,7 @@ class TrainedRun:
         """The complete configuration. UserError if a plug-in that it names is not loaded."""
         return RunFolder(self.path).config()
 
-    def model(self, kernel: str = "auto") -> Decoder:
+    def model(self, kernel: str = "auto") -> Transformer:
         """The final model, in fp32 on the CPU; a new one in every call. UserError if its files are damaged."""
         return load_checkpoint(self.path, kernel)
 
@@ -122,7 +122,7 @@ def train(
 
 
 def evaluate(
-    run_or_model: str | Path | TrainedRun | Decoder,
+    run_or_model: str | Path | TrainedRun | Transformer,
     data: str | None = None,
     *,
     settings: Mapping[str, Any] | None = None,
@@ -144,7 +144,7 @@ def evaluate(
         hybridlab.evaluate(hybridlab.load_hf("folder"), "text:book.txt", tokenizer="file:folder", seq_len=512)
     """
     say, runs = _silent if quiet else _say, Runs(Path(runs_dir))
-    if isinstance(run_or_model, Decoder):
+    if isinstance(run_or_model, Transformer):
         if data is None or seq_len is None:
             raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
         if tokenizer is None and not data.startswith("shards:"):

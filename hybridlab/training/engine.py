@@ -23,7 +23,7 @@ from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed, UserError
-from hybridlab.models.decoder import Decoder, Factors
+from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json
 from hybridlab.models.kernels import choose
 from hybridlab.plan.structure import Structure
@@ -84,7 +84,7 @@ class Run:
 
     config: RunConfig
     folder: RunFolder
-    model: Decoder
+    model: Transformer
     corpus: Corpus
     hooks: list[Hook]
     device: torch.device
@@ -107,7 +107,7 @@ class Run:
         self.metrics = MetricsLog(self.folder.path / "metrics.jsonl")
         self.say: Callable[[str], None] = lambda text: None
         self._pauses = 0.0
-        self._noted: Decoder | None = None
+        self._noted: Transformer | None = None
 
     # ---- structure ----
 
@@ -122,10 +122,10 @@ class Run:
 
         tensors: the model's parameters and the hooks' tensors by name; tensors of hooks that are missing keep their
         values. optimizer: the optimizer's state, as `optimizer_tensors` gives it; tensors without an entry start
-        without moments. factors: see `Decoder`.
+        without moments. factors: see `Transformer`.
         """
         settings = self.config.runtime
-        model = Decoder.from_tensors(structure, tensors, self.model.kernel, factors)
+        model = Transformer.from_tensors(structure, tensors, self.model.kernel, factors)
         model.recompute, model.compiled = settings.activation_checkpointing, self.compiled
         self.model = model.to(self.device)
         self.groups = model_groups(self.model, self.config.training.optimizer)
@@ -272,7 +272,7 @@ class Run:
         return ledger(self.model.structure, settings.seq_len, convention).training * settings.rows
 
     def _note_kernels(self) -> None:
-        """Note which kernels the model computes its steps with, once for each structure; see `Decoder.kernels_used`."""
+        """Note which kernels compute the steps, once for each structure; see `Transformer.kernels_used`."""
         if self._noted is not self.model:
             self._noted = self.model
             setting = (self.config.training.seq_len, self.device, self.precision != "fp32")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
-from hybridlab.models.decoder import Decoder, Factors, Output
+from hybridlab.models.decoder import Factors, Output, Transformer
 from hybridlab.plan.structure import Structure
 from hybridlab.training.folders import RunFolder
 from hybridlab.training.objective import Objective
@@ -31,7 +31,7 @@ class TrainingRun(Protocol):
 
     config: RunConfig
     folder: RunFolder
-    model: Decoder
+    model: Transformer
     corpus: Corpus
     objective: Objective
     initial: Structure

@@ -1,23 +1,37 @@
 """Training objectives: how rows become inputs and targets, the loss, and the metrics on text.
 
-Engine and validation use only the interface of `Objective`. `NextToken` is the objective of decoders.
+Engine and validation use only the interface of `Objective`. `NextToken` is the objective of decoders, `MaskedTokens`
+that of encoders.
+
+    hybridlab pretrain --arch bert --size bert-tiny --data embedded --steps 20
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Batches, Rows
 from hybridlab.data.shards import Corpus
+from hybridlab.data.tokenizers import mask_token, special_tokens
+from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
+
+MASKED_SHARE = 0.15
+"""Share of the tokens of a text that are chosen to be found."""
+_TO_MASK, _TO_RANDOM = 0.8, 0.1
+"""Shares of the chosen tokens that become [MASK], and a random token; the others stay."""
+_MASKS, _MEASURED_MASKS = 5, 6
+"""First words of the seeds of these draws, after those of data/batches.py and data/mixture.py."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +68,14 @@ class RowSource(Protocol):
 
 
 class Objective(ABC):
-    """The interface of objectives."""
+    """The interface of objectives.
+
+    likelihood: whether the losses of a text's tokens add up to −log p(text), so that its perplexity and its bits per
+    byte have a meaning.
+    """
 
     name: str
+    likelihood: bool = True
 
     @abstractmethod
     def source(self, config: RunConfig, corpus: Corpus) -> RowSource:
@@ -64,7 +83,19 @@ class Objective(ABC):
 
     @abstractmethod
     def batch(self, rows: Any, seed: int, step: int) -> Batch:
-        """Inputs and targets of a step's rows. Random draws are functions of (seed, step)."""
+        """Inputs and targets of a step's rows. Random draws are functions of (seed, step) and the number of the row."""
+
+    def measured(self, rows: Any, numbers: Sequence[int]) -> Batch:
+        """Inputs and targets to measure a model on. numbers: of the rows among all that are measured. Random draws are
+        functions of these numbers alone, so that they are the same for every model and every size of a batch."""
+        return self.batch(rows, 0, 0)
+
+    def hidden(self, tokens: Tensor, answers: Tensor) -> Tensor:
+        """Tokens (R, S) as the model reads them where it is asked for some of them. answers: (R, S) bool."""
+        return tokens
+
+    before: int = 1
+    """How many positions before a token the logits stand that predict it."""
 
     @abstractmethod
     def losses(self, output: Output, batch: Batch) -> Tensor:
@@ -96,6 +127,84 @@ class NextToken(Objective):
         return F.cross_entropy(predictions, batch.targets.flatten(), reduction="none").view(batch.targets.shape)
 
 
-def make_objective(config: RunConfig) -> Objective:
-    """The objective of a run; so far always `NextToken`."""
-    return NextToken()
+class MaskedTokens(Objective):
+    """Find tokens from those on both sides (BERT, section 3.1, task 1). Loss: −log p(token | the other tokens, some of
+    them masked), in nats, over the chosen tokens.
+
+    Of the tokens of a row of text, 15 % are chosen at random, at least one, and never a special one such as [SEP] or
+    padding. Of the chosen ones 80 % become [MASK], 10 % a random token of the text's vocabulary, and 10 % stay. The
+    share is met on average: a row of n tokens has ⌊0.15 n⌋ or one more. In rows of synthetic tasks exactly the answers
+    are chosen, and all become [MASK].
+
+    Rows are windows of text as for decoders, without a [CLS] at their start.
+    """
+
+    name, likelihood, before = "masked-tokens", False, 0
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.mask = mask_token(tokenizer)
+        self.special = np.array(special_tokens(tokenizer))
+        self.words = np.setdiff1d(np.array(sorted(tokenizer.get_vocab().values())), self.special)
+
+    def source(self, config: RunConfig, corpus: Corpus) -> Batches:
+        return Batches(corpus, config.data, config.training, config.shape.vocab)
+
+    def batch(self, rows: Rows, seed: int, step: int) -> Batch:
+        return self._masked(rows, [(_MASKS, seed, step, row) for row in range(len(rows.tokens))])
+
+    def measured(self, rows: Rows, numbers: Sequence[int]) -> Batch:
+        return self._masked(rows, [(_MEASURED_MASKS, int(number)) for number in numbers])
+
+    def hidden(self, tokens: Tensor, answers: Tensor) -> Tensor:
+        return tokens.masked_fill(answers, self.mask)
+
+    def losses(self, output: Output, batch: Batch) -> Tensor:
+        chosen = batch.weights > 0
+        found = F.cross_entropy(output.logits[chosen].float(), batch.targets[chosen], reduction="none")
+        return found.new_zeros(chosen.shape).masked_scatter(chosen, found)
+
+    def metrics(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        """The mean over the chosen tokens of each row; 0 for a row of special tokens alone."""
+        chosen = (batch.weights > 0).sum(1).clamp_min(1)
+        return {"loss": self.losses(output, batch).double().sum(1) / chosen}
+
+    def _masked(self, rows: Rows, seeds: Sequence[tuple[int, ...]]) -> Batch:
+        """seeds: of the draws of each row."""
+        shown, weights = rows.tokens.copy(), np.zeros(rows.weights.shape, dtype=np.float32)
+        for row, seed in enumerate(seeds):
+            if rows.tasks is not None and rows.tasks[row]:
+                weights[row] = rows.weights[row]
+                shown[row, rows.weights[row] > 0] = self.mask
+            else:
+                weights[row, self._hide(shown[row], np.random.default_rng(seed))] = 1.0
+        inputs = {"input_ids": torch.from_numpy(shown)}
+        return Batch(inputs, torch.from_numpy(rows.tokens), torch.from_numpy(weights))
+
+    def _hide(self, tokens: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Choose tokens of a row (S,) of text, and replace them in place; returns their positions."""
+        candidates = np.flatnonzero(~np.isin(tokens, self.special))
+        count = max(1, int(MASKED_SHARE * len(candidates) + rng.random()))
+        chosen = rng.permutation(candidates)[:count]
+        kinds = rng.random(len(chosen))
+        masked, other = kinds < _TO_MASK, (kinds >= _TO_MASK) & (kinds < _TO_MASK + _TO_RANDOM)
+        tokens[chosen[masked]] = self.mask
+        tokens[chosen[other]] = self.words[rng.integers(len(self.words), size=int(other.sum()))]
+        return chosen
+
+
+OBJECTIVES: dict[str, Callable[[Corpus], Objective]] = {
+    "next-token": lambda corpus: NextToken(),
+    "masked-tokens": lambda corpus: MaskedTokens(corpus.tokenizer),
+}
+"""Name of an objective → its maker, from the text of a run."""
+
+
+def make_objective(config: RunConfig, corpus: Corpus) -> Objective:
+    """The objective of a run: that of its settings or, by default, of its family. UserError for a model whose output
+    head gives no tokens, and for a tokenizer that an encoder cannot be trained with."""
+    if config.shape.output is not None:
+        raise UserError(
+            f"shape.output: a head that gives {config.shape.output.kind} is not trained on text, or measured on it; "
+            "remove shape.output"
+        )
+    return OBJECTIVES[config.objective](corpus)

@@ -10,11 +10,11 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.files import DIGESTS, new_folder
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import save_model
 
 
-def save_trained(folder: Path, model: Decoder, config: RunConfig, corpus: Corpus, **lineage: Any) -> None:
+def save_trained(folder: Path, model: Transformer, config: RunConfig, corpus: Corpus, **lineage: Any) -> None:
     """Write a run's model with its tokenizer, in place of an older one. lineage: further facts for config.json."""
     facts = {"hash": run_hash(config), "parents": parents(config), "arch": config.arch, "size": config.size}
     lineage = facts | {"tokenizer": corpus.meta["tokenizer"]} | lineage

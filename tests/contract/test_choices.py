@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from hybridlab.config.loading import preset_names
 from hybridlab.data.primitives import PRIMITIVES, items, prompt_with, solved_examples
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.evaluation.choices import has_cache, score_choices, tokenized
@@ -12,7 +11,7 @@ from hybridlab.models.build import build_model
 from hybridlab.models.slots import NotCopied, repeated_slot
 from hybridlab.plan.kinds import ATTENTION_KINDS, register_kind
 from tests.conftest import SMALL_SHAPE
-from tests.contract.test_architectures import build
+from tests.contract.test_architectures import DECODERS, build
 from tests.contract.test_own_attention_kind import KINDS, Average, RunningMean, Sinks
 
 TOKENIZER = make_tokenizer("bpe:300", [item.solved for name in PRIMITIVES for item in items(name, 40, 9)])
@@ -43,7 +42,7 @@ def assert_scored_as_by_hand(model, name, cached=True):
     assert np.ptp(scores, axis=1).min() > 1e-3, "the options differ"
 
 
-@pytest.mark.parametrize("arch", preset_names("arch"))
+@pytest.mark.parametrize("arch", DECODERS)
 def test_shared_examples_give_the_scores_of_whole_rows(arch):
     model = build(arch, init={"std": 0.2})
     name = "assignment-math" if arch == "vanilla" else "copying-random"

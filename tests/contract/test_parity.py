@@ -6,7 +6,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
     GPT2Config,
+    GPT2ForSequenceClassification,
     GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
@@ -34,11 +43,16 @@ GPT2_SHAPES = [
     {"n_embd": 36, "n_head": 3, "n_layer": 3, "n_positions": 64},
     {"n_embd": 33, "n_head": 3, "n_layer": 2, "n_positions": 50, "n_inner": 70, "layer_norm_epsilon": 1e-3},
 ]
+BERT_SHAPES = [
+    {"hidden_size": 48, "num_attention_heads": 3, "num_hidden_layers": 3, "intermediate_size": 70},
+    {"hidden_size": 40, "num_attention_heads": 4, "num_hidden_layers": 5, "layer_norm_eps": 1e-3, "type_vocab_size": 3},
+]
 CASES = [
     *[("llama", LlamaConfig, LlamaForCausalLM, SHARED | shape) for shape in LLAMA_SHAPES],
     *[("qwen3", Qwen3Config, Qwen3ForCausalLM, SHARED | shape) for shape in LLAMA_SHAPES],
     *[("neox", GPTNeoXConfig, GPTNeoXForCausalLM, SHARED | shape) for shape in NEOX_SHAPES],
     *[("gpt2", GPT2Config, GPT2LMHeadModel, {"vocab_size": 97} | shape) for shape in GPT2_SHAPES],
+    *[("bert", BertConfig, BertForMaskedLM, SHARED | shape) for shape in BERT_SHAPES],
 ]
 FIRST = {name: case for case in reversed(CASES) for name in [case[0]]}
 
@@ -58,7 +72,9 @@ def folder_of(model, path, shards=1):
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(model.config.to_dict(), default=str))
     tied = model.config.tie_word_embeddings
-    tensors = {k: v.contiguous() for k, v in model.state_dict().items() if not (tied and k == "lm_head.weight")}
+    copies = ("lm_head.weight", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
+    shared = copies if tied else ()
+    tensors = {k: v.contiguous() for k, v in model.state_dict().items() if k not in shared}
     names = sorted(tensors)
     for i in range(shards):
         save_file({n: tensors[n] for n in names[i::shards]}, path / f"model-{i + 1:05d}-of-{shards:05d}.safetensors")
@@ -160,3 +176,112 @@ def test_folders_without_config_or_tensors_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(UserError, match="no .*safetensors"):
         load_hf(tmp_path)
+
+
+# ---- encoders, and heads that give no tokens ----
+
+BERT = FIRST["bert"]
+HEADS = {
+    "classes": ("bert", BertConfig, BertForSequenceClassification, BERT[3] | {"num_labels": 3}),
+    "a number": ("bert", BertConfig, BertForSequenceClassification, BERT[3] | {"num_labels": 1}),
+    "spans": ("bert", BertConfig, BertForQuestionAnswering, BERT[3]),
+    "gpt2 classes": (
+        *("gpt2", GPT2Config, GPT2ForSequenceClassification),
+        FIRST["gpt2"][3] | {"num_labels": 4, "pad_token_id": 0},
+    ),
+}
+
+
+def padded_rows(lengths, types=1, seed=1):
+    """Token ids, mask and token types of rows that are padded on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1, 97, (len(lengths), max(lengths)), generator=generator)
+    mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+    kinds = torch.randint(types, ids.shape, generator=generator)
+    return ids.masked_fill(~mask, 0), mask.long(), kinds
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] == "bert"], ids=lambda c: str(c[3]["hidden_size"]))
+def test_padded_batches_with_token_types_equal_transformers(case, tmp_path):
+    reference = theirs(case, True)
+    ours = load_hf(folder_of(reference, tmp_path / "model"))
+    ids, mask, types = padded_rows([41, 17, 1], reference.config.type_vocab_size)
+    with torch.no_grad():
+        wanted = reference(ids, attention_mask=mask, token_type_ids=types).logits
+        for kernel in ("eager", "sdpa"):
+            ours.kernel = kernel
+            found = ours(ids, attention_mask=mask, token_type_ids=types).logits
+            torch.testing.assert_close(found[mask.bool()], wanted[mask.bool()], atol=1e-5, rtol=1e-5)
+        without = ours(ids, attention_mask=mask).logits
+    assert (without - wanted)[mask.bool()].abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_of_classes_and_spans_equal_transformers(head, tmp_path):
+    reference = theirs(HEADS[head], True)
+    ours = load_hf(folder_of(reference, tmp_path / "model"))
+    ids, mask, types = padded_rows([30, 12, 1], 1 if head.startswith("gpt2") else 2)
+    own = {} if head.startswith("gpt2") else {"token_type_ids": types}
+    with torch.no_grad():
+        output = reference(ids, attention_mask=mask, **own)
+        found = ours(ids, attention_mask=mask, **own).logits
+    if head == "spans":
+        wanted = torch.stack((output.start_logits, output.end_logits), -1)
+        torch.testing.assert_close(found[mask.bool()], wanted[mask.bool()], atol=1e-5, rtol=1e-5)
+    else:
+        torch.testing.assert_close(found, output.logits, atol=1e-5, rtol=1e-5)
+
+
+def test_scores_of_options_equal_multiple_choice(tmp_path):
+    reference = theirs(("bert", BertConfig, BertForMultipleChoice, BERT[3]), True)
+    ours = load_hf(folder_of(reference, tmp_path / "model"))
+    assert ours.shape.output.labels == 1
+    ids, mask, types = padded_rows([9, 14, 14, 11, 3, 8], 2)
+    with torch.no_grad():
+        wanted = reference(*(t.view(2, 3, -1) for t in (ids, mask, types))).logits
+        found = ours(ids, attention_mask=mask, token_type_ids=types).logits.view(2, 3)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_with_both_of_berts_objectives_is_read(tmp_path):
+    """Also with the older names of the norms' tensors, as in BERT's own release."""
+    reference = theirs(("bert", BertConfig, BertForPreTraining, BERT[3]), True)
+    folder = folder_of(reference, tmp_path / "model")
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value.clone()
+        for name, value in reference.state_dict().items()
+        if not name.startswith("cls.predictions.decoder")
+    }
+    save_file(tensors, next(folder.glob("*.safetensors")))
+    ids = torch.randint(97, (1, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = reference(ids).prediction_logits
+        torch.testing.assert_close(load_hf(folder)(ids).logits, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder = True"),
+        ({"add_cross_attention": True}, "add_cross_attention = True"),
+        ({"hidden_act": "gelu_new"}, "hidden_act = 'gelu_new'"),
+        ({"type_vocab_size": 3}, "token_type_embeddings"),
+        ({"num_hidden_layers": 2}, "num_hidden_layers is 2"),
+    ],
+)
+def test_unsupported_settings_of_bert_are_refused_by_name(change, message, tmp_path):
+    folder = folder_of(theirs(BERT, True), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | change
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=message):
+        load_hf(folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [(BertForTokenClassification, "single tokens"), (BertModel, "without an output head")]
+)
+def test_bert_models_with_other_heads_are_refused(model, message, tmp_path):
+    folder = folder_of(theirs(("bert", BertConfig, model, BERT[3]), True), tmp_path / "model")
+    with pytest.raises(UserError, match=message):
+        load_hf(folder)

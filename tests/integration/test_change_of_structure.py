@@ -172,7 +172,7 @@ def test_rebuild_is_the_only_place_that_makes_model_and_optimizer():
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name != "rebuild":
             calls = {ast.unparse(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
-            assert not calls & {"make_optimizer", "model_groups", "Decoder", "Decoder.from_tensors"}, node.name
+            assert not calls & {"make_optimizer", "model_groups", "make_model", "Transformer.from_tensors"}, node.name
 
 
 def test_checkpoints_of_another_version_are_refused(small, tmp_path, runs_dir, monkeypatch):

@@ -117,8 +117,8 @@ def test_sublayer_contributions(made):
         heads = head_index(structure.heads(visit), structure.kinds(visit), structure.shape, positions.device)
         call = AttentionCall(heads, positions, "eager")
         with torch.no_grad():
-            a = block.attention_branch(x, call).out
-            for part, delta, read in (("attention", a, x), ("mlp", block.mlp_branch(x + a), x + a)):
+            a = block.attention(block.attention_input(x), call).out
+            for part, delta, read in (("attention", a, x), ("mlp", block.mlp(block.mlp_norm(x + a)), x + a)):
                 size = (delta.norm(dim=-1) / read.norm(dim=-1)).mean()
                 cosine = ((delta * read).sum(-1) / delta.norm(dim=-1) / read.norm(dim=-1)).mean()
                 assert found["sublayers"][part]["relative"][layer] == pytest.approx(float(size), rel=1e-4)
@@ -134,7 +134,7 @@ def test_contributions_of_parallel_blocks_and_of_layers_that_do_not_run(made):
     windows = spaced_windows(model, made.corpus, 32, 2)
     with torch.no_grad():
         x = model.embedding(windows)
-        added = model.blocks[0].mlp_branch(x)
+        added = model.blocks[0].mlp(model.blocks[0].mlp_norm(x))
     # Both read the layer's input there.
     assert found["mlp"]["relative"][0] == pytest.approx(float((added.norm(dim=-1) / x.norm(dim=-1)).mean()), rel=1e-4)
     skipped = made.model.with_plan(made.model.plan.skip(2))

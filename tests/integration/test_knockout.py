@@ -53,7 +53,7 @@ def test_a_knock_out_is_the_difference_of_two_losses(made):
     far = torch.cat([torch.from_numpy(row.distances) >= 4 for row in rows]).numpy()
 
     def losses(model):
-        return text_losses(model, made.config, used.text), answers(model, rows, used.offsets["retrieval"])[1]
+        return text_losses(model, used), answers(model, rows, used.offsets["retrieval"])[1]
 
     masks = [[1, 1], [1, 0], [1, 1]]
     text, nats = losses(made.model)

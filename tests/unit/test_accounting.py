@@ -9,7 +9,8 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Decoder, make_model
+from hybridlab.models.kernels import Visible
 from hybridlab.papers.analytic import block_parameters, training_flops_of_run
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.from_config import structure_of
@@ -22,7 +23,7 @@ from hybridlab.plan.structure import Structure
 def test_parameters_from_the_data_equal_the_modules(size):
     config = resolve("vanilla", size)
     with torch.device("meta"):
-        model = Decoder(structure_of(config))
+        model = make_model(structure_of(config))
     assert count_parameters(config.shape).total == sum(p.numel() for p in model.parameters())
 
 
@@ -37,6 +38,35 @@ def test_parameters_from_the_data_equal_the_modules(size):
 )
 def test_consa_table_4_to_the_printed_digit(arch, size, printed):
     assert round(flops(arch, 8192, "consa", size=size).training * 512 / 1e15, 2) == printed
+
+
+OUTPUTS = [None, {"kind": "classes", "labels": 3}, {"kind": "classes", "labels": 1}, {"kind": "spans"}]
+
+
+@pytest.mark.parametrize("output", OUTPUTS, ids=str)
+@pytest.mark.parametrize("shape", [{"size": "bert-tiny"}, {"size": "bert-tiny", "tied_embeddings": False}, {}], ids=str)
+def test_costs_of_output_heads_equal_the_modules(output, shape):
+    shape = dict(shape)
+    size = shape.pop("size", "tiny")
+    model = build_model("vanilla", size=size, shape={**shape, "output": output, "layers": 2}, kernel="eager")
+    assert count_parameters(model.shape).total == sum(p.numel() for p in model.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, 24, dtype=torch.long))
+    assert flops(model, 24, "executed").forward == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(("size", "printed"), [("bert-mini", 11.1), ("bert-small", 28.5), ("bert-medium", 41.1)])
+def test_bert_parameters_without_the_head(size, printed):
+    count = count_parameters(resolve("bert", size).shape)
+    assert round((count.total - count.head) / 1e6, 1) == printed
+
+
+@pytest.mark.parametrize("window", [1, 4, 9, 24, 60])
+def test_pairs_of_an_encoder_are_those_of_its_mask(window):
+    model = build_model("all-window", size="bert-tiny", window=window)
+    pairs = Visible(window, causal=False).mask(torch.arange(24), 24).sum().item()
+    wanted = 4 * model.shape.head_width * pairs * model.shape.heads * model.shape.layers
+    assert flops(model, 24, "pairs").breakdown["attention"] == pytest.approx(wanted)
 
 
 PLANS = [

@@ -11,6 +11,7 @@ from hybridlab.config.loading import (
     Layer,
     check,
     load_file,
+    load_preset,
     merge,
     parse_setting,
     preset_folder,
@@ -33,11 +34,26 @@ from hybridlab.training.folders import Runs
 from tests.conftest import ROOT, run_python
 
 
+def _family(kind, name):
+    return load_preset(kind, name).values.get("shape", {}).get("family")
+
+
 def test_every_arch_and_size_resolves():
     for size in preset_names("size"):
         for arch in preset_names("arch"):
-            config = resolve(arch, size)
-            assert config.arch == arch and config.size == size
+            if _family("arch", arch) in (None, _family("size", size)) and (arch, _family("size", size)) not in REFUSED:
+                config = resolve(arch, size)
+                assert config.arch == arch and config.size == size
+
+
+REFUSED = {("ln-scaling", "bert")}
+
+
+def test_archs_and_sizes_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match="bert.yaml:5: shape: the family bert has learned positions"):
+        resolve("bert", "tiny")
+    with pytest.raises(UserError, match="norm_scaling scales what the branches of a block read; in the family bert"):
+        resolve("ln-scaling", "bert-tiny")
 
 
 def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path):

@@ -18,12 +18,16 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import Block
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES
 
 
 def measure(
-    model: Decoder, corpus: Corpus, seq_len: int, config: RunConfig, block: Annotated[int, Field(ge=1)] | None = None
+    model: Transformer,
+    corpus: Corpus,
+    seq_len: int,
+    config: RunConfig,
+    block: Annotated[int, Field(ge=1)] | None = None,
 ) -> dict[str, Any]:
     """Keys: block, the layers in a block; cosine [block][block]; similarity, the mean cosine of different blocks;
     asymmetry, see `asymmetry`. The last two are null where there is no pair to read.
@@ -47,7 +51,7 @@ def measure(
     }
 
 
-def grown_block(model: Decoder, config: RunConfig) -> int | None:
+def grown_block(model: Transformer, config: RunConfig) -> int | None:
     """The layers that one growth step of the run added: of its controller, or of its newest layers; None without."""
     block = getattr(config.controller, "block", None)
     if block is not None:
@@ -57,7 +61,7 @@ def grown_block(model: Decoder, config: RunConfig) -> int | None:
     return sum(origin.stage == newest for origin in origins) if newest else None
 
 
-def block_cosines(model: Decoder, size: int) -> Tensor:
+def block_cosines(model: Transformer, size: int) -> Tensor:
     """(n, n) in fp64: the cosine between the feed-forward weights of the n blocks of `size` layers."""
     layers = [_weights(cast(Block, block)) for block in model.blocks]
     vectors = torch.stack([torch.cat(layers[i : i + size]) for i in range(0, len(layers), size)])

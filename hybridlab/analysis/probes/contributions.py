@@ -21,7 +21,7 @@ from hybridlab.analysis.probe import LONGEST, SHOWN, Probe, Rows, Table, spaced_
 from hybridlab.analysis.sublayers import sublayer_contributions
 from hybridlab.data.shards import Corpus
 from hybridlab.models.blocks import Block
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Place, Plan
 from hybridlab.plan.visit import layer_name
@@ -34,7 +34,7 @@ _AT_ONCE = 8
 
 
 def measure(
-    model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 2, sequences: Rows = 20, first_token: bool = True
+    model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 2, sequences: Rows = 20, first_token: bool = True
 ) -> dict[str, Any]:
     """Keys: sequences, length, first_token; sublayers.attention and sublayers.mlp, each with relative [layer] and
     cosine [layer], see `sublayer_contributions`, over `sequences` windows of validation text.
@@ -52,7 +52,7 @@ def measure(
     }
 
 
-def _of_looped_heads(model: Decoder, corpus: Corpus, seq_len: int, rows: int) -> dict[str, Any]:
+def _of_looped_heads(model: Transformer, corpus: Corpus, seq_len: int, rows: int) -> dict[str, Any]:
     """examples and entropies, see `measure`."""
     length, examples, entropies = min(seq_len, SHOWN), [], []
     for tokens in spaced_windows(model, corpus, length, rows + 1)[1:]:
@@ -114,7 +114,7 @@ class LoopedHead:
     passes: list[list[float]]
 
 
-def looped_heads(model: Decoder, tokens: Tensor) -> Iterator[LoopedHead]:
+def looped_heads(model: Transformer, tokens: Tensor) -> Iterator[LoopedHead]:
     """Every head that runs again in a loop, on one sequence of tokens (S,)."""
     loops = head_loops(model.plan)
     if not loops:
@@ -134,7 +134,7 @@ def looped_heads(model: Decoder, tokens: Tensor) -> Iterator[LoopedHead]:
             yield LoopedHead(layer, head, first[head], rows)
 
 
-def contributions(model: Decoder, tokens: Tensor, texts: list[str]) -> dict[str, Any] | None:
+def contributions(model: Transformer, tokens: Tensor, texts: list[str]) -> dict[str, Any] | None:
     """C on one sequence (S,) with its tokens as text, in the layer with most passes, for its looped head of highest
     entropy.
 
@@ -165,11 +165,11 @@ class _Inputs(Taps):
             self.inputs[place] = x
 
 
-def _value_norms(model: Decoder, layer: int, head: int, x: Tensor) -> Tensor:
+def _value_norms(model: Transformer, layer: int, head: int, x: Tensor) -> Tensor:
     """‖V_j‖ of the head at every position of x (S, W)."""
     block, width, group = cast(Block, model.blocks[layer]), model.shape.head_width, model.shape.group
     with torch.no_grad():
-        values = block.attention.v(block.attention_norm(x)).float()
+        values = block.attention.v(block.attention_input(x)).float()
     return values.view(len(x), -1, width)[:, head // group].norm(dim=-1)
 
 

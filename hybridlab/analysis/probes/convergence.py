@@ -26,7 +26,7 @@ from hybridlab.analysis.entropy import row_entropy
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Item, Plan
 from hybridlab.plan.visit import Place, Visit, layer_name
@@ -40,13 +40,13 @@ _ROUNDING = 1e-6
 
 
 def measure(
-    model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 8, heads: Heads = 2, passes: Passes = 8
+    model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 8, heads: Heads = 2, passes: Passes = 8
 ) -> dict[str, Any]:
     """`convergence` on `rows` sequences."""
     return convergence(model, spaced_windows(model, corpus, min(seq_len, LONGEST), rows), heads, passes)
 
 
-def convergence(model: Decoder, tokens: Tensor, heads: int, passes: int) -> dict[str, Any]:
+def convergence(model: Transformer, tokens: Tensor, heads: int, passes: int) -> dict[str, Any]:
     """The three measurements and the lemma on sequences `tokens` (B, S), with `heads` heads in a set and `passes`
     passes of each loop. {"skipped": reason} if no layer runs all of its heads; UserError if layers have too few."""
     if not 1 <= 2 * heads <= model.shape.heads:
@@ -65,7 +65,7 @@ def convergence(model: Decoder, tokens: Tensor, heads: int, passes: int) -> dict
 
 
 def _compared_sets(
-    model: Decoder, tokens: Tensor, layer: int, statistics: dict[str, Tensor], heads: int, passes: int
+    model: Transformer, tokens: Tensor, layer: int, statistics: dict[str, Tensor], heads: int, passes: int
 ) -> list[dict[str, Any]]:
     """Two rows for a layer: loops of its heads of highest and of lowest entropy.
 
@@ -91,7 +91,7 @@ def _compared_sets(
     return rows
 
 
-def loop_states(model: Decoder, tokens: Tensor, layer: int, heads: tuple[int, ...], passes: int) -> list[Tensor]:
+def loop_states(model: Transformer, tokens: Tensor, layer: int, heads: tuple[int, ...], passes: int) -> list[Tensor]:
     """H(0) … H(K), each (B, S, W): the state after the layer's attention, and after each pass of these heads."""
     items, last = _up_to_attention(model.plan, layer)
     taps = _Outputs()
@@ -100,7 +100,7 @@ def loop_states(model: Decoder, tokens: Tensor, layer: int, heads: tuple[int, ..
     return [taps.after[(index,)] for index in range(last, last + passes + 1)]
 
 
-def _running(model: Decoder, items: tuple[Item, ...], unchanged: int) -> Decoder:
+def _running(model: Transformer, items: tuple[Item, ...], unchanged: int) -> Transformer:
     """The model with a plan of these items, the first `unchanged` of which are its own and keep their factors."""
     factors = {place: factor for place, factor in model.factors.items() if place[0] < unchanged}
     return model.with_plan(Plan(items, model.plan.num_layers, model.plan.parallel), factors=factors)
@@ -139,7 +139,7 @@ def _attending_layers(plan: Plan) -> list[int]:
     return sorted(layer for layer, visit in first.items() if visit.heads is None)
 
 
-def _row_statistics(model: Decoder, tokens: Tensor, layer: int) -> dict[str, Tensor]:
+def _row_statistics(model: Transformer, tokens: Tensor, layer: int) -> dict[str, Tensor]:
     """For every row of the layer's first attention, (B, H, S): normalized entropy, A_ii, and the lemma's bound."""
     items, last = _up_to_attention(model.plan, layer)
     with torch.no_grad():

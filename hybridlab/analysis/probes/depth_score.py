@@ -21,14 +21,14 @@ from hybridlab.analysis.probes.effects import positions, skipped
 from hybridlab.analysis.prompts import Choice, Count, Numbers, examples
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import Measurement
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 20,

@@ -21,7 +21,7 @@ from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.prompts import Choice, Count, Example, Numbers, Words, examples
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES, nearest
 
@@ -30,7 +30,7 @@ AXES = ("propagated", "local")
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     corpus: Corpus,
     seq_len: int,
     rows: Rows = 10,
@@ -75,7 +75,7 @@ def _known(setting: str, given: Sequence[str], known: tuple[str, ...]) -> tuple[
     return tuple(given) or known
 
 
-def _axes(model: Decoder, axes: Sequence[str] | None) -> tuple[str, ...]:
+def _axes(model: Transformer, axes: Sequence[str] | None) -> tuple[str, ...]:
     if axes is None:
         return AXES[:1] if model.plan.loops else AXES
     if model.plan.loops and "local" in axes:
@@ -86,7 +86,7 @@ def _axes(model: Decoder, axes: Sequence[str] | None) -> tuple[str, ...]:
     return _known("axes", axes, AXES)
 
 
-def _sources(model: Decoder, layers: Sequence[int] | None) -> tuple[int, ...]:
+def _sources(model: Transformer, layers: Sequence[int] | None) -> tuple[int, ...]:
     """The layers to skip, of those that the plan runs."""
     running = sorted({visit.layer for _, visit in model.plan.places()})
     if not running:
@@ -107,7 +107,7 @@ def positions(example: Example, mode: str) -> Positions | None:
     return Positions.future(example.boundaries, length, device) if example.boundaries else None
 
 
-def skipped(model: Decoder, example: Example, where: Positions, part: str, sources: Sequence[int]) -> Effect:
+def skipped(model: Transformer, example: Example, where: Positions, part: str, sources: Sequence[int]) -> Effect:
     """The largest propagated effects of skipping each source, over the rows of `where`: changes (sources, L), output
     (sources,)."""
     clean = clean_pass(model, example.tokens.expand(len(where.erased), -1))
@@ -116,7 +116,7 @@ def skipped(model: Decoder, example: Example, where: Positions, part: str, sourc
 
 
 def _propagated(
-    model: Decoder, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]
+    model: Transformer, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]
 ) -> dict[str, Any]:
     each = [skipped(model, one, where, part, sources) for one in made if (where := positions(one, mode))]
     output = torch.stack([one.output for one in each])
@@ -127,7 +127,7 @@ def _propagated(
     }
 
 
-def _local(model: Decoder, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]) -> dict[str, Any]:
+def _local(model: Transformer, made: Sequence[Example], mode: str, part: str, sources: Sequence[int]) -> dict[str, Any]:
     each = [local(model, one.tokens, where, part).amax(1) for one in made if (where := positions(one, mode))]
     return {"changes": _rounded(model, torch.stack(each).amax(0)[list(sources)], sources)}
 
@@ -136,7 +136,7 @@ def _numbers(values: Tensor) -> list[float | None]:
     return [None if value == NOTHING else float(f"{value:.5g}") for value in values.tolist()]
 
 
-def _rounded(model: Decoder, changes: Tensor, sources: Sequence[int]) -> list[list[float | None]]:
+def _rounded(model: Transformer, changes: Tensor, sources: Sequence[int]) -> list[list[float | None]]:
     """The rows without what no skip can change: the source itself, and layers that run before it only."""
     order = [visit.layer for _, visit in model.plan.places()]
     rows = []

@@ -11,7 +11,7 @@ from typing import Any
 from hybridlab.analysis.entropy import measured_entropies
 from hybridlab.analysis.probe import Probe, Rows, Table, spaced_windows
 from hybridlab.data.shards import Corpus
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
 
@@ -20,7 +20,7 @@ SEQUENCES = 256
 entropies of a batch of 4 sequences correlate only .6 with those of 256."""
 
 
-def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = SEQUENCES) -> dict[str, Any]:
+def measure(model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = SEQUENCES) -> dict[str, Any]:
     """heads: [layer][head], mean entropy over `rows` sequences, null for a head that does not run. layer_means and
     layer_variances: over the heads of a layer, null where one of them does not run."""
     tokens = spaced_windows(model, corpus, seq_len, rows)

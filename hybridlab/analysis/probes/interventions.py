@@ -18,7 +18,7 @@ from hybridlab.analysis.prompts import Count, Numbers, Words
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES, nearest
 
@@ -26,7 +26,7 @@ KINDS = ("skip", "swap", "reverse", "truncate")
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     corpus: Corpus,
     seq_len: int,
     config: RunConfig,

@@ -20,7 +20,7 @@ from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table
 from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import Full
 from hybridlab.plan.visit import layer_name
@@ -31,7 +31,7 @@ _AT_ONCE = 2**26
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     corpus: Corpus,
     seq_len: int,
     config: RunConfig,
@@ -61,7 +61,7 @@ def measure(
     return {**found, "heads": heads, "kept": kept}
 
 
-def inside_mass(model: Decoder, tokens: Tensor, widths: list[int]) -> dict[int, Tensor]:
+def inside_mass(model: Transformer, tokens: Tensor, widths: list[int]) -> dict[int, Tensor]:
     """Width w → (L, K): the share of the attention on the last w keys, the token's own included, a mean over the visits
     of a layer, the query heads of a KV head, positions and sequences (B, S); NaN for a KV head that does not run."""
     shape, length = model.shape, tokens.shape[1]
@@ -89,7 +89,7 @@ def inside_mass(model: Decoder, tokens: Tensor, widths: list[int]) -> dict[int, 
 def kept_by(attention_map: AttentionMap, mass: dict[int, Tensor], gates: Mapping[int, Tensor] | None = None) -> float:
     """The mean over the KV heads that run of what a map keeps: 1 for a head that sees all tokens, else the mass inside
     its window; for a head whose mask is being learned, both, weighed by its gate. mass: see `inside_mass`. gates: of
-    mixed heads, see `Decoder`."""
+    mixed heads, see `Transformer`."""
     shares = []
     for layer, row in enumerate(attention_map.layers):
         for head, kind in enumerate(row):

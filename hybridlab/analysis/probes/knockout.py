@@ -19,7 +19,7 @@ from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.answers import answers
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import Window
 from hybridlab.plan.visit import layer_name
@@ -31,7 +31,7 @@ Losses = dict[str, dict[str, np.ndarray]]
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     corpus: Corpus,
     seq_len: int,
     config: RunConfig,
@@ -67,18 +67,18 @@ def measure(
     }
 
 
-def _losses(model: Decoder, config: RunConfig, used: Material, width: int) -> Losses:
-    losses = {TEXT: {"all": text_losses(model, config, used.text)}}
+def _losses(model: Transformer, config: RunConfig, used: Material, width: int) -> Losses:
+    losses = {TEXT: {"all": text_losses(model, used)}}
     for task, rows in used.tasks.items():
         measured = np.concatenate([row.open for row in rows])
-        nats = answers(model, rows, used.offsets[task])[1][measured]
+        nats = answers(model, rows, used.offsets[task], objective=used.objective)[1][measured]
         far = np.concatenate([row.distances for row in rows])[measured] >= width
         losses[task] = {"all": nats, "far": nats[far]}
     return losses
 
 
 def _rise(
-    model: Decoder,
+    model: Transformer,
     config: RunConfig,
     used: Material,
     width: int,

@@ -20,7 +20,7 @@ from torch import Tensor
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.decoder import Transformer, draw_weights
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.visit import Visit
 from hybridlab.registry import PROBES
@@ -30,7 +30,7 @@ LOCAL_TOKENS = 32
 DYNAMIC_SHARE = 0.4
 
 
-def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
+def measure(model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
     """`loop_statistics` on `rows` sequences; fresh: the same values for the model with fresh weights."""
     tokens = spaced_windows(model, corpus, min(seq_len, 4 * LONGEST), rows)
     trained = loop_statistics(model, tokens.split(4))
@@ -55,7 +55,7 @@ def local_attention_mass(weights: Tensor, chunk: int) -> Tensor:
     return (weights.float() * near).sum(-1).mean(-1)
 
 
-def loop_statistics(model: Decoder, batches: Iterable[Tensor]) -> dict[str, Any] | None:
+def loop_statistics(model: Transformer, batches: Iterable[Tensor]) -> dict[str, Any] | None:
     """Both metrics, for every head in the body of the plan's first loop and every iteration, averaged over all
     sequences of `batches`, each (B, S). None if the plan has no loop."""
     if not model.plan.loops:
@@ -95,7 +95,7 @@ def _whole_attention(loop: Loop, t: int) -> list[tuple[int, Visit]]:
     return [(i, v) for i, v in enumerate(loop.body(t)) if v.part != "mlp" and v.heads is None]
 
 
-def described_fresh(model: Decoder, batches: Iterable[Tensor]) -> dict[str, Any]:
+def described_fresh(model: Transformer, batches: Iterable[Tensor]) -> dict[str, Any]:
     """The values of both metrics with fresh random weights: the effect of causal attention at each resolution without
     any training. The plan must have a loop."""
     fresh = copy.deepcopy(model)

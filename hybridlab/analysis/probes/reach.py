@@ -13,19 +13,19 @@ from torch import Tensor
 
 from hybridlab.analysis.probe import SHOWN, Probe, Table
 from hybridlab.data.shards import Corpus
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.visit import Place
 from hybridlab.registry import PROBES
 
 
-def measure(model: Decoder, corpus: Corpus, seq_len: int) -> dict[str, Any]:
+def measure(model: Transformer, corpus: Corpus, seq_len: int) -> dict[str, Any]:
     """`reach` on a short sequence of random tokens, since the connected positions do not depend on the text."""
     return reach(model, SHOWN) or {"skipped": "the plan does not have exactly one loop over iterations"}
 
 
-def reach(model: Decoder, length: int, seed: int = 0) -> dict[str, Any] | None:
+def reach(model: Transformer, length: int, seed: int = 0) -> dict[str, Any] | None:
     """The input positions that affect the state of each position after every iteration: those with a gradient that is
     not exactly 0, on one random sequence of `length` tokens. None if the plan does not have exactly one loop."""
     if len(model.plan.loops) != 1:

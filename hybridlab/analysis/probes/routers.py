@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
 from hybridlab.data.shards import Corpus
-from hybridlab.models.decoder import Decoder, draw_weights
+from hybridlab.models.decoder import Transformer, draw_weights
 from hybridlab.models.recurrence import Body, Recurrence
 from hybridlab.plan.loop import Loop
 from hybridlab.registry import PROBES
 from hybridlab.statistics import Measurement, paired_difference
 
 
-def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
+def measure(model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
     """`router_statistics` on `rows` sequences.
 
     last: the weights of the last loop's last read on the state before the loop and on the newest update. fresh: the
@@ -59,7 +59,7 @@ def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 64) -> di
     }
 
 
-def lost_without_updates(model: Decoder, batches: Sequence[Tensor]) -> Measurement:
+def lost_without_updates(model: Transformer, batches: Sequence[Tensor]) -> Measurement:
     """The rise of the loss, in nats per token, when all updates of the loops with routers are 0; one observation for
     each sequence of `batches`, each (B, S)."""
     whole = _losses(model, batches)
@@ -75,7 +75,7 @@ def _no_update(loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
     return torch.zeros_like(h)
 
 
-def _losses(model: Decoder, batches: Sequence[Tensor]) -> list[float]:
+def _losses(model: Transformer, batches: Sequence[Tensor]) -> list[float]:
     """The mean loss of each sequence."""
     losses: list[float] = []
     with torch.no_grad():
@@ -124,7 +124,7 @@ def _add(sums: list[Tensor], index: int, value: Tensor) -> None:
     sums[index] += value
 
 
-def router_statistics(model: Decoder, batches: Iterable[Tensor]) -> list[dict[str, Any]]:
+def router_statistics(model: Transformer, batches: Iterable[Tensor]) -> list[dict[str, Any]]:
     """For every loop with routers, means over all tokens of `batches`, each (B, S); an empty list if there is none.
 
     reads: for the read before the loop and after each iteration, the weights of the embeddings, of the state before
@@ -138,7 +138,7 @@ def router_statistics(model: Decoder, batches: Iterable[Tensor]) -> list[dict[st
 
 
 @contextmanager
-def _listening(model: Decoder) -> Iterator[list[_Sums]]:
+def _listening(model: Transformer) -> Iterator[list[_Sums]]:
     """A context in which every forward pass adds the logits of all routers to the sums of their loop."""
     sums, handles = [], []
     for loop, recurrence in zip(model.plan.loops.values(), model.recurrences, strict=True):

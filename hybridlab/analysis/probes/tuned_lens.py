@@ -24,7 +24,7 @@ from hybridlab.analysis.prompts import Count
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Decoder
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import save_tensors
 from hybridlab.registry import PROBES
 
@@ -32,7 +32,7 @@ _AT_ONCE = 4
 
 
 def measure(
-    model: Decoder,
+    model: Transformer,
     corpus: Corpus,
     seq_len: int,
     config: RunConfig,
@@ -94,7 +94,7 @@ def _require_place(save: str | None) -> None:
         raise UserError(f"--save {save}: there is no folder {Path(save).parent}; make it first")
 
 
-def read_early(lens: Lens, model: Decoder, tokens: Tensor) -> dict[str, list[float]]:
+def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list[float]]:
     """kl, overlap, right: for each exit, means over the positions of tokens (N, S). right: of the likeliest token being
     the next one."""
     sums, count = torch.zeros(3, len(lens.exits), dtype=torch.float64), 0
@@ -112,7 +112,7 @@ def read_early(lens: Lens, model: Decoder, tokens: Tensor) -> dict[str, list[flo
     return {"kl": kl, "overlap": shared, "right": right}
 
 
-def accuracies(lens: Lens, model: Decoder, measured: Suite, text: list[float]) -> tuple[dict[str, Any], list[Any]]:
+def accuracies(lens: Lens, model: Transformer, measured: Suite, text: list[float]) -> tuple[dict[str, Any], list[Any]]:
     """(accuracy {text, tasks {name}, choices {name}}, loss), each a list over the exits."""
     found = table([performance(measured, lens.model(exit, model)) for exit in range(len(lens.exits))])
     named = {part: {name: one["accuracy"] for name, one in found[part].items()} for part in ("tasks", "choices")}

@@ -1,0 +1,277 @@
+"""How transformers stores each family of models: names of tensors, and which settings hybridlab can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from hybridlab.config.shape import Shape
+from hybridlab.errors import UserError
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How transformers stores a family of models.
+
+    shape: from its config to the fields of `Shape`. supported: settings of its config → the values that hybridlab can
+    run, the default first. outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks.
+    block: modules of a block, its name → ours. depth: its name of the number of layers. fused: the module of a block
+    that holds q, k and v together, if it has one. split: takes a fused tensor apart. transposed: matrices of a block
+    are stored with inputs first. ignored: endings of names of tensors that are not parameters, and of parts that
+    hybridlab leaves out. renamed: endings of names that have others in some folders → the usual one.
+    """
+
+    shape: Callable[[Config], dict[str, Any]]
+    supported: Mapping[str, tuple[Any, ...]]
+    outer: Mapping[str, str]
+    block_prefix: str
+    block: Mapping[str, str]
+    depth: str = "num_hidden_layers"
+    fused: str | None = None
+    split: Callable[[Tensor, Shape], list[Tensor]] | None = None
+    transposed: bool = False
+    ignored: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+def rope_of(config: Config) -> Mapping[str, Any]:
+    """The settings of rotary positions. TypeError if they are no mapping."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise TypeError
+    return rope
+
+
+def _llama_shape(config: Config) -> dict[str, Any]:
+    heads = config["num_attention_heads"]
+    return {
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "heads": heads,
+        "kv_heads": config.get("num_key_value_heads") or heads,
+        "head_width": config.get("head_dim") or config["hidden_size"] // heads,
+        "ffn_width": config["intermediate_size"],
+        "rope_base": float(rope_of(config).get("rope_theta") or config.get("rope_theta", 10000.0)),
+        "norm_eps": config.get("rms_norm_eps", 1e-6),
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+    }
+
+
+def _neox_shape(config: Config) -> dict[str, Any]:
+    heads, rope = config["num_attention_heads"], rope_of(config)
+    fraction = rope.get("partial_rotary_factor") or config.get("rotary_pct", 0.25)
+    return {
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "heads": heads,
+        "kv_heads": heads,
+        "head_width": config["hidden_size"] // heads,
+        "ffn_width": config["intermediate_size"],
+        "rope_base": float(rope.get("rope_theta") or config.get("rotary_emb_base", 10000.0)),
+        "rotary_fraction": fraction,
+        "norm_eps": config.get("layer_norm_eps", 1e-5),
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+        "parallel_residual": config.get("use_parallel_residual", True),
+    }
+
+
+def _gpt2_shape(config: Config) -> dict[str, Any]:
+    return {
+        "layers": config["n_layer"],
+        "width": config["n_embd"],
+        "heads": config["n_head"],
+        "kv_heads": config["n_head"],
+        "head_width": config["n_embd"] // config["n_head"],
+        "ffn_width": config.get("n_inner") or 4 * config["n_embd"],
+        "norm_eps": config.get("layer_norm_epsilon", 1e-5),
+        "tied_embeddings": config.get("tie_word_embeddings", True),
+        "max_positions": config["n_positions"],
+    }
+
+
+def _bert_shape(config: Config) -> dict[str, Any]:
+    heads = config["num_attention_heads"]
+    return {
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "heads": heads,
+        "kv_heads": heads,
+        "head_width": config["hidden_size"] // heads,
+        "ffn_width": config["intermediate_size"],
+        "norm_eps": config.get("layer_norm_eps", 1e-12),
+        "tied_embeddings": config.get("tie_word_embeddings", True),
+        "max_positions": config["max_position_embeddings"],
+        "token_types": config.get("type_vocab_size", 2),
+    }
+
+
+def _split_neox(tensor: Tensor, shape: Shape) -> list[Tensor]:
+    """query_key_value holds q, k and v head by head."""
+    parts = tensor.view(shape.heads, 3, shape.head_width, *tensor.shape[1:])
+    return [parts[:, i].reshape(-1, *tensor.shape[1:]) for i in range(3)]
+
+
+def _split_gpt2(tensor: Tensor, shape: Shape) -> list[Tensor]:
+    """c_attn holds q, k and v side by side."""
+    return list(tensor.chunk(3))
+
+
+_LLAMA = Layout(
+    shape=_llama_shape,
+    supported={
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "hidden_act": ("silu",),
+        "use_sliding_window": (False,),
+    },
+    outer={"model.embed_tokens": "embedding", "model.norm": "final_norm", "lm_head": "head"},
+    block_prefix="model.layers.",
+    block={
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "mlp_norm",
+        "self_attn.q_proj": "attention.q",
+        "self_attn.k_proj": "attention.k",
+        "self_attn.v_proj": "attention.v",
+        "self_attn.o_proj": "attention.o",
+        "self_attn.q_norm": "attention.q_norm",
+        "self_attn.k_norm": "attention.k_norm",
+        "mlp.gate_proj": "mlp.gate",
+        "mlp.up_proj": "mlp.up",
+        "mlp.down_proj": "mlp.down",
+    },
+    ignored=("rotary_emb.inv_freq",),
+)
+_NEOX = Layout(
+    shape=_neox_shape,
+    supported={"attention_bias": (True,), "hidden_act": ("gelu",)},
+    outer={
+        "gpt_neox.embed_in": "embedding",
+        "gpt_neox.final_layer_norm": "final_norm",
+        "embed_out": "head",
+        "lm_head": "head",
+    },
+    block_prefix="gpt_neox.layers.",
+    block={
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "mlp_norm",
+        "attention.dense": "attention.o",
+        "mlp.dense_h_to_4h": "mlp.up",
+        "mlp.dense_4h_to_h": "mlp.down",
+    },
+    fused="attention.query_key_value",
+    split=_split_neox,
+    ignored=("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
+)
+_GPT2 = Layout(
+    shape=_gpt2_shape,
+    supported={
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    },
+    outer={
+        "transformer.wte": "embedding",
+        "transformer.wpe": "position_embedding",
+        "transformer.ln_f": "final_norm",
+        "lm_head": "head",
+    },
+    block_prefix="transformer.h.",
+    block={
+        "ln_1": "attention_norm",
+        "ln_2": "mlp_norm",
+        "attn.c_proj": "attention.o",
+        "mlp.c_fc": "mlp.up",
+        "mlp.c_proj": "mlp.down",
+    },
+    depth="n_layer",
+    fused="attn.c_attn",
+    split=_split_gpt2,
+    transposed=True,
+    ignored=(".attn.bias", ".attn.masked_bias"),
+)
+_BERT = Layout(
+    shape=_bert_shape,
+    supported={
+        "hidden_act": ("gelu",),
+        "position_embedding_type": ("absolute", None),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+    },
+    outer={
+        "bert.embeddings.word_embeddings": "embedding",
+        "bert.embeddings.position_embeddings": "position_embedding",
+        "bert.embeddings.token_type_embeddings": "token_type_embedding",
+        "bert.embeddings.LayerNorm": "embedding_norm",
+        "cls.predictions.transform.dense": "head.dense",
+        "cls.predictions.transform.LayerNorm": "head.norm",
+        "cls.predictions.decoder": "head",
+    },
+    block_prefix="bert.encoder.layer.",
+    block={
+        "attention.self.query": "attention.q",
+        "attention.self.key": "attention.k",
+        "attention.self.value": "attention.v",
+        "attention.output.dense": "attention.o",
+        "attention.output.LayerNorm": "attention_norm",
+        "intermediate.dense": "mlp.up",
+        "output.dense": "mlp.down",
+        "output.LayerNorm": "mlp_norm",
+    },
+    # The head of BERT's second objective, whether one sentence follows another.
+    ignored=("embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
+    renamed={
+        "LayerNorm.gamma": "LayerNorm.weight",
+        "LayerNorm.beta": "LayerNorm.bias",
+        "cls.predictions.bias": "cls.predictions.decoder.bias",
+    },
+)
+LAYOUTS = {
+    "llama": ("llama", _LLAMA),
+    "qwen3": ("qwen3", _LLAMA),
+    "gpt_neox": ("neox", _NEOX),
+    "gpt2": ("gpt2", _GPT2),
+    "bert": ("bert", _BERT),
+}
+_HEADS = {"score": "classes", "classifier": "classes", "qa_outputs": "spans"}
+"""Module that gives what an output head gives → its kind; without one of them, a model gives tokens."""
+_POOLER = "bert.pooler.dense"
+_OF_POOLER = (f"{_POOLER}.weight", f"{_POOLER}.bias")
+
+
+def with_head(layout: Layout, named: Iterable[str], origin: str) -> tuple[Layout, str | None]:
+    """The layout with the output head that a folder's tensors have, and its kind; None for one that gives tokens.
+
+    UserError for a classifier of tokens, which has no pooler, and for an encoder without a head.
+    """
+    modules = {name.removesuffix(".weight") for name in named if name.endswith(".weight")}
+    found = next((module for module in _HEADS if module in modules), None)
+    if found is None:
+        dense = next((theirs for theirs, ours in layout.outer.items() if ours == "head.dense"), None)
+        if dense is not None and dense not in modules:
+            raise UserError(
+                f"{origin}: the tensors are of a model without an output head ({dense} is missing); save one that has "
+                "it, such as BertForMaskedLM"
+            )
+        return replace(layout, ignored=(*layout.ignored, *_OF_POOLER)), None
+    if found == "classifier" and _POOLER not in modules:
+        raise UserError(
+            f"{origin}: a classifier of single tokens is not supported; use a model for sequence classification, "
+            "multiple choice, question answering or masked tokens"
+        )
+    kept = {theirs: ours for theirs, ours in layout.outer.items() if not ours.startswith("head")}
+    pooler, left_out = ({_POOLER: "head.pooler"}, ()) if found == "classifier" else ({}, _OF_POOLER)
+    outer = {**kept, **pooler, found: "head.linear"}
+    return replace(layout, outer=outer, ignored=(*layout.ignored, *left_out)), _HEADS[found]
+
+
+def layout_of(config: Config, origin: str) -> tuple[str, Layout]:
+    """Our name of the family, and its layout."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in LAYOUTS:
+        raise UserError(f"{origin}: model_type {kind!r} is not supported; it must be one of {', '.join(LAYOUTS)}")
+    return LAYOUTS[kind]
