@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hybridlab.runs.record import Record as Record
     from hybridlab.runs.train import TrainedRun as TrainedRun
     from hybridlab.runs.train import evaluate as evaluate
+    from hybridlab.runs.train import finetune as finetune
     from hybridlab.runs.train import train as train
     from hybridlab.training.hooks import Hook as Hook
 
@@ -59,6 +60,7 @@ _PUBLIC = {
     "Visit": "hybridlab.plan.visit",
     "build_model": "hybridlab.models.build",
     "evaluate": "hybridlab.runs.train",
+    "finetune": "hybridlab.runs.train",
     "flops": "hybridlab.accounting.flops",
     "load_checkpoint": "hybridlab.models.export",
     "load_hf": "hybridlab.models.huggingface",

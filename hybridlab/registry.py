@@ -124,6 +124,8 @@ TASKS: Registry[Any] = Registry("task", loads="hybridlab.data.tasks", changes_ru
 """Name in `data.mix` → the task; see data/tasks.py."""
 CHOICES: Registry[Any] = Registry("primitive", loads="hybridlab.data.primitives")
 """Name in `evaluation.choices.tasks` → the kind of question; see data/primitives.py."""
+FINETUNE_TASKS: Registry[Any] = Registry("fine-tuning task", loads="hybridlab.data.finetune.tasks")
+"""Name in `finetune.task` → the task; see data/finetune/tasks.py."""
 SOURCES: Registry[Any] = Registry("kind of data source", loads="hybridlab.data.sources", changes_runs=True)
 """What `--data` takes, by the part before the colon; see data/sources.py."""
 

@@ -48,6 +48,14 @@ def data(incomplete: str) -> Completed:
     return _beginning_with(incomplete, [*preset_names("data"), *sources])
 
 
+def finetune_tasks(incomplete: str) -> Completed:
+    """The tasks of `hybridlab finetune`."""
+    from hybridlab.registry import FINETUNE_TASKS
+
+    names = FINETUNE_TASKS.names(installed=False)
+    yield from ((name, FINETUNE_TASKS.get(name).title) for name in names if name.startswith(incomplete))
+
+
 def experiments(incomplete: str) -> Completed:
     """Ids of experiments, or YAML files."""
     from hybridlab.papers.ids import experiment_ids

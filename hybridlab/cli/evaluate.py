@@ -13,7 +13,8 @@ def evaluate(
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Measure loss, perplexity and tasks of a trained model, after a test of causality. The record does not change."""
+    """Measure loss, perplexity and tasks of a trained model, after a test of causality; or, of a fine-tuned model, its
+    task, with --data PATH on another file of it. The record does not change."""
     from hybridlab.cli.training import print_results
     from hybridlab.runs.evaluate import evaluate_run
     from hybridlab.training.folders import Runs

@@ -20,6 +20,7 @@ from hybridlab.cli import (
     config,
     data,
     evaluate,
+    finetune,
     generate,
     grow,
     learn_masks,
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.command("pretrain")(pretrain.pretrain)
 app.command("learn-masks")(learn_masks.learn_masks)
 app.command("grow")(grow.grow)
+app.command("finetune")(finetune.finetune)
 app.command("ablate")(ablate.ablate)
 app.command("eval")(evaluate.evaluate)
 app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)

@@ -142,14 +142,21 @@ def print_results(results: Results, title: str) -> None:
         table.add_row(name, _text(measured.value, digits), _text(measured.stderr, digits), str(measured.n))
 
     text = results.validation
-    add("validation loss (nats/token)", text.loss, 4)
-    for name, source in text.sources.items():
-        add(f"  on {name}", source.loss, 4)
-    if text.pseudo_perplexity is None:
-        add("validation perplexity", text.perplexity, 2)
-        add("bits per byte", text.bits_per_byte, 3)
+    if results.finetune is not None:
+        task, guesses = results.finetune.task, results.finetune.baseline
+        for name, measured in results.finetune.metrics.items():
+            guess = _text(guesses[name].value, 3)
+            add(f"{task}, {name.replace('_', ' ')} (constant guess {guess})", measured, 4)
+        add("loss of an example", text.loss, 4)
     else:
-        add("validation pseudo-perplexity", text.pseudo_perplexity, 2)
+        add("validation loss (nats/token)", text.loss, 4)
+        for name, source in text.sources.items():
+            add(f"  on {name}", source.loss, 4)
+        if text.pseudo_perplexity is None:
+            add("validation perplexity", text.perplexity, 2)
+            add("bits per byte", text.bits_per_byte, 3)
+        else:
+            add("validation pseudo-perplexity", text.pseudo_perplexity, 2)
     for factor, longer in results.extrapolation.items():
         kind, measured = "perplexity", longer.perplexity
         if longer.pseudo_perplexity is not None:

@@ -10,7 +10,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind
 from hybridlab.plugins import plugins_in_use
-from hybridlab.registry import CHOICES, CONTROLLERS, HOOKS, PROBES, SOURCES, TASKS, Registry
+from hybridlab.registry import CHOICES, CONTROLLERS, FINETUNE_TASKS, HOOKS, PROBES, SOURCES, TASKS, Registry
 
 
 def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
@@ -38,6 +38,7 @@ def used_items(config: RunConfig) -> list[tuple[Registry[Any], str]]:
     used += [(TASKS, task) for task in config.data.mix.tasks]
     used += [(HOOKS, hook.kind) for hook in config.hooks or []]
     used += [(SOURCES, source.partition(":")[0]) for source in config.data.all_sources]
+    used += [(FINETUNE_TASKS, config.finetune.task)] if config.finetune is not None else []
     return used + ([(CONTROLLERS, config.controller.kind)] if config.controller is not None else [])
 
 

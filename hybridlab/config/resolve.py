@@ -39,6 +39,7 @@ from hybridlab.config.shared import (
     move_window,
 )
 from hybridlab.config.stacking import AddsLayers
+from hybridlab.config.task_settings import keep_to_task
 from hybridlab.config.types import Strict, Window, members
 from hybridlab.errors import UserError
 from hybridlab.plan.edits import edited_plan
@@ -84,7 +85,8 @@ def resolve_with_origins(
     merged = merge(*stack)
     # What is missing at the top is missing in the size.
     merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
-    layer = _divided(keep_to_shards(move_seed(move_window(merged, stack)), stack), stack)
+    layer = keep_to_task(keep_to_shards(move_seed(move_window(merged, stack)), stack), stack)
+    layer = _divided(layer, stack)
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
     return with_plugins(config, layer), layer

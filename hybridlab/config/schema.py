@@ -14,31 +14,18 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
+from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.families import ObjectiveName
+from hybridlab.config.finetune import Finetune
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
 from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
 from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
-from hybridlab.config.types import Misfit, NonNegativeInt, PositiveFloat, PositiveInt, Strict
-from hybridlab.registry import CHOICES, PROBES, SOURCES, nearest
+from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict
+from hybridlab.registry import SOURCES
 
-
-def _known_probe(name: str) -> str:
-    if name not in PROBES:
-        raise ValueError(f"probe {name!r} is unknown; {nearest(name, PROBES.names())}")
-    return name
-
-
-def _known_primitive(name: str) -> str:
-    if name not in CHOICES:
-        raise ValueError(f"primitive {name!r} is unknown; {nearest(name, CHOICES.names())}")
-    return name
-
-
-Probe = Annotated[str, AfterValidator(_known_probe)]
-Primitive = Annotated[str, AfterValidator(_known_primitive)]
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 
 
@@ -88,7 +75,7 @@ class Data(Strict):
 
     source: str | None = "embedded"
     """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[:CONFIG], shards:DIR (made by
-    `hybridlab data prepare`), or primitives:SEED. None if there are several sources."""
+    `hybridlab data prepare`), or primitives:SEED. None if there are several sources, and in fine-tuning."""
     sources: list[WeightedSource] | None = None
     """Several sources in place of one, mixed by weight. The other settings hold for each of them."""
     tokenizer: str = "bpe:896"
@@ -123,8 +110,6 @@ class Data(Strict):
     @model_validator(mode="after")
     def _sources_fit(self) -> Data:
         if self.sources is None:
-            if self.source is None:
-                raise Misfit("there is no source; write `source: text:PATH`, or leave it out for embedded", "source")
             return self
         total = sum(source.weight for source in self.sources)
         if abs(total - 1) > 1e-6:
@@ -149,7 +134,8 @@ class Data(Strict):
     @property
     def prepared(self) -> bool:
         """Whether all of the text is tokenized already."""
-        return all(source.startswith("shards:") for source in self.all_sources)
+        sources = self.all_sources
+        return bool(sources) and all(source.startswith("shards:") for source in sources)
 
     def each_source(self) -> Iterator[Data]:
         """These settings with each of the sources alone."""
@@ -163,89 +149,6 @@ class Data(Strict):
         """With an absolute path, as the source."""
         kind, _, path = value.partition(":")
         return f"file:{Path(path).expanduser().absolute()}" if kind == "file" and path else value
-
-
-class Choices(Strict):
-    """Questions with options, answered by log-likelihood; see data/primitives.py."""
-
-    tasks: Annotated[list[Primitive], Field(min_length=1)]
-    """Kinds of questions: copying-random, copying-real, assignment-basic, assignment-math, assignment-code."""
-    items: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Questions of each kind."""
-    shots: Annotated[int, Field(ge=0, le=100)] = 5
-    """Solved examples before each question, the same ones for all of a kind."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Seed of questions and examples; it is not the seed of training, so that all runs are asked the same."""
-
-    @field_validator("tasks")
-    @classmethod
-    def _each_once(cls, value: list[str]) -> list[str]:
-        if len(set(value)) < len(value):
-            raise ValueError("tasks names a kind of question twice")
-        return value
-
-
-class Evaluation(Strict):
-    """Measurements at the end of a run and, with `every`, while it trains."""
-
-    validation_windows: PositiveInt = 320
-    """Number of validation sequences for the loss."""
-    every: PositiveInt | None = None
-    """Interval, in steps, at which the validation loss is also measured during training; and after the last step."""
-    every_windows: PositiveInt | None = None
-    """Windows of text of these measurements. Default: validation_windows."""
-    keep_best: bool | None = None
-    """Keep the weights of the lowest of these validation losses in the run folder, as `best/`."""
-    at_steps: list[NonNegativeInt] | None = None
-    """Steps at which validation loss, tasks and probes are also measured, as at the end; 0 is before the first
-    update. They are in the record as `results.at`."""
-    task_rows: PositiveInt = 384
-    """Number of rows for each synthetic task."""
-    task_window: PositiveInt | None = None
-    """The window w that divides the answers of tasks into inside and outside. Default: the window of the map."""
-    length_factors: list[Annotated[int, Field(ge=1, le=64)]] | None = None
-    """Also measure the validation loss at these multiples of the training length, with unchanged positions (SGT,
-    table 4)."""
-    choices: Choices | None = None
-    """Questions with options that are asked at the end, and at the steps of at_steps. Default: none."""
-    probes: list[Probe] | None = None
-    """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
-    final_probes: list[Probe] | None = None
-    """Further analyses of the final model, which are not repeated at the steps of at_steps."""
-    probe_settings: dict[str, dict[str, Any]] | None = None
-    """Settings of these probes by name, those of `hybridlab analyze`: {interventions: {items: 200}}. Default: each
-    probe's own."""
-
-    @property
-    def all_probes(self) -> list[str]:
-        """Names of the analyses of the final model."""
-        return list(dict.fromkeys([*(self.probes or []), *(self.final_probes or [])]))
-
-    @field_validator("at_steps")
-    @classmethod
-    def _in_order(cls, value: list[int] | None) -> list[int] | None:
-        """Each step once, so that the same steps give the same hash; None for no steps."""
-        return sorted(set(value or [])) or None
-
-    @field_validator("keep_best")
-    @classmethod
-    def _unset_if_false(cls, value: bool | None) -> bool | None:
-        """False is the default; as None it does not change the hash."""
-        return value or None
-
-    @model_validator(mode="after")
-    def _during_training(self) -> Evaluation:
-        for name in ("every_windows", "keep_best"):
-            if getattr(self, name) is not None and self.every is None:
-                raise ValueError(f"{name} has no effect without `every`, the steps between two measurements; set both")
-        return self
-
-    @model_validator(mode="after")
-    def _settings_of_probes(self) -> Evaluation:
-        for name in self.probe_settings or {}:
-            if name not in self.all_probes:
-                raise ValueError(f"probe_settings names {name!r}, which is not in `probes`; add it there")
-        return self
 
 
 class Runtime(Strict):
@@ -320,6 +223,8 @@ class RunConfig(Strict):
     """Steps, batches, optimizer and schedule."""
     evaluation: Evaluation = Evaluation()
     """What is measured at the end."""
+    finetune: Finetune | None = None
+    """A task with labels that is trained in place of text. Default: none."""
     init: InitFrom | None = None
     """The run to start from. Default: random weights."""
     plugins: dict[str, str] | None = None
@@ -335,6 +240,9 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RunConfig:
+        if self.finetune is None and not self.data.all_sources:
+            message = "there is no source; write `source: text:PATH`, or leave it out for embedded"
+            raise Misfit(message, "data.source")
         learns = isinstance(self.controller, MaskController)
         if learns != isinstance(self.map, MixedMap):
             raise Misfit(

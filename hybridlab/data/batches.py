@@ -7,6 +7,7 @@ several sources has epochs of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,16 +59,16 @@ def steps_seen(before: Training, now: Training) -> int:
 
 
 class Epochs:
-    """The windows of a source in the order of training: each epoch is a permutation of all of them.
+    """The windows of a source, or other items, in the order of training: each epoch is a permutation of all of them.
 
     number: that of the source in its mixture.
     """
 
-    def __init__(self, windows: Windows, seed: int, number: int) -> None:
+    def __init__(self, windows: Windows | range, seed: int, number: int) -> None:
         self.windows, self.seed, self.number = windows, seed, number
         self.epoch, self.order = -1, np.empty(0, dtype=np.int64)
 
-    def __getitem__(self, index: int) -> np.ndarray:
+    def __getitem__(self, index: int) -> Any:
         epoch, position = divmod(index, len(self.windows))
         if epoch != self.epoch:
             # A single source has the words of the time before there were mixtures.

@@ -14,6 +14,7 @@ from typing import Any
 from hybridlab.analysis.probe import probe_results
 from hybridlab.errors import UserError
 from hybridlab.evaluation.choices import choice_results
+from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.measure import task_results, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.while_training import as_measured
@@ -56,6 +57,7 @@ class AtSteps(Hook):
                 probes={
                     probe: probe_results(probe, seen, run.corpus, config) for probe in config.evaluation.probes or []
                 },
+                finetune=finetune_result(run.model, text),
             )
         self.measured[str(run.step)] = result
         loss = result.validation.loss.value

@@ -61,6 +61,7 @@ def _logits(model: Transformer, rows: torch.Tensor, taps: Taps | None) -> torch.
 
 
 NOT_APPLICABLE = "not applicable: an encoder's tokens see both sides"
+NO_TOKENS = "not applicable: the model gives no logits of tokens"
 
 
 def causality(model: Transformer, length: int, kernels: Sequence[str]) -> dict[str, float | str]:
@@ -68,6 +69,8 @@ def causality(model: Transformer, length: int, kernels: Sequence[str]) -> dict[s
     RunFailed if a decoder sees later tokens. kernels: see `require_causal`."""
     if not model.structure.causal:
         return {"probe": NOT_APPLICABLE}
+    if not model.shape.gives_tokens:
+        return {"probe": NO_TOKENS}
     found: dict[str, float | str] = {"largest_change": require_causal(model, length, kernels)}
     return found if model.attention_map.sealed() == model.attention_map else {**found, "leak": ON_PURPOSE}
 

@@ -23,7 +23,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from hybridlab.config.schema import Choices, RunConfig
+from hybridlab.config.evaluation import Choices
+from hybridlab.config.schema import RunConfig
 from hybridlab.data.primitives import ChoiceItem, items, items_digest, prompt_with, solved_examples
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError

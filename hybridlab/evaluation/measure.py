@@ -9,24 +9,24 @@ where a model without full attention can only guess; far, the last two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from hybridlab.analysis.probe import probe_results
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generator
+from hybridlab.data.batches import Rows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.evaluation.answers import answers
 from hybridlab.evaluation.causality import causality
 from hybridlab.evaluation.choices import choice_results
+from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.rows import chunks
+from hybridlab.evaluation.text import Text
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
@@ -50,11 +50,18 @@ def measure(
     device = next(model.parameters()).device
     model.eval()
     check_vocabulary(corpus, config.data, model.shape.vocab)
+    splits = ("train", "validation") if whole else ("validation",)
+    text = Text(make_objective(config, corpus), corpus, splits, autocast(device, precision))
+    if not text.objective.reads_text:
+        return Results(
+            causality=causality(model, config.training.seq_len, ()),
+            validation=validation(model, config, text),
+            probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.all_probes},
+            finetune=finetune_result(model, text),
+        )
     used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
     # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
     seen = causality(model, config.training.seq_len, sorted(used) or [model.kernel])
-    splits = ("train", "validation") if whole else ("validation",)
-    text = Text(make_objective(config, corpus), corpus, splits, autocast(device, precision))
     factors = config.evaluation.length_factors or []
     return Results(
         causality=seen,
@@ -66,33 +73,20 @@ def measure(
     )
 
 
-@dataclass(frozen=True)
-class Text:
-    """The text to measure an objective on. context: the precision of the model's computations. inputs: further
-    arguments of the forward pass, for a model whose structure is being learned."""
-
-    objective: Objective
-    corpus: Corpus
-    splits: tuple[str, ...]
-    context: AbstractContextManager
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-
-    def windows(self, length: int) -> Windows:
-        """All windows of `length` tokens in the text."""
-        return Windows([shard for split in self.splits for shard in getattr(self.corpus, split)], length)
-
-
 def validation(
     model: Transformer, config: RunConfig, text: Text, factor: int = 1, most_windows: int | None = None
 ) -> LossResult:
     """Mean loss in nats per token over evenly spaced windows; the standard error is over windows. Where tokens are
     masked at random, they are the same for every model.
 
-    Of several sources, each is measured on its share of the windows, and the whole is their mean by weight. factor:
+    For an objective that does not read text, over evenly spaced examples, with the loss alone. Of several sources, each
+    is measured on its share of the windows, and the whole is their mean by weight. factor:
     length of a window in training lengths; there are fewer windows by this factor, for equally many tokens.
     most_windows: instead of the setting.
     """
     count = max(1, (most_windows or config.evaluation.validation_windows) // factor)
+    if not text.objective.reads_text:
+        return _example_loss(model, config, text, count)
     if not text.corpus.mixed:
         return _loss(model, config, text, factor, count)
     shares = {part.name: max(1, round(part.weight * count)) for part in text.corpus.mixed}
@@ -145,6 +139,17 @@ def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count:
             losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
     windows_losses = [round(value, 5) for value in losses]
     return _result(mean_and_error(losses), text.corpus.bytes_per_token(*text.splits), windows_losses, text.objective)
+
+
+def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int) -> LossResult:
+    """The mean loss of an objective that does not read text, over at most `count` of its examples."""
+    losses: list[float] = []
+    for batch in text.objective.examples(config, text.corpus, count):
+        batch = batch.to(_device(model))
+        with torch.no_grad(), text.context:
+            losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
+    windows = [round(value, 5) for value in losses]
+    return NO_LOSS.model_copy(update={"loss": mean_and_error(losses), "windows": windows})
 
 
 def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:

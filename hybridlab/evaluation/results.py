@@ -15,7 +15,8 @@ class _Typed(BaseModel):
 
 
 class LossResult(_Typed):
-    """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window.
+    """Validation on evenly spaced windows. loss: nats per token. windows: the mean loss of each window. Of a fine-tuned
+    model, evenly spaced examples and the loss of each, in the unit of its objective, and nothing else.
 
     perplexity, bits_per_byte: not measured where a model finds masked tokens, since the losses of these do not add up
     to the likelihood of the text. pseudo_perplexity: there, e to the power of the loss over the masked tokens.
@@ -88,14 +89,31 @@ class ChoiceResult(_Typed):
     digest: str | None = None
 
 
+class FinetuneResult(_Typed):
+    """How well a fine-tuned model does its task.
+
+    metrics: the task's measures, the main one first, on the part that is measured; those on a second part have its name
+    before theirs, as `mismatched_accuracy`. baseline: the same measures for a guess that is the same for all examples:
+    the commonest class, option or answer of the training part, or its mean number. examples: number in each part.
+    windows: of spans, the windows that their contexts fill. How the errors are made: evaluation/task_metrics.py.
+    """
+
+    task: str
+    metrics: dict[str, Measurement]
+    baseline: dict[str, Measurement]
+    examples: dict[str, int]
+    windows: int | None = None
+
+
 class AtStep(_Typed):
     """What `evaluation.at_steps` measures at one step. choices: the result of each kind of question, probes: of each
-    probe, by name."""
+    probe, by name; finetune: of the task of a fine-tuned model."""
 
     validation: LossResult
     tasks: dict[str, TaskResult] = {}
     choices: dict[str, ChoiceResult] = {}
     probes: dict[str, dict[str, Any]] = {}
+    finetune: FinetuneResult | None = None
 
 
 class Results(_Typed):
@@ -104,8 +122,9 @@ class Results(_Typed):
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
     length. tasks: accuracy and loss by task. choices: the same for questions with options. probes: the result of each
-    probe, by its name. at: by step, as text, what was measured then (`evaluation.at_steps`). Every number is a
-    `Measurement` with value, stderr and n; the value is None if nothing was measured.
+    probe, by its name. at: by step, as text, what was measured then (`evaluation.at_steps`).
+    finetune: the measures of a fine-tuned model's task; of the others, such a model has only loss and probes. Every
+    number is a `Measurement` with value, stderr and n; the value is None if nothing was measured.
 
         results = hybridlab.evaluate("runs/first")
         results.validation.loss.value, results.validation.loss.stderr, results.validation.loss.n
@@ -118,6 +137,7 @@ class Results(_Typed):
     choices: dict[str, ChoiceResult] = {}
     probes: dict[str, dict[str, Any]] = {}
     at: dict[str, AtStep] = {}
+    finetune: FinetuneResult | None = None
 
     @property
     def choices_mean(self) -> Measurement:

@@ -40,7 +40,7 @@ class ValidationLog(Hook):
 
     def begin(self, run: TrainingRun) -> None:
         length = run.config.training.seq_len
-        for part in run.corpus.parts:
+        for part in run.corpus.parts if run.objective.reads_text else ():
             if not len(Windows(part.corpus.validation, length)):
                 raise UserError(
                     f"evaluation.every: the validation part of {part.corpus.meta['source']} has no {length} tokens in "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hybridlab.evaluation.measure import Text
+from hybridlab.evaluation.text import Text
 from hybridlab.training.engine import autocast
 from hybridlab.training.hooks import TrainingRun
 

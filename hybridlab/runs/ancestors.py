@@ -31,7 +31,7 @@ _LONGEST = 1024
 class Ancestor:
     """digest: a run's hash, or `hf-` and a digest of the folder's files. settings: those that a child inherits.
     training: its training settings, if known. fading: its weights are from a time in which heads were fading. best: the
-    step of its lowest validation loss, for the weights of that step instead of the final ones."""
+    step of its lowest validation loss, for the weights of that step instead of the final ones. arch: of a run."""
 
     digest: str
     path: Path
@@ -41,6 +41,7 @@ class Ancestor:
     training: Training | None = None
     fading: bool = False
     best: int | None = None
+    arch: str | None = None
 
     @property
     def pretrained(self) -> bool:
@@ -64,11 +65,12 @@ class Ancestor:
             return self.training
         return self.training.model_copy(update={"steps": self.best})
 
-    def check_shape(self, shape: Shape) -> None:
-        """UserError if the shapes differ, in more than the initialization of weights."""
+    def check_shape(self, shape: Shape, head: bool = True) -> None:
+        """UserError if the shapes differ, in more than the initialization of weights. head: also in the output head."""
+        free = ("init",) if head else ("init", "output")
         for name in Shape.model_fields:
             there, here = getattr(self.shape, name), getattr(shape, name)
-            if name != "init" and there != here:
+            if name not in free and there != here:
                 raise UserError(
                     f"{self.path}: weights of another architecture: shape.{name} is {there} there and {here} here"
                 )
@@ -153,7 +155,9 @@ def _from_run(folder: RunFolder, best: bool) -> Ancestor:
         shape, fading = final.structure.shape, bool(final.factors)
         settings["shape"] = shape.model_dump(mode="json")
         settings["plan"] = [{"op": "visits", "visits": final.structure.plan.to_json()["visits"]}]
-    return Ancestor(folder.digest, folder.path, settings, shape, config.size, config.training, fading, step)
+    return Ancestor(
+        folder.digest, folder.path, settings, shape, config.size, config.training, fading, step, config.arch
+    )
 
 
 def kept_best(folder: RunFolder) -> SavedModel:

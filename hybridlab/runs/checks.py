@@ -8,6 +8,7 @@ from pathlib import Path
 from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
+from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -73,10 +74,12 @@ def _corpus(
     if kind == "file" and not Path(path).exists() and str(Path(path)).startswith(str(runs_dir.absolute())):
         return None
     key = config.data.model_dump_json(exclude={"mix", "task_loss_weight"})
+    cache, job = runs_dir / "data", Job(lambda text: say(f"data: {text}"))
+    if config.finetune is not None:
+        return corpus_of(config, cache, job)
     if key not in corpora:
-        cache = runs_dir / "data"
         if prepare:
-            corpora[key] = corpus_for(config.data, cache, Job(lambda text: say(f"data: {text}")))
+            corpora[key] = corpus_for(config.data, cache, job)
         else:
             corpora[key] = prepared_corpus(config.data, cache)
     return corpora[key]

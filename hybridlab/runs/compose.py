@@ -27,13 +27,17 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
 from hybridlab.plan.kinds import Full
+from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget
 from hybridlab.runs.continuation import continued
+from hybridlab.runs.finetuning import steps_of_epochs
 from hybridlab.training.folders import RunFolder, Runs
 
 FINETUNE = "finetune"
 """The preset of training settings for weights in the Hugging Face layout."""
+_MANY = 10**9
+"""Steps of a fine-tuning run until its epochs are counted, so that no step that a setting names is too late."""
 
 
 def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla") -> str:
@@ -46,7 +50,8 @@ def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla
 class CommandLine:
     """What a user asks for. arch, size, data: if None, those that the file `config` names. start: the run or Hugging
     Face folder to start from. options, settings: further options, and the texts of --set. entropy_of: a run whose
-    entropies choose the layers that the arch loops. keep_map: with the attention map of the model to start from."""
+    entropies choose the layers that the arch loops. keep_map: with the attention map of the model to start from. task:
+    a fine-tuning task, whose preset takes the place of the size's settings."""
 
     arch: str | None = None
     size: str | None = None
@@ -57,6 +62,7 @@ class CommandLine:
     settings: Sequence[str] = ()
     entropy_of: str | None = None
     keep_map: bool = False
+    task: str | None = None
 
 
 def compose(asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda _: None) -> RunConfig:
@@ -81,9 +87,11 @@ def compose_with_origins(
     given = [*before, file.settings, *following, options]
     start, branch = branch_of(start)
     parent = None if start is None else find_ancestor(start, runs)
-    finetuned = parent is not None and parent.pretrained and size is None
-    base = load_preset("training", FINETUNE) if finetuned else _size_layer(size, parent)
+    finetuned = parent is not None and parent.pretrained and size is None and asked.task is None
+    base = load_preset("training", FINETUNE) if finetuned else _base(asked.task, size, parent)
     heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch)
+    if asked.task is not None:
+        heritage[:1] = [replace(layer, values=_of_the_model(layer.values)) for layer in heritage[:1]]
     written = [*given, *map(parse_setting, asked.settings)]
     if parent is not None and asked.keep_map and branch is None:
         heritage.append(_its_map(parent))
@@ -91,7 +99,11 @@ def compose_with_origins(
         heritage.append(_its_tokenizer(parent, merge(base, *heritage, *written)))
     names = _names({"arch": asked.arch, "size": asked.size}, file, parent)
     size = size or (parent.size if parent else None) or "tiny"
-    resolved, layer = resolve_with_origins(arch, size, layers=[*heritage, *given], settings=asked.settings, base=base)
+    layers = [*heritage, *given]
+    resolved, layer = _with_epochs(
+        lambda more: resolve_with_origins(arch, size, layers=[*layers, *more], settings=asked.settings, base=base),
+        runs,
+    )
     layer = replace(layer, origins={**layer.origins, **names})
     resolved = _with_hashes(resolved, runs)
     if resolved.budget is not None and "steps" in options.values.get("training", {}):
@@ -99,6 +111,9 @@ def compose_with_origins(
     resolved = within_budget(resolved)
     if parent is None:
         return resolved, layer
+    if asked.task is not None:
+        # What the presets of the arch say came with the weights, so that only its name is left.
+        resolved = resolved.model_copy(update={"arch": parent.arch or resolved.arch})
     # A branch takes the depth that the other run has at its step; see runs/extension.py.
     first = resolved.first_shape if branch is None else resolved.shape
     if first.layers not in (parent.shape.layers, resolved.shape.layers):
@@ -106,13 +121,44 @@ def compose_with_origins(
             f"--from {start}: its model has {parent.shape.layers} layers, and a growth begins with {first.layers} here;"
             f" `hybridlab grow --from {start}` grows it further (or set controller.start={parent.shape.layers})"
         )
-    parent.check_shape(first)
+    parent.check_shape(first, head=resolved.finetune is None)
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:
         say(_in_words(resolved))
-    untouched = resolved.training.skip_steps in (None, parent.skip_steps)
+    untouched = resolved.training.skip_steps in (None, parent.skip_steps) and resolved.finetune is None
     return (continued(parent.read, resolved) if parent.read and untouched else resolved), layer
+
+
+def _with_epochs(
+    resolved_with: Callable[[list[Layer]], tuple[RunConfig, Layer]], runs: Runs
+) -> tuple[RunConfig, Layer]:
+    """The configuration and its layer; where a task has epochs, with the steps that they are, after reading its
+    examples. resolved_with: further layers → configuration and layer."""
+    resolved, layer = resolved_with([])
+    if resolved.finetune is None:
+        return resolved, layer
+    if resolved.finetune.epochs is None:
+        if resolved.training.steps == _MANY:
+            raise UserError("finetune: nothing says how long to train; give --epochs or --steps")
+        return resolved, layer
+    if resolved.budget is not None:
+        raise UserError("budget.flops and finetune.epochs both choose the steps; leave one of them out")
+    steps = steps_of_epochs(resolved, runs)
+    return resolved_with([Layer({"training": {"steps": steps}}, {("training", "steps"): "finetune.epochs"})])
+
+
+def _of_the_model(values: dict[str, Any]) -> dict[str, Any]:
+    """What a fine-tuned model keeps of the settings of the run that it starts from."""
+    return {name: value for name, value in values.items() if name in ("shape", "plan", "window")}
+
+
+def _base(task: str | None, size: str | None, parent: Ancestor | None) -> Layer:
+    """The lowest layer: the preset of a fine-tuning task, or that of a size."""
+    if task is None:
+        return _size_layer(size, parent)
+    preset = load_preset("finetune", FINETUNE_TASKS.get(task).preset)
+    return merge(Layer({"training": {"steps": _MANY}, "finetune": {"task": task}}), preset)
 
 
 def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None) -> dict[KeyPath, str]:
@@ -178,6 +224,8 @@ def _its_map(parent: Ancestor) -> Layer:
 
 def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
     """The ancestor's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
+    if parent.tokenizer.is_file() and isinstance(asked.values.get("finetune"), dict):
+        return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
     data = asked.values.get("data", {})
     if not isinstance(data, dict) or not parent.tokenizer.is_file():
         return Layer()

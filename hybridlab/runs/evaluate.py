@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hybridlab.analysis.probe import run_probe
@@ -11,6 +12,7 @@ from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import asked_for, keep_to_shards
+from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.data.readers import NoSuchField
 from hybridlab.data.shards import Corpus
@@ -47,7 +49,8 @@ def open_run(
     opened = open_model(reference, runs, say)
     given = _given(opened, data, settings)
     config = _settings(opened, given)
-    corpus = corpus_for(config.data, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
+    job = Job(lambda line: say(f"data: {line}"))
+    corpus = corpus_of(config, runs.directory / "data", job)
     written = asked_for(given, "data", "tokenizer")
     again = " ".join(f"--data {text}" for text in config.data.written)
     advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
@@ -68,9 +71,24 @@ def _given(opened: OpenedModel, data: str | list[str] | None, settings: list[str
     """`--data` and the `--set` texts as layers; UserError for settings that an evaluation cannot change."""
     if opened.config is None and data is None:
         raise UserError(f"{opened.path}: name the text to measure this model on, with --data text:PATH or embedded")
-    given = [] if data is None else [data_layer(data)]
+    if data is not None and opened.config is not None and opened.config.finetune is not None:
+        given = [_task_file(data, opened.config.finetune.task)]
+    else:
+        given = [] if data is None else [data_layer(data)]
     also = (_LENGTH,) if opened.config is None else ()
     return given + [parse_setting(text) for text in _checked(settings, also)]
+
+
+def _task_file(data: str | list[str], task: str) -> Layer:
+    """`--data` of a fine-tuned model: another file of its task, of which all examples are measured."""
+    texts = [data] if isinstance(data, str) else data
+    if len(texts) != 1 or not Path(texts[0]).expanduser().exists():
+        raise UserError(
+            f"--data {' '.join(texts)}: this model is fine-tuned on {task}; give one file of that task, or leave it out"
+        )
+    path = str(Path(texts[0]).expanduser())
+    section = {"data": path, "validation": None if Path(path).is_dir() else path, "validation_fraction": None}
+    return Layer({"finetune": section}, {(): f"--data {path}"})
 
 
 def _settings(opened: OpenedModel, given: list[Layer]) -> RunConfig:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import Job
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer
@@ -52,7 +53,8 @@ def open_model(reference: str, runs: Runs, say: Callable[[str], None]) -> Opened
         model, tokenizer = load_checkpoint(folder.final), folder.final / "tokenizer.json"
     else:
         model = _in_training(folder, config, say)
-        corpus = corpus_for(config.data, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
+        job = Job(lambda line: say(f"data: {line}"))
+        corpus = corpus_of(config, runs.directory / "data", job)
         if corpus.fingerprint != folder.started()["data_fingerprint"]:
             raise UserError(f"{folder.path}: the data has changed since this run was started; restore it")
         tokenizer = corpus.folder / "tokenizer.json"

@@ -14,7 +14,8 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
-from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import Job
 from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
 from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.choices import require_choices
@@ -28,6 +29,7 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
+from hybridlab.runs.finetuning import with_new_head
 from hybridlab.runs.inputs import with_inputs
 from hybridlab.runs.record import Extended, Record, read_record, write_record
 from hybridlab.runs.sources import announce_sources, data_summary
@@ -173,6 +175,8 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
     numbers = {"loss": text.loss, "perplexity": text.perplexity, "bits_per_byte": text.bits_per_byte}
     if text.pseudo_perplexity is not None:
         numbers = {"loss": text.loss, "pseudo_perplexity": text.pseudo_perplexity}
+    if record.results.finetune is not None:
+        numbers = {"loss": text.loss, **record.results.finetune.metrics}
     numbers |= {f"{task}_accuracy": answers.all for task, answers in record.results.tasks.items()}
     numbers |= {f"{name}_accuracy": choices.accuracy for name, choices in record.results.choices.items()}
     return {f"final/{name}": measured.value for name, measured in numbers.items()}
@@ -269,7 +273,8 @@ def _start(
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, parent)
-    corpus = corpus_for(config.data, runs.directory / "data", Job(lambda text: say(f"data: {text}"), bar=not quiet))
+    job = Job(lambda text: say(f"data: {text}"), bar=not quiet)
+    corpus = corpus_of(config, runs.directory / "data", job)
     if parent is not None:
         parent.check_tokenizer(corpus, config.data)
     require_choices(model.shape.max_positions, config, corpus)
@@ -311,7 +316,10 @@ def _starts_at_zero(plan: Plan) -> bool:
 def _first_model(structure: Structure, config: RunConfig, parent: Ancestor | None) -> Transformer:
     """The model before the first step, with random weights or with the parent's."""
     if parent is not None:
-        return Transformer.from_tensors(structure, parent.weights(), config.runtime.kernel, source=str(parent.path))
+        weights = parent.weights()
+        if config.finetune is not None:
+            weights = with_new_head(weights, structure, config.training.seed)
+        return Transformer.from_tensors(structure, weights, config.runtime.kernel, source=str(parent.path))
     model = make_model(structure, config.runtime.kernel)
     draw_weights(model, config.training.seed)
     return model

@@ -20,6 +20,7 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
+from hybridlab.runs.finetuning import task_layer
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
@@ -118,6 +119,50 @@ def train(
     label = Label(name, tuple(tags)) if name is not None or tags else None
     folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
     record = execute(config, folder, runs, f"train {arch}", _silent if quiet else _say, quiet, label, hooks)
+    return TrainedRun(folder.path, record)
+
+
+def finetune(
+    run: str | Path | TrainedRun,
+    task: str,
+    *,
+    data: str | Path | None = None,
+    validation: str | Path | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    hooks: Sequence[Hook] = (),
+    name: str | None = None,
+    tags: Sequence[str] = (),
+    run_dir: str | Path | None = None,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> TrainedRun:
+    """Train a trained model on a task with labels, as `hybridlab finetune` does: its weights, plan and attention map,
+    and a new output head. An unfinished run is resumed, a finished one is returned at once.
+
+    run: the run to start from (its folder, name, the start of its hash, or a `TrainedRun`), or a Hugging Face folder.
+    task: sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag or boolq. data,
+    validation: files of the task to train on and to measure with; by default those of the Hugging Face hub, and a share
+    of `data`. epochs or steps: how long. lr: peak learning rate. seed: of the new head and of the order of the
+    examples. settings, hooks, name, tags, run_dir, runs_dir, quiet: as for `train`. UserError for a mistake in the
+    arguments or the files; RunFailed if the loss is not finite.
+
+        tuned = hybridlab.finetune("runs/first", "sst2", data="train.tsv", validation="dev.tsv", epochs=3)
+        tuned.results.finetune.metrics["accuracy"].value, tuned.results.finetune.baseline["accuracy"].value
+    """
+    written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
+    options = task_layer(task, data, validation, epochs, steps, lr, seed)
+    if hooks:
+        options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
+    runs, reference = Runs(Path(runs_dir)), str(run.path) if isinstance(run, TrainedRun) else str(run)
+    command = CommandLine(start=reference, options=merge(written, options), keep_map=True, task=task)
+    config = compose(command, runs)
+    label = Label(name, tuple(tags)) if name is not None or tags else None
+    folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
+    record = execute(config, folder, runs, f"finetune {task}", _silent if quiet else _say, quiet, label, hooks)
     return TrainedRun(folder.path, record)
 
 

@@ -1,17 +1,14 @@
-"""Training objectives: how rows become inputs and targets, the loss, and the metrics on text.
+"""The objective of a run: tokens of text, or a fine-tuning task (training/finetuning.py).
 
-Engine and validation use only the interface of `Objective`. `NextToken` is the objective of decoders, `MaskedTokens`
-that of encoders.
+Engine and validation use only the interface of `Objective` (training/batch.py). `NextToken` is the objective of
+decoders, `MaskedTokens` that of encoders.
 
     hybridlab pretrain --arch bert --size bert-tiny --data embedded --steps 20
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -25,6 +22,10 @@ from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import mask_token, special_tokens
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
+from hybridlab.training.batch import Batch, Objective, RowSource
+from hybridlab.training.finetuning import finetuning
+
+__all__ = ["Batch", "MaskedTokens", "NextToken", "OBJECTIVES", "Objective", "RowSource", "make_objective"]
 
 MASKED_SHARE = 0.15
 """Share of the tokens of a text that are chosen to be found."""
@@ -32,82 +33,6 @@ _TO_MASK, _TO_RANDOM = 0.8, 0.1
 """Shares of the chosen tokens that become [MASK], and a random token; the others stay."""
 _MASKS, _MEASURED_MASKS = 5, 6
 """First words of the seeds of these draws, after those of data/batches.py and data/mixture.py."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """R examples. inputs: arguments of the model's forward pass by name, each (R, …). targets: (R, T). weights: (R, T),
-    the weight of each target in the loss."""
-
-    inputs: dict[str, Tensor]
-    targets: Tensor
-    weights: Tensor
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def parts(self, rows: int | None) -> Iterator[Batch]:
-        """Slices of at most `rows` rows; None: one slice."""
-        for start in range(0, len(self), rows or len(self)):
-            chosen = slice(start, start + (rows or len(self)))
-            inputs = {name: tensor[chosen] for name, tensor in self.inputs.items()}
-            yield Batch(inputs, self.targets[chosen], self.weights[chosen])
-
-    def to(self, device: torch.device) -> Batch:
-        """A copy on a device."""
-        inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
-        return Batch(inputs, self.targets.to(device), self.weights.to(device))
-
-
-class RowSource(Protocol):
-    """The source of the rows. They depend on the step alone, so that a resumed run reads the same rows."""
-
-    def rows(self, step: int) -> Any:
-        """The rows of optimizer step `step` (0-based), in the type that the objective's `batch` takes."""
-        ...
-
-
-class Objective(ABC):
-    """The interface of objectives.
-
-    likelihood: whether the losses of a text's tokens add up to −log p(text), so that its perplexity and its bits per
-    byte have a meaning.
-    """
-
-    name: str
-    likelihood: bool = True
-
-    @abstractmethod
-    def source(self, config: RunConfig, corpus: Corpus) -> RowSource:
-        """The rows of a run's training steps."""
-
-    @abstractmethod
-    def batch(self, rows: Any, seed: int, step: int) -> Batch:
-        """Inputs and targets of a step's rows. Random draws are functions of (seed, step) and the number of the row."""
-
-    def measured(self, rows: Any, numbers: Sequence[int]) -> Batch:
-        """Inputs and targets to measure a model on. numbers: of the rows among all that are measured. Random draws are
-        functions of these numbers alone, so that they are the same for every model and every size of a batch."""
-        return self.batch(rows, 0, 0)
-
-    def hidden(self, tokens: Tensor, answers: Tensor) -> Tensor:
-        """Tokens (R, S) as the model reads them where it is asked for some of them. answers: (R, S) bool."""
-        return tokens
-
-    before: int = 1
-    """How many positions before a token the logits stand that predict it."""
-
-    @abstractmethod
-    def losses(self, output: Output, batch: Batch) -> Tensor:
-        """The loss of each target (R, T), unweighted, in fp32."""
-
-    def loss(self, output: Output, batch: Batch) -> Tensor:
-        """Σ weight · loss over all targets of a batch."""
-        return (self.losses(output, batch) * batch.weights).sum()
-
-    def metrics(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        """Metrics on text by name, with `loss` among them: one number per row (R,), in fp64."""
-        return {"loss": self.losses(output, batch).double().mean(1)}
 
 
 class NextToken(Objective):
@@ -200,8 +125,11 @@ OBJECTIVES: dict[str, Callable[[Corpus], Objective]] = {
 
 
 def make_objective(config: RunConfig, corpus: Corpus) -> Objective:
-    """The objective of a run: that of its settings or, by default, of its family. UserError for a model whose output
-    head gives no tokens, and for a tokenizer that an encoder cannot be trained with."""
+    """The objective of a run: that of its fine-tuning task, of its settings or, by default, of its family. UserError
+    for text with a model whose output head gives no tokens, and for a tokenizer that an encoder cannot be trained
+    with."""
+    if config.finetune is not None:
+        return finetuning(config.finetune, config)
     if config.shape.output is not None:
         raise UserError(
             f"shape.output: a head that gives {config.shape.output.kind} is not trained on text, or measured on it; "

@@ -106,7 +106,8 @@ def test_plans_maps_configs_and_costs_need_no_torch():
 
 def test_the_engine_knows_no_method_by_name():
     names = ("sgt", "consa", "spiral", "saobp", "midas", "lidas", "mask", "entropy", "belief", "lagrang")
-    for path in (PACKAGE / "training").glob("*.py"):
+    objectives = ("objective.py", "finetuning.py")  # what a model is trained to do is not the engine's concern
+    for path in (path for path in (PACKAGE / "training").glob("*.py") if path.name not in objectives):
         code = path.read_text().lower().replace("masks.json", "").replace("cross_entropy", "")
         assert not [name for name in names if name in code], path
 

@@ -150,8 +150,8 @@ def test_bad_sources_are_refused(tmp_path):
         data_of(source="embedded", sources=[{"source": "text:a", "weight": 1.0}])
     with pytest.raises(UserError, match="each needs its weight; write jsonl:b@0.5"):
         data_layer(["text:a@0.5", "jsonl:b"])
-    with pytest.raises(UserError, match="no source"):
-        data_of(source=None)
+    with pytest.raises(UserError, match="data.source=null: there is no source"):
+        resolve("vanilla", "tiny", settings=["data.source=null"])
     data = two(tmp_path, (0.999, 0.001))
     with pytest.raises(UserError, match="gives it no row in 5 steps"):
         Batches(corpus_for(data, tmp_path / "cache"), data, training_of(), 400)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridlab.config.schema import Choices
+from hybridlab.config.evaluation import Choices
 from hybridlab.data.mixture import source_labels
 from hybridlab.data.primitives import (
     PRIMITIVES,

@@ -1,0 +1,81 @@
+"""`hybridlab finetune`: train a trained model on a task with labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import completion
+from hybridlab.cli import options as o
+
+Task = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        help="sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag or boolq.",
+        autocompletion=completion.finetune_tasks,
+    ),
+]
+Examples = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Training examples: .tsv, .csv, .jsonl, .json (SQuAD) or .parquet, or a folder with train.* and "
+        "validation.* or dev.*; default: the task's dataset of the Hugging Face hub.",
+    ),
+]
+Validation = Annotated[
+    Path | None,
+    typer.Option(
+        "--validation",
+        metavar="PATH",
+        help="Examples to measure with. Without it, and without such a file in the folder, a tenth of the training "
+        "examples is held out (finetune.validation_fraction), also of a file that is only a dev split.",
+    ),
+]
+Epochs = Annotated[
+    float | None, typer.Option("--epochs", help="Passes over the training examples; default: as the task's preset.")
+]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps, instead of --epochs.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")]
+
+
+def finetune(
+    run: o.ModelReference,
+    task: Task,
+    data: Examples = None,
+    validation: Validation = None,
+    epochs: Epochs = None,
+    steps: Steps = None,
+    lr: Rate = None,
+    seed: o.Seed = None,
+    config: o.ConfigFile = None,
+    sets: o.Sets = None,
+    name: o.Name = None,
+    tags: o.Tags = None,
+    keep_optimizer: o.KeepOptimizer = False,
+    track: o.Track = None,
+    compile: o.Compile = None,
+    run_dir: o.RunDir = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Train a trained model on a task with labels: its weights, plan and attention map, and a new output head.
+
+    The same command resumes an unfinished run, and does nothing for a finished one.
+    """
+    from hybridlab.cli.training import runtime_layer, train_and_print
+    from hybridlab.config.loading import merge
+    from hybridlab.runs.compose import CommandLine, compose
+    from hybridlab.runs.finetuning import task_layer
+    from hybridlab.training.folders import Runs
+    from hybridlab.training.labels import Label
+
+    runs = Runs(runs_dir)
+    layer = merge(runtime_layer(track, compile), task_layer(task, data, validation, epochs, steps, lr, seed))
+    asked = CommandLine(start=run, config=config, options=layer, settings=sets or [], keep_map=True, task=task)
+    resolved = compose(asked, runs, o.say)
+    train_and_print(resolved, run_dir, runs, "finetune", as_json, Label(name, tuple(tags or [])), keep_optimizer)

@@ -1,0 +1,70 @@
+"""The setting `finetune`: the task that a trained model learns in place of its text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict
+from hybridlab.registry import FINETUNE_TASKS, nearest
+
+
+def _known_task(name: str) -> str:
+    if name not in FINETUNE_TASKS:
+        raise ValueError(f"task {name!r} is unknown; {nearest(name, FINETUNE_TASKS.names())}")
+    return name
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+TaskPath = Annotated[str, AfterValidator(_absolute)]
+
+
+class Finetune(Strict):
+    """A task with labels: its examples, and how many of them are a step."""
+
+    task: Annotated[str, AfterValidator(_known_task)]
+    """sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag or boolq."""
+    data: TaskPath | None = None
+    """A file of training examples (.tsv, .csv, .jsonl, .json, .parquet), or a folder with train.* and validation.* or
+    dev.*; it is stored with its absolute path. Default: the task's dataset of the Hugging Face hub."""
+    validation: TaskPath | None = None
+    """A file of examples to measure with. Default: that of the folder or of the hub; else a share of the training
+    examples is held out."""
+    validation_fraction: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    """Share of the training examples that is held out where there is no file to measure with: drawn once, the same for
+    all seeds, with all questions on a passage together. Default: 0.1."""
+    max_examples: PositiveInt | None = None
+    """Read only this many examples of each part, evenly spaced. Default: all."""
+    batch: PositiveInt = 32
+    """Examples in one optimizer step."""
+    epochs: PositiveFloat | None = None
+    """Passes over the training examples; they choose training.steps. Default: training.steps as they are."""
+    stride: PositiveInt | None = None
+    """Spans: tokens from the start of one window over a long context to the next. Default: half a window."""
+    answer_tokens: PositiveInt | None = None
+    """Spans: tokens that an answer has at most. Default: 30."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Finetune:
+        if self.validation is not None and self.validation_fraction is not None:
+            raise Misfit(
+                "validation_fraction has no effect beside a file to measure with; leave out one of validation and "
+                "validation_fraction",
+                "validation",
+                "validation_fraction",
+            )
+        spans = FINETUNE_TASKS.get(self.task).kind == "span"
+        for name in ("stride", "answer_tokens"):
+            if getattr(self, name) is not None and not spans:
+                raise Misfit(f"{name} has no effect on the task {self.task}, which has no spans; leave it out", name)
+        return self
+
+    @property
+    def held_out(self) -> float:
+        """The share of the training examples that is held out without a file to measure with."""
+        return 0.1 if self.validation_fraction is None else self.validation_fraction

@@ -1,0 +1,1 @@
+"""The tasks of `hybridlab finetune`: their files, examples and tokens."""

@@ -1,0 +1,28 @@
+"""The text or the examples that a model is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hybridlab.data.batches import Windows
+from hybridlab.data.shards import Corpus
+from hybridlab.training.batch import Objective
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text to measure an objective on. context: the precision of the model's computations. inputs: further
+    arguments of the forward pass, for a model whose structure is being learned."""
+
+    objective: Objective
+    corpus: Corpus
+    splits: tuple[str, ...]
+    context: AbstractContextManager
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def windows(self, length: int) -> Windows:
+        """All windows of `length` tokens in the text."""
+        return Windows([shard for split in self.splits for shard in getattr(self.corpus, split)], length)

@@ -1,0 +1,119 @@
+"""Batches, and the interface of objectives: how rows become inputs and targets, the loss, and what is measured.
+
+Engine and evaluation use only this interface; training/objective.py chooses the objective of a run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.batches import Rows, Windows
+from hybridlab.data.shards import Corpus
+from hybridlab.models.decoder import Output
+
+_ROWS_AT_ONCE = 32
+"""Rows of the model's input in a batch of examples."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """R examples. inputs: arguments of the model's forward pass by name, each (R · rows, …): `rows` rows for each
+    example, one after another; more than 1 only in multiple choice, where each option of a question is a row. targets:
+    (R, T). weights: (R, T), the weight of each target in the loss."""
+
+    inputs: dict[str, Tensor]
+    targets: Tensor
+    weights: Tensor
+    rows: int = 1
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def parts(self, rows: int | None) -> Iterator[Batch]:
+        """Slices of at most `rows` rows of input, and of one example at least; None: one slice."""
+        count = len(self) if rows is None else max(1, rows // self.rows)
+        for start in range(0, len(self), count):
+            chosen, own = slice(start, start + count), slice(start * self.rows, (start + count) * self.rows)
+            inputs = {name: tensor[own] for name, tensor in self.inputs.items()}
+            yield Batch(inputs, self.targets[chosen], self.weights[chosen], self.rows)
+
+    def to(self, device: torch.device) -> Batch:
+        """A copy on a device."""
+        inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
+        return Batch(inputs, self.targets.to(device), self.weights.to(device), self.rows)
+
+
+class RowSource(Protocol):
+    """The source of the rows. They depend on the step alone, so that a resumed run reads the same rows."""
+
+    def rows(self, step: int) -> Any:
+        """The rows of optimizer step `step` (0-based), in the type that the objective's `batch` takes."""
+        ...
+
+
+class Objective(ABC):
+    """The interface of objectives.
+
+    likelihood: whether the losses of a text's tokens add up to −log p(text), so that its perplexity and its bits per
+    byte have a meaning. reads_text: whether its rows are windows of text and its targets tokens, so that text,
+    synthetic tasks and questions by log-likelihood are measured; otherwise only its own loss and metrics are.
+    """
+
+    name: str
+    likelihood: bool = True
+    reads_text: bool = True
+
+    @abstractmethod
+    def source(self, config: RunConfig, corpus: Corpus) -> RowSource:
+        """The rows of a run's training steps."""
+
+    @abstractmethod
+    def batch(self, rows: Any, seed: int, step: int) -> Batch:
+        """Inputs and targets of a step's rows. Random draws are functions of (seed, step) and the number of the row."""
+
+    def measured(self, rows: Any, numbers: Sequence[int]) -> Batch:
+        """Inputs and targets to measure a model on. numbers: of the rows among all that are measured. Random draws are
+        functions of these numbers alone, so that they are the same for every model and every size of a batch."""
+        return self.batch(rows, 0, 0)
+
+    def hidden(self, tokens: Tensor, answers: Tensor) -> Tensor:
+        """Tokens (R, S) as the model reads them where it is asked for some of them. answers: (R, S) bool."""
+        return tokens
+
+    before: int = 1
+    """How many positions before a token the logits stand that predict it."""
+
+    @abstractmethod
+    def losses(self, output: Output, batch: Batch) -> Tensor:
+        """The loss of each target (R, T), unweighted, in fp32."""
+
+    def loss(self, output: Output, batch: Batch) -> Tensor:
+        """Σ weight · loss over all targets of a batch."""
+        return (self.losses(output, batch) * batch.weights).sum()
+
+    def metrics(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        """Metrics on text by name, with `loss` among them: one number per row (R,), in fp64."""
+        return {"loss": self.losses(output, batch).double().mean(1)}
+
+    def examples(self, config: RunConfig, corpus: Corpus, count: int) -> Iterator[Batch]:
+        """At most `count` examples to measure with, evenly spaced and the same for all runs on this data, in batches of
+        the model's inputs: here windows of validation text of the length of training."""
+        windows = Windows(corpus.validation, config.training.seq_len)
+        chosen = spaced(len(windows), count)
+        for start in range(0, len(chosen), _ROWS_AT_ONCE):
+            numbers = chosen[start : start + _ROWS_AT_ONCE]
+            tokens = np.stack([windows[int(i)] for i in numbers])
+            yield self.measured(Rows(tokens, np.ones(tokens.shape, dtype=np.float32)), numbers.tolist())
+
+
+def spaced(total: int, count: int) -> np.ndarray:
+    """At most `count` of the numbers 0 … total − 1, evenly spaced."""
+    return np.unique(np.linspace(0, max(0, total - 1), min(count, total)).round().astype(int))
