@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hybridlab.cli import options as o
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def plan(
@@ -46,9 +49,6 @@ def plan(
     if as_json:
         o.print_json(summary)
         return
-    from rich import box
-    from rich.table import Table
-
     out = o.console()
     out.print(f"{resolved.arch} {resolved.size}", style="bold")
     out.print(f"plan: {summary['plan']}", highlight=False)
@@ -58,6 +58,15 @@ def plan(
         out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}", highlight=False)
     out.print(f"({COUNTING})", highlight=False)
     out.print(as_text(drawn), highlight=False, markup=False)
+    out.print(_costs(summary))
+    _print_loops(summary["loops"])
+
+
+def _costs(summary: dict[str, Any]) -> Table:
+    """Parameters, FLOPs and bytes of one sequence, and the cost of the whole run."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
     table.add_column("")
     table.add_column("", justify="right")
@@ -80,8 +89,7 @@ def plan(
         than = "at full depth from the first step" if run["stages"] else "with the plan at the start"
         more = "more" if run["overhead_percent"] > 0 else "less"
         table.add_row(f"  {more} than {than}", f"{abs(run['overhead_percent']):.2f} %")
-    out.print(table)
-    _print_loops(summary["loops"])
+    return table
 
 
 def _stages(stages: list[dict[str, Any]]) -> Iterator[str]:
