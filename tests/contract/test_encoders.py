@@ -28,7 +28,7 @@ SHAPE = {
     "ffn_width": 40,
     "vocab": VOCAB,
     "max_positions": 128,
-    "init": {"std": 0.2},
+    "init": {"scheme": "constant", "std": 0.2, "embedding_std": 0.02, "positions": None},
 }
 SINES = {"positions": "sinusoidal", "embedding_std": 0.1}
 CLASSES = {"kind": "classes", "labels": 3}
@@ -304,7 +304,7 @@ def test_the_place_of_a_wrong_shape_is_named():
 
 
 def test_positions_may_begin_as_sines():
-    drawn, sines = (build_model("bert", size="bert-tiny", shape={**SHAPE, "init": i}) for i in ({}, SINES))
+    drawn, sines = (build_model("bert", size="bert-tiny", shape={**SHAPE, "init": i}) for i in (SHAPE["init"], SINES))
     table = sines.position_embedding.weight
     assert table.square().mean().sqrt().item() == pytest.approx(0.1, rel=0.02)
     place = torch.arange(128.0)
