@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hybridlab.config.own_kinds import Own
+from hybridlab.config.penalties import EigenRegConfig, EntropyRegConfig
 from hybridlab.config.stacking import StackingConfig
 from hybridlab.config.types import (
     Beta,
@@ -230,4 +231,5 @@ class PythonHook(Strict):
     """Its `version`, which changes whenever it would act otherwise."""
 
 
-HookConfig = Annotated[PythonHook, Own(HOOKS)]
+Penalty = EntropyRegConfig | EigenRegConfig
+HookConfig = Annotated[PythonHook | Penalty, Field(discriminator="kind"), Own(HOOKS)]

@@ -25,6 +25,9 @@ class Init(Strict):
     """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2)."""
     truncate: Annotated[float, Field(gt=0, le=100)] | None = None
     """Truncate the normal distribution at this many standard deviations (OLMo: 3)."""
+    positions: Literal["sinusoidal"] | None = None
+    """How a table of learned positions begins: as sines and cosines (Vaswani et al., 2017), of embedding_std, so that a
+    head finds the token before or after it soon. Default: random, as other embeddings."""
 
 
 class ClassesOutput(Strict):
@@ -108,6 +111,9 @@ class Shape(Strict):
         if not learned and self.max_positions is not None:
             message = f"max_positions has no effect on the family {self.family}: its positions are rotary"
             raise Misfit(message, "family", "max_positions")
+        if not learned and self.init.positions is not None:
+            message = f"init.positions has no effect on the family {self.family}: its positions are rotary"
+            raise Misfit(message, "family", "init.positions")
         if self.token_types is not None and not FAMILIES[self.family].token_types:
             message = f"token_types has no effect on the family {self.family}, which has none; remove it"
             raise Misfit(message, "family", "token_types")

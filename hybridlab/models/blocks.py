@@ -86,6 +86,12 @@ def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Te
     return angles.cos(), angles.sin()
 
 
+def sinusoids(positions: int, width: int) -> Tensor:
+    """(positions, width): sin and cos of position / 10000^(2i / width), side by side (Vaswani et al., 2017, 3.5)."""
+    cos, sin = rotary_tables(torch.arange(positions), 2 * ((width + 1) // 2), 10000.0)
+    return torch.stack((sin, cos), dim=-1).flatten(1)[:, :width]
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding of x (B, H, S, D) by tables (S, R) or (B, 1, S, R); channels from R on stay as is."""
     width = cos.shape[-1]

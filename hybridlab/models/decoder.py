@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.attention import NEEDS
-from hybridlab.models.blocks import Block, make_norm
+from hybridlab.models.blocks import Block, make_norm, sinusoids
 from hybridlab.models.cache import KVCache, next_positions
 from hybridlab.models.executor import Execution, Parts
 from hybridlab.models.generate import Generated, generate
@@ -353,6 +353,9 @@ def draw_weights(model: Transformer, seed: int) -> None:
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+                continue
+            if name == "position_embedding.weight" and init.positions == "sinusoidal":
+                parameter.copy_(sinusoids(*parameter.shape) * init.embedding_std * math.sqrt(2))
                 continue
             writes_residual = name.endswith(("attention.o.weight", "mlp.down.weight"))
             std = init.embedding_std if "embedding" in name else output_std if writes_residual else linear_std

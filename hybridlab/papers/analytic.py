@@ -6,8 +6,9 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 from pydantic import BaseModel
 
 from hybridlab.accounting.cache import kv_bytes
@@ -160,16 +161,16 @@ def total_parameters(size: SizeName, arch: ArchName = "vanilla") -> float:
 
 
 @analytic
-def shape_field(size: SizeName, field: FieldName) -> float:
+def shape_field(size: SizeName, field: FieldName, arch: ArchName = "vanilla") -> float:
     """A number of a size preset's shape."""
-    return getattr(resolve("vanilla", size).shape, field)
+    return getattr(resolve(arch, size).shape, field)
 
 
 @analytic
-def setting(size: SizeName, path: str) -> float | str:
-    """A setting of the vanilla run of a size by its dotted name, such as training.optimizer.lr; Yes or No for one that
-    is on or off."""
-    here: Any = resolve("vanilla", size)
+def setting(size: SizeName, path: str, arch: ArchName = "vanilla") -> float | str:
+    """A setting of the run of a size by its dotted name, such as training.optimizer.lr; Yes or No for one that is on or
+    off."""
+    here: Any = resolve(arch, size)
     for name in path.split("."):
         known = list(type(here).model_fields) if isinstance(here, BaseModel) else []
         if name not in known:
@@ -245,6 +246,34 @@ def share_in_loop(size: SizeName, arch: ArchName, config: dict[str, Any] | None 
 def chance(primitive: PrimitiveName) -> float:
     """The accuracy of a guess in a kind of question with options."""
     return CHOICES.get(primitive).chance
+
+
+@analytic
+def effect_on_other_rows(product: Literal["senders", "labels"], causal: bool = False, strength: float = 0.2) -> float:
+    """The largest change of another row's belief when one row of an attention matrix of six tokens changes (SAOBP).
+
+    product: over the rows that send, as in Eq. 11, or over the labels of each row, as in Algorithm 1. causal: a row
+    sees no later label, but all rows send, and the change is that of earlier rows when the last one changes.
+    """
+    before, after = (_beliefs(last, product, causal, strength) for last in (0.3, -1.2))
+    return float(np.abs(after - before)[:-1].max())
+
+
+def _beliefs(last: float, product: str, causal: bool, strength: float) -> np.ndarray:
+    """Beliefs (6, 6) of attention with these scores; last: the factor on those of the last row."""
+    row, label = np.mgrid[:6, :6]
+    scores = np.sin(1.0 + 2.3 * row + 1.7 * label) * np.where(row == 5, last, 1.0)
+    attention = np.where(causal & (label > row), 0.0, np.exp(scores))
+    attention /= attention.sum(1, keepdims=True)
+    messages = math.exp(strength) + (1 - math.exp(strength)) * attention
+    if product == "senders":
+        products = messages.prod(0, keepdims=True) / messages
+    else:
+        # Algorithm 1, lines 6 and 7: P_i is the product over the labels of row i, then divided by its own message.
+        products = messages.prod(1, keepdims=True) / messages
+    beliefs = attention * products
+    whole: np.ndarray = beliefs / beliefs.sum(1, keepdims=True)
+    return whole
 
 
 @analytic

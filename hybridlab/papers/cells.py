@@ -92,6 +92,7 @@ def _cell_config(
         line = experiment.at_line((*place, "phase"))
         hint = nearest(cell.phase, list(spec.phases))
         raise UserError(f"{line}{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}; {hint}")
+    phase = spec.phases[cell.phase] or {}
     inherited: dict[str, Any] = {}
     if cell.start is not None:
         inherited["init"] = {"run": made[cell.start].hash}
@@ -105,7 +106,7 @@ def _cell_config(
     layers = [
         replace(data_layer(spec.data), origins=origins),
         experiment.part((*here, "config"), spec.config),
-        experiment.part((*here, "phases", cell.phase), spec.phases[cell.phase]),
+        experiment.part((*here, "phases", cell.phase), phase),
         Layer(inherited, origins),
         replace(experiment.part((*place, "config"), own), asked=True),
         replace(experiment.part((*here, "overrides", name), spec.overrides.get(name, {})), asked=True),
@@ -127,7 +128,7 @@ def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
         if name in spec.places:
             continue
         cell = cells[name]
-        parts = [spec.config, spec.phases.get(cell.phase, {}), cell.config, spec.overrides.get(name, {})]
+        parts = [spec.config, spec.phases.get(cell.phase) or {}, cell.config, spec.overrides.get(name, {})]
         settings: dict[str, Any] = {}
         for init in (part.get("init") for part in parts):
             settings |= init if isinstance(init, dict) else {}

@@ -86,7 +86,7 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
             yield ("scales", name, "cells", cell_name, "config"), cell.config
         for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
             for key, values in settings.items():
-                yield ("scales", name, part, key), values
+                yield ("scales", name, part, key), values or {}
     for i, row in enumerate(experiment.rows):
         yield ("rows", i, "given", "config"), row.given.get("config", {})
     for i, column in enumerate(experiment.columns):
@@ -171,10 +171,15 @@ def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
         yield ("columns", i, "panel"), "panel", column.panel
         for j, name in enumerate(column.fitted_rows):
             yield ("columns", i, "fitted_rows", j), "row", name
+        for j, name in enumerate(column.mean_of):
+            yield ("columns", i, "mean_of", j), "column", name
+        for cell in (column.cell_of(row) for row in experiment.rows if column.run):
+            if cell not in (None, BENCHMARK):
+                yield ("columns", i, "run"), "cell", str(cell)
         path = ("columns", i, "metric")
         for row in experiment.rows if column.metric else []:
             try:
-                yield path, "metric", column.metric_of(row)
+                yield path, "metric or measure", column.metric_of(row)
             except UserError as error:
                 raise UserError(f"{layer.origin(path)}: {error}") from None
 

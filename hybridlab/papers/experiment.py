@@ -42,10 +42,15 @@ class Column(Strict):
     kind: CellClass
     digits: int = 2
     metric: str | None = None
-    """Dotted path into a record, to a number or to {value, stderr, n}. `{name}` in it stands for the value of this name
-    under the row's `given`, `{short}` for the row's short name."""
+    """Dotted path into a record, to a number or to {value, stderr, n}, or a measure of the file. `{name}` in it stands
+    for the value of this name under the row's `given`, `{short}` for the row's short name."""
     compute: dict[str, Any] | None = None
     """An analytic function with its arguments; see papers/analytic.py."""
+    run: str | None = None
+    """Another run of the row, whose record `metric` reads: `sst2` is that of the cell CELL/sst2, where CELL is the
+    row's own."""
+    mean_of: list[str] = []
+    """Columns whose mean this one shows, in place of a metric; where one of them was not measured, nothing."""
     factor: float = 1.0
     panel: str = "measured"
     fitted_rows: list[str] = []
@@ -60,7 +65,11 @@ class Column(Strict):
     @property
     def measurable(self) -> bool:
         """Whether the cells are measured or computed here, or are the paper's words; the others it only prints."""
-        return self.metric is not None or self.compute is not None or self.kind == "transcribed"
+        return self.metric is not None or self.compute is not None or bool(self.mean_of) or self.kind == "transcribed"
+
+    def cell_of(self, row: Row) -> str | None:
+        """The cell whose run this column reads in a row."""
+        return row.cell if self.run is None or row.cell in (None, BENCHMARK) else f"{row.cell}/{self.run}"
 
     def metric_of(self, row: Row) -> str:
         """The metric's path for a row, with the row's value for each `{name}` in it."""
@@ -116,13 +125,14 @@ class ScaleSpec(Strict):
     """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out.
     overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
     file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others.
+    phases: the settings of each; cells of a phase that is null are left out too.
     shared: cells that are, at this scale, runs of other experiments: {experiment: {cell here: cell there}}."""
 
     machine: str
     size: str | dict[str, str]
     data: str
     seeds: list[int]
-    phases: dict[str, dict[str, Any]]
+    phases: dict[str, dict[str, Any] | None]
     config: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
     cells: dict[str, CellSpec] = {}
@@ -135,6 +145,8 @@ class ScaleSpec(Strict):
 
     def size_of(self, cell: CellSpec) -> str | None:
         """None where the cell is not trained at this scale."""
+        if cell.phase in self.phases and self.phases[cell.phase] is None:
+            return None
         return self.size if isinstance(self.size, str) else self.size.get(cell.group or "")
 
 
@@ -327,6 +339,7 @@ class Experiment(Strict):
     def _named_cells(self) -> list[str]:
         """The cells that rows, panels and claims name."""
         named = [row.cell for row in self.rows if row.cell and row.cell != BENCHMARK]
+        named += [cell for column in self.columns for row in self.rows if column.run and (cell := column.cell_of(row))]
         series = [series for panel in (self.plot.panels if self.plot else []) for series in panel.series]
         named += [name for entry in series for name in entry.named]
         named += [panel.relative_to for panel in (self.plot.panels if self.plot else []) if panel.relative_to]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hybridlab.registry import nearest
-from hybridlab.statistics import rank_correlation
+from hybridlab.statistics import Pearson, pearson, rank_correlation
 
 Values = Any
 """A number or a numpy array, with NaN for null."""
@@ -103,6 +103,15 @@ def _rank_correlation(x: Values, y: Values) -> float:
     return value
 
 
+def _pearson(x: Values, y: Values) -> Pearson:
+    """Pearson's r and its p-value, without the pairs in which one entry is null."""
+    known = ~(np.isnan(x) | np.isnan(y))
+    found = pearson(x[known].tolist(), y[known].tolist())
+    if found.r is None:
+        raise NoValue("a correlation needs three pairs, and lists whose entries differ")
+    return found
+
+
 def _explained(x: Values, groups: Values) -> float:
     """The share of a list's variance that lies between groups of its entries (η² of one factor), 0 to 1."""
     known = ~np.isnan(x)
@@ -139,6 +148,8 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "row_means": (1, _row_means, "the mean of each row of a matrix"),
     "column_means": (1, lambda m: _row_means(m.T), "the mean of each column of a matrix"),
     "rank_correlation": (2, _rank_correlation, "Spearman's, of two lists"),
+    "correlation": (2, lambda x, y: float(_pearson(x, y).r or 0.0), "Pearson's, of two lists"),
+    "correlation_p": (2, lambda x, y: float(_pearson(x, y).p or 0.0), "the two-sided p-value of that"),
     "explained": (2, _explained, "share of a list's variance that lies between groups: explained(y, index(y) % 4)"),
 }
 """Name → number of arguments, the function, what it gives."""

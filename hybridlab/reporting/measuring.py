@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hybridlab.evaluation.results import LossResult
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, mean_and_error, paired_t
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, known, mean_and_error, paired_t
 
 BLOCK = 10
 """Validation windows in a block."""
@@ -25,6 +25,8 @@ Over = Literal["seeds", "windows", "answers", "rounds", "samples"]
 benchmark."""
 Sources = Mapping[int, Record | BenchmarkRecord]
 """seed → record of a cell."""
+Numbers = Mapping[int, Measurement]
+"""seed → number."""
 
 
 class Measured(BaseModel):
@@ -61,24 +63,60 @@ class Difference(BaseModel):
 
 def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
     """The number at a dotted path of the records: the mean over their seeds."""
-    numbers = _numbers(sources, path, factor)
-    values = [number.value for number in numbers.values() if number.value is not None]
-    if not values:
-        return Measured(value=None)
-    if len(values) >= FEWEST_SEEDS:
-        mean = mean_and_error(values)
-        return Measured(value=mean.value, stderr=mean.stderr, over="seeds", n=len(values))
-    value = sum(values) / len(values)
+    numbers = numbers_at(sources, path, factor)
+    if not numbers or len(numbers) >= FEWEST_SEEDS:
+        return measured_numbers(numbers)
+    value = _mean(numbers)
     windows = _mean_windows([windows_of(sources[seed], path, factor) for seed in numbers])
     if windows is not None:
         error = block_error(windows)
-        return Measured(value=value, stderr=error, over="windows" if error else None, n=len(values))
+        return Measured(value=value, stderr=error, over="windows" if error else None, n=len(numbers))
     (first, *others) = numbers.values()
     if others or first.stderr is None or _is_loss(next(iter(sources.values())), path):
-        return Measured(value=value, n=len(values))
+        return Measured(value=value, n=len(numbers))
     benchmark = isinstance(next(iter(sources.values())), BenchmarkRecord)
     over: Over = "rounds" if benchmark else _units(path)
     return Measured(value=value, stderr=first.stderr, over=over, n=first.n if benchmark else 1)
+
+
+def measured_numbers(numbers: Numbers) -> Measured:
+    """The mean of a number over seeds; with one or two of them, a single one's own error."""
+    if not numbers:
+        return Measured(value=None)
+    if len(numbers) >= FEWEST_SEEDS:
+        mean = mean_and_error([known(number) for number in numbers.values()])
+        return Measured(value=mean.value, stderr=mean.stderr, over="seeds", n=len(numbers))
+    error = next(iter(numbers.values())).stderr if len(numbers) == 1 else None
+    over: Over | None = None if error is None else "samples"
+    return Measured(value=_mean(numbers), stderr=error, over=over, n=len(numbers))
+
+
+def difference_of_numbers(left: Numbers, right: Numbers) -> Difference | None:
+    """left − right, on the seeds that both have; None if there are none. Without an error for fewer than three."""
+    seeds = sorted({*left} & {*right})
+    if not seeds:
+        return None
+    ours, theirs = ([known(side[seed]) for seed in seeds] for side in (left, right))
+    value = float(np.mean(ours) - np.mean(theirs))
+    if len(seeds) < FEWEST_SEEDS:
+        return Difference(value=value, n=len(seeds))
+    test = paired_t(ours, theirs)
+    spread = test.difference.stderr
+    return Difference(value=value, stderr=spread, over="seeds", interval=test.interval, p=test.p, n=len(seeds))
+
+
+def mean_numbers(parts: Sequence[Numbers]) -> dict[int, Measurement]:
+    """seed → the mean of several numbers, such as the scores of several runs, with the error of a stratified sample, of
+    the seeds that have each of them."""
+    seeds = set.intersection(*(set(part) for part in parts)) if parts else set()
+    means = {}
+    for seed in sorted(seeds):
+        numbers = [part[seed] for part in parts]
+        errors = [number.stderr for number in numbers]
+        error = None if None in errors else math.hypot(*(error or 0.0 for error in errors)) / len(numbers)
+        value = sum(known(number) for number in numbers) / len(numbers)
+        means[seed] = Measurement(value=value, stderr=error, n=sum(number.n for number in numbers))
+    return means
 
 
 def _units(path: str) -> Over:
@@ -87,20 +125,15 @@ def _units(path: str) -> Over:
 
 def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) -> Difference | None:
     """left − right, on the seeds that both have; None if there are none."""
-    sides = [_numbers(sources, path, factor) for sources in (left, right)]
+    sides = [numbers_at(sources, path, factor) for sources in (left, right)]
+    found = difference_of_numbers(*sides)
+    if found is None or found.n >= FEWEST_SEEDS:
+        return found
     seeds = sorted({*sides[0]} & {*sides[1]})
-    if not seeds:
-        return None
-    ours, theirs = ([side[seed].value or 0.0 for seed in seeds] for side in sides)
-    value = float(np.mean(ours) - np.mean(theirs))
-    if len(seeds) >= FEWEST_SEEDS:
-        test = paired_t(ours, theirs)
-        spread = test.difference.stderr
-        return Difference(value=value, stderr=spread, over="seeds", interval=test.interval, p=test.p, n=len(seeds))
     pairs = [[windows_of(sources[seed], path, factor) for sources in (left, right)] for seed in seeds]
     windows = _mean_windows([a - b if a is not None and b is not None and len(a) == len(b) else None for a, b in pairs])
     error = None if windows is None else block_error(windows)
-    return Difference(value=value, stderr=error, over="windows" if error else None, n=len(seeds))
+    return found.model_copy(update={"stderr": error, "over": "windows" if error else None})
 
 
 def from_neutral(cell: Measured, neutral: float) -> Difference | None:
@@ -153,15 +186,19 @@ def _at(record: Record | BenchmarkRecord, path: str) -> object:
     return here
 
 
-def _numbers(sources: Sources, path: str, factor: float) -> dict[int, Measurement]:
-    """seed → number, of the seeds that measured it."""
+def numbers_at(sources: Sources, path: str, factor: float) -> dict[int, Measurement]:
+    """seed → the number at a dotted path of its record, of the seeds that measured it."""
     numbers = {seed: number_at(record, path).scaled(factor) for seed, record in sources.items()}
     return {seed: number for seed, number in numbers.items() if number.value is not None}
 
 
+def _mean(numbers: Numbers) -> float:
+    return sum(known(number) for number in numbers.values()) / len(numbers)
+
+
 def _mean_windows(windows: list[np.ndarray | None]) -> np.ndarray | None:
     """The mean over seeds for each window; None if a seed has none, or another number of them."""
-    known = [one for one in windows if one is not None]
-    if not known or len(known) < len(windows) or len({len(one) for one in known}) > 1:
+    present = [one for one in windows if one is not None]
+    if not present or len(present) < len(windows) or len({len(one) for one in present}) > 1:
         return None
-    return np.mean(known, axis=0)
+    return np.mean(present, axis=0)

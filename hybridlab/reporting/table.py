@@ -7,17 +7,33 @@ compared with), same_as (an earlier row with the same run), class, verdict.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
+from hybridlab.papers.formula import NoValue
+from hybridlab.papers.measures import number_of
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.reporting.entry_data import entry_data, named_in_errors
-from hybridlab.reporting.measuring import Difference, Measured, Sources, difference, from_neutral, measured
+from hybridlab.reporting.measuring import (
+    Difference,
+    Measured,
+    Sources,
+    difference,
+    difference_of_numbers,
+    from_neutral,
+    mean_numbers,
+    measured,
+    measured_numbers,
+    numbers_at,
+)
 from hybridlab.reporting.models import model_of
-from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.runs.record import BenchmarkRecord, Record
+from hybridlab.statistics import Measurement
 
 Words = str
 """Text in a cell that has no number."""
@@ -40,54 +56,83 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
     for column in experiment.columns:
         with named_in_errors(experiment):
             for target, row in zip(rows, experiment.rows, strict=True):
-                target["cells"][column.name] = _cell(column, row, experiment, records, benchmark)
+                target["cells"][column.name] = _cell(column, row, Measurements(experiment, records, benchmark))
         _mark_repeated(column, experiment, rows)
     notes = sweep_notes(experiment, scale, results_dir)
     data = entry_data(experiment, scale, records, benchmark, {"rows": rows}, notes)
     return {**data, "tally": tally(rows)}
 
 
-def measure(column: Column, row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Measured | Words:
+@dataclass(frozen=True)
+class Measurements:
+    """What the columns of an experiment read: the records of its runs, and that of its benchmark."""
+
+    experiment: Experiment
+    records: Records
+    benchmark: BenchmarkRecord | None
+
+    def sources(self, column: Column, row: Row) -> Sources:
+        """The records behind a cell of the table: one for each seed of its run, or that of the benchmark."""
+        if row.cell == BENCHMARK:
+            return {} if self.benchmark is None else {0: self.benchmark}
+        return self.records.get(column.cell_of(row) or "", {})
+
+    def numbers(self, column: Column, row: Row) -> dict[int, Measurement]:
+        """seed → the number that a cell of the table shows: a measure, a mean of columns, or one of a record."""
+        if column.mean_of:
+            return mean_numbers([self.numbers(self.experiment.column(name), row) for name in column.mean_of])
+        metric, sources = column.metric_of(row), self.sources(column, row)
+        if metric not in self.experiment.measures:
+            return numbers_at(sources, metric, column.factor)
+        found = {}
+        for seed, record in sources.items():
+            with suppress(NoValue):
+                value = number_of(cast(Record, record), metric, self.experiment.measures)
+                found[seed] = Measurement(value=value * column.factor, n=1)
+        return found
+
+    def computed(self, column: Column, row: Row) -> bool:
+        """Whether the number is made from others, which have the errors of its parts and no validation windows."""
+        return bool(column.mean_of) or column.metric_of(row) in self.experiment.measures
+
+
+def measure(column: Column, row: Row, on: Measurements) -> Measured | Words:
     """A cell's measurement; text if the column computes text."""
     if column.compute is not None:
         computed = compute(column.compute, row.given)
         return computed if isinstance(computed, str) else Measured(value=computed * column.factor, n=1)
-    sources = _sources(row, records, benchmark)
+    if on.computed(column, row):
+        return measured_numbers(on.numbers(column, row))
+    sources = on.sources(column, row)
     if column.metric is None or not sources:
         return NOT_MEASURED
     return measured(sources, column.metric_of(row), column.factor)
 
 
-def compared(
-    column: Column, row: Row, reference: Row | None, records: Records, benchmark: BenchmarkRecord | None
-) -> Difference | None:
+def compared(column: Column, row: Row, reference: Row | None, on: Measurements) -> Difference | None:
     """The difference of a trained cell to the one of the reference row in the same column, paired by seed."""
-    sources = _sources(row, records, benchmark)
-    if column.kind not in TRAINED or column.metric is None or not sources:
+    if column.kind not in TRAINED:
+        return None
+    if on.computed(column, row):
+        other_numbers = {} if reference is None else on.numbers(column, reference)
+        return difference_of_numbers(on.numbers(column, row), other_numbers)
+    sources = on.sources(column, row)
+    if column.metric is None or not sources:
         return None
     if column.neutral is not None:
         return from_neutral(measured(sources, column.metric_of(row), column.factor), column.neutral)
     if reference is None or column.metric_of(reference) != column.metric_of(row):
         return None
-    other = _sources(reference, records, benchmark)
+    other = on.sources(column, reference)
     return difference(sources, other, column.metric_of(row), column.factor)
 
 
-def _sources(row: Row, records: Records, benchmark: BenchmarkRecord | None) -> Sources:
-    """The records behind a row: one for each seed of its cell, or that of the benchmark."""
-    if row.cell == BENCHMARK:
-        return {} if benchmark is None else {0: benchmark}
-    return records.get(row.cell or "", {})
-
-
-def _cell(
-    column: Column, row: Row, experiment: Experiment, records: Records, benchmark: BenchmarkRecord | None
-) -> dict[str, Any]:
-    reference = experiment.reference_of(row)
+def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
+    reference = on.experiment.reference_of(row)
     paper = row.paper.get(column.name)
-    shown = measure(column, row, records, benchmark)
+    shown = measure(column, row, on)
     number = shown if isinstance(shown, Measured) else Measured(value=None, n=1)
-    found = compared(column, row, reference, records, benchmark)
+    found = compared(column, row, reference, on)
     base = reference.paper.get(column.name) if reference is not None else None
     gap = _printed_gap(paper, base if column.neutral is None else column.neutral)
     value = shown if isinstance(shown, str) else number.value
@@ -118,7 +163,7 @@ def _mark_repeated(column: Column, experiment: Experiment, rows: list[dict[str, 
     for target, row in zip(rows, experiment.rows, strict=True):
         if column.kind != "trained" or column.metric is None or row.cell in (None, BENCHMARK):
             continue
-        shown_by = first.setdefault((row.cell or "", column.metric_of(row)), row.short)
+        shown_by = first.setdefault((column.cell_of(row) or "", column.metric_of(row)), row.short)
         if shown_by != row.short and target["cells"][column.name]["measured"] is not None:
             target["cells"][column.name]["same_as"] = shown_by
 

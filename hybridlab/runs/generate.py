@@ -12,6 +12,7 @@ import torch
 
 from hybridlab.data.tokenizers import end_token, load_tokenizer
 from hybridlab.errors import UserError
+from hybridlab.models.cache import require_caches
 from hybridlab.runs.opening import open_model
 from hybridlab.training.folders import Runs
 from hybridlab.training.machine import pick_device
@@ -100,6 +101,7 @@ def continue_prompts(
     settings: further arguments of `Transformer.generate`.
     """
     opened = open_model(reference, runs, say)
+    require_caches(opened.model.structure, "generate")
     if not opened.tokenizer.is_file():
         raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
     tokenizer = load_tokenizer(opened.tokenizer)

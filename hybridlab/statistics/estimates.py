@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -114,6 +115,24 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
     if len(set(left.tolist())) < 2 or len(set(right.tolist())) < 2:
         return None
     return float(np.corrcoef(left, right)[0, 1])
+
+
+class Pearson(NamedTuple):
+    """Pearson's r and its two-sided p-value under independence; None for fewer than three pairs, and where a list is
+    constant."""
+
+    r: float | None
+    p: float | None
+
+
+def pearson(one: Sequence[float], other: Sequence[float]) -> Pearson:
+    """The linear correlation of paired values; see `Pearson`."""
+    if len(one) < 3 or len(set(one)) < 2 or len(set(other)) < 2:
+        return Pearson(None, None)
+    from scipy.stats import pearsonr  # here, so that commands that measure nothing start fast
+
+    found = pearsonr(one, other)
+    return Pearson(float(found.statistic), float(found.pvalue))
 
 
 def evenness(shares: Sequence[float]) -> float:

@@ -18,6 +18,7 @@ from hybridlab.registry import CONTROLLERS, HOOKS
 from hybridlab.structure.entropy_growth import EntropyGrowth
 from hybridlab.structure.l1_gates import L1Gates
 from hybridlab.structure.mask_learning import MaskLearning
+from hybridlab.structure.penalties import EigenReg, EntropyReg
 from hybridlab.structure.stacking import Stacking
 from hybridlab.training.each_step import EachStep
 from hybridlab.training.hooks import Hook
@@ -33,6 +34,8 @@ CONTROLLERS.add("entropy-growth", lambda settings, config: EntropyGrowth(setting
 CONTROLLERS.add("mask-learning", lambda settings, config: MaskLearning(settings, config.shape, _learned_window(config)))
 CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.shape, _learned_window(config)))
 CONTROLLERS.add("stacking", lambda settings, config: Stacking(settings, config.shape.layers, config.training.steps))
+HOOKS.add("entropy-reg", lambda settings, config: EntropyReg(settings))
+HOOKS.add("eigen-reg", lambda settings, config: EigenReg(settings))
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:

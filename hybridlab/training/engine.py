@@ -236,10 +236,12 @@ class Run:
                 inputs |= hook.forward_inputs(step)
             with self.autocast():
                 output = self.model(**inputs)
-            for hook in self.hooks:
-                hook.after_forward(step, output, len(part) / len(batch))
+            terms = [hook.after_forward(step, output, len(part) / len(batch)) for hook in self.hooks]
             share = self.objective.loss(output, part) / total
-            share.backward()
+            penalized = share
+            for term in (term for term in terms if term is not None):
+                penalized = penalized + term
+            penalized.backward()
             loss += share.detach()
         return loss
 

@@ -108,8 +108,13 @@ class Hook:
         """Further arguments of the model's forward pass; called for each micro-batch of the step."""
         return {}
 
-    def after_forward(self, step: int, output: Output, share: float) -> None:
-        """Called after the forward pass of a micro-batch. share: its share of the step's rows."""
+    def after_forward(self, step: int, output: Output, share: float) -> Tensor | None:
+        """Called after the forward pass of a micro-batch. share: its share of the step's rows.
+
+        Returns a term that depends on this output and is added to its loss, or None. A mean over rows must be
+        multiplied by `share`, so that the size of micro-batches does not matter.
+        """
+        return None
 
     def penalty(self, step: int) -> Tensor | None:
         """A term that is added to the loss once per optimizer step."""

@@ -10,6 +10,7 @@ from hybridlab.config.resolve import resolve
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.evaluation.causality import NOT_APPLICABLE, causality, worst_leak
+from hybridlab.models.build import with_output
 from hybridlab.models.cache import KVCache
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
@@ -27,8 +28,10 @@ SHAPE = {
     "ffn_width": 40,
     "vocab": VOCAB,
     "max_positions": 128,
-    "init": {"std": 0.2},
+    "init": {"scheme": "constant", "std": 0.2, "embedding_std": 0.02, "positions": None},
 }
+SINES = {"positions": "sinusoidal", "embedding_std": 0.1}
+CLASSES = {"kind": "classes", "labels": 3}
 KERNELS = ["eager", "sdpa", "banded", "blocks"]
 PLANS = {
     "plain": lambda p: p,
@@ -228,7 +231,16 @@ def test_a_head_of_classes_changes_no_other_parameter():
     assert len(same) == sum(not name.startswith("head") for name in theirs)
 
 
-CLASSES = {"kind": "classes", "labels": 3}
+@pytest.mark.parametrize("output", [CLASSES, {"kind": "spans"}, None], ids=str)
+def test_another_head_shares_all_other_weights(output):
+    model = build()
+    other = with_output(model, output, seed=3)
+    theirs = dict(model.named_parameters())
+    shared = [name for name, weight in other.named_parameters() if weight is theirs.get(name)]
+    assert shared == [name for name in theirs if not name.startswith("head.")]
+    assert other.shape.output == Shape(**{**SHAPE, "output": output}).output
+    again = with_output(model, output, seed=3)
+    assert all(torch.equal(a, b) for a, b in zip(other.head.parameters(), again.head.parameters(), strict=True))
 
 
 # ---- what does not fit ----
@@ -270,6 +282,10 @@ def test_a_structure_makes_the_model_that_it_is_of():
         ({"parallel_residual": True}, "the MLP reads what the norm of the attention gives"),
         ({"max_positions": None}, "the family bert has learned positions"),
         ({"family": "gpt2", "token_types": 2}, "token_types has no effect on the family gpt2"),
+        (
+            {"family": "neox", "max_positions": None, "init": {"positions": "sinusoidal"}},
+            "init.positions has no effect",
+        ),
         ({"output": {"kind": "classes", "labels": 0}}, "labels"),
         ({"output": {"kind": "words"}}, "words"),
     ],
@@ -285,3 +301,13 @@ def test_the_place_of_a_wrong_shape_is_named():
         resolve("vanilla", "tiny", settings=["shape.token_types=2"])
     with pytest.raises(UserError, match=r"evaluation.choices: questions are answered by the likelihood"):
         resolve("bert", "bert-tiny", layers=[Layer({"evaluation": {"choices": {"tasks": ["copying-real"]}}})])
+
+
+def test_positions_may_begin_as_sines():
+    drawn, sines = (build_model("bert", size="bert-tiny", shape={**SHAPE, "init": i}) for i in (SHAPE["init"], SINES))
+    table = sines.position_embedding.weight
+    assert table.square().mean().sqrt().item() == pytest.approx(0.1, rel=0.02)
+    place = torch.arange(128.0)
+    torch.testing.assert_close(table[:, 0], 0.1 * 2**0.5 * place.sin())
+    torch.testing.assert_close(table[:, 7], 0.1 * 2**0.5 * (place / 10000 ** (6 / 24)).cos(), atol=1e-6, rtol=1e-5)
+    assert not torch.equal(drawn.position_embedding.weight, table)

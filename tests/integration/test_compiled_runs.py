@@ -123,11 +123,13 @@ def test_a_compiled_run_resumes_with_the_same_bits(small, tmp_path, runs_dir, mo
     except InvalidCxxCompiler:
         pytest.skip("there is no C++ compiler here")
     torch._dynamo.reset()
+    counters.clear()
     config = compiling(small(training={"steps": 6}))
     record = train(config, tmp_path / "whole", runs_dir)
+    # Not by other losses: on some processors the compiled blocks give the same bits.
+    assert counters["aot_autograd"]["ok"] == counters["stats"]["unique_graphs"] > 0
     train(compiling(config, None), tmp_path / "plain", runs_dir)
-    plain = losses(tmp_path / "plain")
-    assert losses(tmp_path / "whole") == pytest.approx(plain, rel=1e-5) and losses(tmp_path / "whole") != plain
+    assert losses(tmp_path / "whole") == pytest.approx(losses(tmp_path / "plain"), rel=1e-5)
     torch._dynamo.reset()
     again = assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step=5)
     assert record.compile and again.compile

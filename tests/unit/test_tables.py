@@ -9,6 +9,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
 from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.measures import Measure
 from hybridlab.papers.scales import SAYS
 from hybridlab.reporting import entry_data as entry_data_module
 from hybridlab.reporting import table as table_module
@@ -16,7 +17,7 @@ from hybridlab.reporting.claims import claims_panel, claims_table, counted, prin
 from hybridlab.reporting.entry_data import caption, entry_data
 from hybridlab.reporting.measuring import Difference, Measured, block_error, difference, from_neutral
 from hybridlab.reporting.models import model_of
-from hybridlab.reporting.table import NOT_MEASURED, build_table, measure, verdict_on
+from hybridlab.reporting.table import NOT_MEASURED, Measurements, build_table, compared, verdict_on
 from hybridlab.reporting.table_cells import cell_text, short_text
 from hybridlab.reporting.table_files import write_table
 from hybridlab.reporting.table_layout import below
@@ -30,6 +31,10 @@ def column(kind="trained", **settings):
 
 
 LOSS = column(metric="results.validation.loss")
+
+
+def measure(column, row, records, benchmark, experiment=None):
+    return table_module.measure(column, row, Measurements(experiment or Columns(), records, benchmark))
 
 
 def seeds(*losses):
@@ -143,6 +148,74 @@ def test_what_was_not_run_or_has_no_metric_is_not_measured():
     assert measure(LOSS, cell_row(), {}, None) == NOT_MEASURED
     assert measure(LOSS, cell_row(cell=None), seeds(1.0), None) == NOT_MEASURED
     assert measure(column(), cell_row(), seeds(1.0), None) == NOT_MEASURED
+
+
+def with_scores(*pairs):
+    """The runs of a row on two tasks, with an accuracy each, for seeds 0, 1, 2 …: a pair for each."""
+    runs = {"cell/one": {}, "cell/two": {}}
+    for seed, scores in enumerate(pairs):
+        for name, score in zip(runs, scores, strict=True):
+            if score is not None:
+                tasks = {"recall": {"chance": 0.1, "window": None, "all": measured(score, 0.03, 100)}}
+                runs[name][seed] = make_record(results=make_results(tasks=tasks))
+    return runs
+
+
+ACCURACY = "results.tasks.recall.all"
+ONE, TWO = (Column(name=run, title=run, kind="trained", run=run, metric=ACCURACY) for run in ("one", "two"))
+MEAN = Column(name="mean", title="mean", kind="trained", mean_of=["one", "two"])
+
+
+class Columns:
+    """As much of an experiment as a column asks for."""
+
+    measures = {"doubled": Measure(of={"y": ACCURACY}, formula="2 * y", title="twice")}
+
+    def column(self, name):
+        return {"one": ONE, "two": TWO}[name]
+
+
+def test_a_column_reads_another_run_of_its_row():
+    records = with_scores((0.5, 0.7))
+    assert measure(ONE, cell_row(), records, None).value == 0.5
+    assert measure(TWO, cell_row(), records, None).value == 0.7
+    assert measure(TWO, cell_row(cell="other"), records, None) == NOT_MEASURED
+    assert measure(TWO, cell_row(cell=None), records, None) == NOT_MEASURED
+
+
+def test_a_column_shows_the_mean_of_others():
+    one = measure(MEAN, cell_row(), with_scores((0.5, 0.7)), None, Columns())
+    assert (one.value, one.over, one.n) == (pytest.approx(0.6), "samples", 1)
+    assert one.stderr == pytest.approx(math.hypot(0.03, 0.03) / 2)
+    three = measure(MEAN, cell_row(), with_scores((0.5, 0.7), (0.6, 0.8), (0.4, 0.6)), None, Columns())
+    assert (three.value, three.over, three.n) == (pytest.approx(0.6), "seeds", 3)
+    assert three.stderr == pytest.approx(0.1 / math.sqrt(3))
+    assert measure(MEAN, cell_row(), with_scores((0.5, None)), None, Columns()) == NOT_MEASURED
+    part = measure(MEAN, cell_row(), with_scores((0.5, None), (0.2, 0.4)), None, Columns())
+    assert (part.value, part.n) == (pytest.approx(0.3), 1), "of the seed that has both"
+
+
+def test_a_column_shows_a_measure():
+    column = ONE.model_copy(update={"metric": "doubled", "factor": 100})
+    assert measure(column, cell_row(), with_scores((0.2, 0.1)), None).value == 40.0
+    three = measure(column, cell_row(), with_scores((0.2, 0.1), (0.3, 0.1), (0.1, 0.1)), None)
+    assert (three.value, three.over, three.n) == (pytest.approx(40.0), "seeds", 3)
+    records = with_scores((0.2, 0.1)) | {"base/one": with_scores((0.15, 0.1))["cell/one"]}
+    assert compared(column, cell_row(), cell_row(cell="base"), Measurements(Columns(), records, None)).value == (
+        pytest.approx(10)
+    )
+
+
+def test_means_of_columns_are_compared_seed_by_seed():
+    ours, theirs = with_scores((0.5, 0.7), (0.6, 0.8), (0.4, 0.9)), with_scores((0.4, 0.6), (0.5, 0.7), (0.4, 0.6))
+    records = ours | {name.replace("cell", "base"): runs for name, runs in theirs.items()}
+    base = cell_row(cell="base")
+    found = compared(MEAN, cell_row(), base, Measurements(Columns(), records, None))
+    assert (found.value, found.n, found.over) == (pytest.approx(0.35 / 3), 3, "seeds")
+    assert found.stderr == pytest.approx(0.05 / math.sqrt(3) / math.sqrt(3)), "of 0.1, 0.1 and 0.15"
+    records["cell/one"].pop(2)
+    assert compared(MEAN, cell_row(), base, Measurements(Columns(), records, None)).n == 2
+    assert compared(MEAN, cell_row(), None, Measurements(Columns(), records, None)) is None
 
 
 def test_computed_cells_are_numbers_times_the_factor_or_words():

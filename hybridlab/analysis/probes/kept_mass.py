@@ -21,6 +21,7 @@ from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Transformer
+from hybridlab.models.kernels import Visible
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import Full
 from hybridlab.plan.visit import layer_name
@@ -62,11 +63,13 @@ def measure(
 
 
 def inside_mass(model: Transformer, tokens: Tensor, widths: list[int]) -> dict[int, Tensor]:
-    """Width w → (L, K): the share of the attention on the last w keys, the token's own included, a mean over the visits
-    of a layer, the query heads of a KV head, positions and sequences (B, S); NaN for a KV head that does not run."""
+    """Width w → (L, K): the share of the attention on the keys in a window of w, the token's own included, a mean over
+    the visits of a layer, the query heads of a KV head, positions and sequences (B, S); NaN for a KV head that does not
+    run."""
     shape, length = model.shape, tokens.shape[1]
     query, key = (torch.arange(length, device=tokens.device).view(size) for size in ((-1, 1), (1, -1)))
-    near = torch.stack([(key <= query) & (key > query - width) for width in widths]).float()
+    causal = model.structure.causal
+    near = torch.stack([Visible(width, causal=causal).allows(query, key) for width in widths]).float()
     sums = torch.zeros(len(widths), shape.layers, shape.kv_heads, device=tokens.device)
     counts = torch.zeros_like(sums)
     visits = sum(visit.part != "mlp" for _, visit in model.plan.places())

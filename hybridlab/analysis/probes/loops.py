@@ -136,4 +136,4 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     )
 
 
-PROBES.add("loops", Probe(measure, report))
+PROBES.add("loops", Probe(measure, report, needs_decoder="the attention to the tokens before a query"))

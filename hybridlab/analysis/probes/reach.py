@@ -76,4 +76,4 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
             yield "".join("█" if value else "·" for value in row)
 
 
-PROBES.add("reach", Probe(measure, report))
+PROBES.add("reach", Probe(measure, report, needs_decoder="which earlier tokens reach a position"))

@@ -163,4 +163,7 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
         yield Table("accuracy of early exits" if not first else "", ["exit after", *heads], lines)
 
 
-PROBES.add("tuned-lens", Probe(measure, report, needs_attention=False, needs_config=True))
+PROBES.add(
+    "tuned-lens",
+    Probe(measure, report, needs_attention=False, needs_config=True, needs_decoder="predictions of the next token"),
+)

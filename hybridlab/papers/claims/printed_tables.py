@@ -13,7 +13,8 @@ from typing import Annotated
 
 from hybridlab.papers.calls import ColumnName, ExperimentName, Refers, RowName
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
-from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.claims.verdict import Open, Verdict
+from hybridlab.statistics import pearson
 
 OtherRow = Annotated[str, Refers("row", of="other")]
 OtherColumn = Annotated[str, Refers("column", of="other")]
@@ -77,6 +78,19 @@ def printed_best(on: Given, row: RowName, over: list[RowName], columns: list[Col
             behind.append(f"{column}: {ours:g}, highest of the others {max(others):g}")
     best = len(columns) - len(behind)
     return Verdict(best == count, f"printed: best in {best} of {len(columns)}, stated {count}{listed(behind)}")
+
+
+@claim_kind
+def printed_correlation(
+    on: Given, rows: list[RowName], columns: tuple[ColumnName, ColumnName], low: float = -1.0, high: float = 1.0
+) -> Verdict:
+    """Pearson's correlation of two printed columns over these rows lies between two bounds."""
+    one, other = (on.printed(*((row, column) for row in rows)) for column in columns)
+    found = pearson(one, other)
+    if found.r is None:
+        raise Open("a correlation needs three rows, and columns whose numbers differ")
+    evidence = f"printed: r = {found.r:+.2f} over {len(rows)} rows, asked {low:+g} to {high:+g}"
+    return Verdict(low <= found.r <= high, evidence)
 
 
 @claim_kind
