@@ -87,13 +87,16 @@ def compose_with_origins(
     given = [*before, file.settings, *following, options]
     start, branch = branch_of(start)
     parent = None if start is None else find_ancestor(start, runs)
-    finetuned = parent is not None and parent.pretrained and size is None and asked.task is None
-    base = load_preset("training", FINETUNE) if finetuned else _base(asked.task, size, parent)
-    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch)
-    if asked.task is not None:
-        heritage[:1] = [replace(layer, values=_of_the_model(layer.values)) for layer in heritage[:1]]
     written = [*given, *map(parse_setting, asked.settings)]
-    if parent is not None and asked.keep_map and branch is None:
+    task = _task_of(asked, written, file, branch) if parent is not None else None
+    finetuned = parent is not None and parent.pretrained and size is None and task is None
+    base = load_preset("training", FINETUNE) if finetuned else _base(task, size, parent)
+    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch)
+    if task is not None:
+        # The steps of an option are asked for, so that they replace the epochs of the preset.
+        given[-1] = replace(options, asked=True)
+        heritage[:1] = [replace(layer, values=_of_the_model(layer.values)) for layer in heritage[:1]]
+    if parent is not None and (asked.keep_map or task is not None) and branch is None:
         heritage.append(_its_map(parent))
     if parent is not None:
         heritage.append(_its_tokenizer(parent, merge(base, *heritage, *written)))
@@ -111,7 +114,7 @@ def compose_with_origins(
     resolved = within_budget(resolved)
     if parent is None:
         return resolved, layer
-    if asked.task is not None:
+    if task is not None:
         # What the presets of the arch say came with the weights, so that only its name is left.
         resolved = resolved.model_copy(update={"arch": parent.arch or resolved.arch})
     # A branch takes the depth that the other run has at its step; see runs/extension.py.
@@ -148,6 +151,24 @@ def _with_epochs(
     return resolved_with([Layer({"training": {"steps": steps}}, {("training", "steps"): "finetune.epochs"})])
 
 
+def _task_of(asked: CommandLine, written: list[Layer], file: Layer, branch: int | None) -> str | None:
+    """The fine-tuning task that the options or settings name for a model that is there already; None if there is none.
+    UserError for what a fine-tuned model takes from that model."""
+    section = merge(*written).values.get("finetune")
+    task = asked.task or (section.get("task") if isinstance(section, dict) else None)
+    if not isinstance(task, str):
+        return None
+    for kind, option in (("arch", asked.arch), ("size", asked.size)):
+        if named_preset(kind, option if option != "vanilla" else None, file) is not None:
+            raise UserError(f"--{kind} has no effect on fine-tuning, which keeps the {kind} of the model; leave it out")
+    if branch is not None:
+        raise UserError(
+            f"--from {asked.start}: fine-tuning starts from the weights of a finished run, without its optimizer; "
+            f"leave @{branch} out"
+        )
+    return task
+
+
 def _of_the_model(values: dict[str, Any]) -> dict[str, Any]:
     """What a fine-tuned model keeps of the settings of the run that it starts from."""
     return {name: value for name, value in values.items() if name in ("shape", "plan", "window")}
@@ -155,7 +176,7 @@ def _of_the_model(values: dict[str, Any]) -> dict[str, Any]:
 
 def _base(task: str | None, size: str | None, parent: Ancestor | None) -> Layer:
     """The lowest layer: the preset of a fine-tuning task, or that of a size."""
-    if task is None:
+    if task is None or task not in FINETUNE_TASKS:
         return _size_layer(size, parent)
     preset = load_preset("finetune", FINETUNE_TASKS.get(task).preset)
     return merge(Layer({"training": {"steps": _MANY}, "finetune": {"task": task}}), preset)

@@ -144,6 +144,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(encoder, tmp_path, monkeypatch, 
     assert_resumes_exactly(config, tmp_path, encoder.parent, monkeypatch, step)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bits(encoder, tmp_path):
     config = composed(encoder, "sst2", data=sentences(tmp_path / "a.jsonl"), steps=300)
     assert_survives_kills(config, tmp_path, encoder.parent, steps=[20, 90])
@@ -234,8 +235,8 @@ def test_a_fine_tuned_run_takes_nothing_of_text_from_its_parent(encoder, tmp_pat
 
 
 def test_the_length_of_a_preset_is_cut_to_the_positions_of_the_model(encoder, tmp_path):
-    command = CommandLine(start=str(encoder), options=task_layer("sst2", sentences(tmp_path / "a.jsonl")), task="rte")
-    config = compose(CommandLine(**{**vars(command), "task": "sst2"}), Runs(encoder.parent))
+    options = task_layer("sst2", sentences(tmp_path / "a.jsonl"))
+    config = compose(CommandLine(start=str(encoder), options=options, task="sst2"), Runs(encoder.parent))
     assert config.training.seq_len == 64 == config.shape.max_positions and config.finetune.batch == 32
     with pytest.raises(UserError, match="sequences of 128 tokens are longer than shape.max_positions 64"):
         composed(encoder, "sst2", "training.seq_len=128", data=tmp_path / "a.jsonl")
@@ -264,6 +265,23 @@ def test_what_does_not_fit_is_one_sentence(encoder, tmp_path, options, settings,
     with pytest.raises(UserError) as error:
         composed(encoder, options.pop("task"), *settings, **options)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_pretrain_with_a_task_is_the_same_run(encoder, tmp_path):
+    path = sentences(tmp_path / "a.jsonl")
+    made = composed(encoder, "sst2", data=path, steps=2)
+    settings = ["training.seq_len=32", "finetune.batch=4", "training.precision=fp32", "finetune.task=sst2"]
+    options = Layer({"training": {"steps": 2}}, {("training", "steps"): "--steps"})
+
+    def pretrain(start=encoder, arch="vanilla"):
+        asked = CommandLine(arch, start=str(start), options=options, settings=[*settings, f"finetune.data={path}"])
+        return compose(asked, Runs(encoder.parent))
+
+    assert run_hash(pretrain()) == run_hash(made)
+    with pytest.raises(UserError, match="--arch has no effect on fine-tuning"):
+        pretrain(arch="sgt")
+    with pytest.raises(UserError, match="leave @2 out"):
+        pretrain(f"{encoder}@2")
 
 
 def test_another_file_of_the_task_is_measured_whole(encoder, tmp_path):

@@ -115,7 +115,7 @@ def test_compressed_files_and_parquet_are_read(tmp_path):
 
 MISTAKES = [
     ("sst2", "a.jsonl", lines({"text": "fine", "label": 1}), ["a.jsonl:1", "sentence, label", "among text, label"]),
-    ("sst2", "a.tsv", "text\tlabel\nfine\t1\n", ["a.tsv:2", "needs the columns sentence, label"]),
+    ("sst2", "a.tsv", "text\tlabel\nfine\t1\n", ["a.tsv:1", "needs the columns sentence, label"]),
     ("sst2", "a.jsonl", lines({"sentence": "a", "label": 1}, {"sentence": "b", "label": 2}), ["a.jsonl:2", "label 2"]),
     ("sst2", "a.jsonl", lines({"sentence": "a", "label": -1}), ["a.jsonl:1", "0 (negative), 1 (positive)"]),
     ("mnli", "a.tsv", "sentence1\tsentence2\tgold_label\nA\tB\t-\n", ["a.tsv:2", "label '-'"]),

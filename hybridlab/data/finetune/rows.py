@@ -118,13 +118,18 @@ def _table(
     """Rows below a header, or all rows if the first line is none and the columns are known without."""
     lines = list(_cells(path, text, separator))
     header = [name.strip() for name in lines[0][1]]
-    named = any(set(names) <= set(header) for names in layouts)
-    if named:
+    if any(set(names) <= set(header) for names in layouts):
         lines = lines[1:]
-    elif headerless and len(header) == len(headerless):
+    elif len(header) == len(headerless):
         header = list(headerless)
+    else:
+        wanted = " or ".join(", ".join(names) for names in layouts)
+        raise UserError(
+            f"{path}:1: the header needs the columns {wanted}, and has {', '.join(name[:40] for name in header[:12])}; "
+            "rename the columns"
+        )
     rows = []
-    for line, cells in lines if named or header == list(headerless) else lines[1:]:
+    for line, cells in lines:
         if len(cells) != len(header):
             raise UserError(
                 f"{path}:{line}: this row has {len(cells)} columns, and the table has {len(header)}; correct or "
