@@ -95,6 +95,15 @@ ConfigFile = Annotated[
 ]
 RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder of runs and prepared data.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-root",
+        metavar="DIR",
+        help="Folder of the task files that experiments name as root:PATH; default: HYBRIDLAB_DATA_ROOT. What is not "
+        "there is not trained.",
+    ),
+]
 ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Folder of tables and records.")]
 Name = Annotated[
     str | None,

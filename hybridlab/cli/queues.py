@@ -22,6 +22,14 @@ def raise_failures(outcome: Outcome, of: str) -> None:
         raise RunFailed(f"{len(outcome.failed)} of the runs of {of} failed: {reasons}")
 
 
+def _by_reason(left_out: dict[str, str]) -> dict[str, list[str]]:
+    """Reason → the names of the runs that are left out for it."""
+    names: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        names.setdefault(reason, []).append(name)
+    return names
+
+
 def announce(
     all_wanted: Sequence[Wanted],
     queue: dict[str, tuple[str, RunConfig]],
@@ -37,6 +45,8 @@ def announce(
         machine = wanted.experiment.machine(wanted.scale)
         if machine is not None:
             say(f"{wanted.experiment.id} at scale {wanted.scale}: {machine}")
+        for reason, names in _by_reason(wanted.left_out()).items():
+            say(f"{wanted.experiment.id}: not trained here, {len(names)} runs ({names[0]} …): {reason}")
     if not queue:
         return
     seeds = sorted({config.training.seed for _, config in queue.values()})

@@ -40,6 +40,7 @@ def reproduce(
     ] = False,
     jobs: o.Jobs = None,
     compile: o.Compile = None,
+    data_root: o.DataRoot = None,
     dry_run: o.DryRun = False,
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
@@ -51,11 +52,13 @@ def reproduce(
     Without --scale it is the cheapest that an experiment has.
     """
     from hybridlab.cli.sweep import reproduce_sweep
+    from hybridlab.data.finetune.places import use_data_root
     from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import Wanted
     from hybridlab.runs.ablate import parse_seeds
 
+    use_data_root(data_root)
     asked = None if seeds is None else parse_seeds(seeds)
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
     wanted = [Wanted(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile) for one in experiments]

@@ -17,8 +17,13 @@ def _known_task(name: str) -> str:
     return name
 
 
+ROOT = "root:"
+"""Begins a path below the data root (`--data-root`), which is stored as it is, so that a run has the same hash on every
+machine."""
+
+
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return path if path.startswith(ROOT) else str(Path(path).expanduser().absolute())
 
 
 TaskPath = Annotated[str, AfterValidator(_absolute)]
@@ -31,7 +36,8 @@ class Finetune(Strict):
     """sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag or boolq."""
     data: TaskPath | None = None
     """A file of training examples (.tsv, .csv, .jsonl, .json, .parquet), or a folder with train.* and validation.* or
-    dev.*; it is stored with its absolute path. Default: the task's dataset of the Hugging Face hub."""
+    dev.*; it is stored with its absolute path. root:PATH is a path below the data root (`--data-root`). Default: the
+    task's dataset of the Hugging Face hub."""
     validation: TaskPath | None = None
     """A file of examples to measure with. Default: that of the folder or of the hub; else a share of the training
     examples is held out."""

@@ -1,7 +1,8 @@
 """The settings that follow from a fine-tuning task: the output head, the tokens of a step, and no text.
 
 A task reads its own files, so the settings of text have no effect: those of a preset or of the run to start from are
-left out, and one that is written for the run is an error.
+left out, and one that is written for the run is an error. Where the tokenizer is trained on the text, as in the cells
+of an experiment, those that say which text it is stay.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _OF_TEXT = {
     "evaluation": ("length_factors", "choices", "task_window", "task_rows"),
     "training": ("skip_steps",),
 }
+_OF_THE_TOKENIZER = ("source", "sources", "field", "validation_fraction", "max_documents")
 _DEFAULTS = {
     "data": Data().model_dump(mode="json") | {"source": None},
     "evaluation": Evaluation().model_dump(mode="json"),
@@ -37,7 +39,9 @@ def keep_to_task(layer: Layer, stack: Sequence[Layer]) -> Layer:
         return layer  # the schema reports the mistake
     task = FINETUNE_TASKS.get(name)
     values = {part: dict(content) if isinstance(content, dict) else content for part, content in layer.values.items()}
+    trained = str(dict(values.get("data") or {}).get("tokenizer", "")).startswith("bpe")
     for part, names in _OF_TEXT.items():
+        names = tuple(one for one in names if not (trained and part == "data" and one in _OF_THE_TOKENIZER))
         for setting in names if isinstance(values.get(part), dict) else ():
             written = values[part].pop(setting, None)
             origin = asked_for(stack, part, setting)
@@ -46,7 +50,8 @@ def keep_to_task(layer: Layer, stack: Sequence[Layer]) -> Layer:
                     f"{origin}: {part}.{setting} has no effect on fine-tuning, which reads the files of its task "
                     "(finetune.data); leave it out"
                 )
-    values["data"] = {**values.get("data", {}), "source": None}
+    if not trained:
+        values["data"] = {**values.get("data", {}), "source": None}
     values["finetune"] = _section(section, stack)
     if isinstance(values.get("shape"), dict):
         values["shape"] = {**values["shape"], "output": _output(values["shape"], stack, task)}

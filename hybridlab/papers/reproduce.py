@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
+from hybridlab.data.finetune.places import missing_files
 from hybridlab.errors import UserError
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
@@ -29,7 +32,26 @@ class Wanted:
 
     def runs(self) -> Pending:
         """Its runs, seed by seed, so that an interrupted queue has whole seeds; parents before children, equal cells
-        once. Empty for one that needs no training. UserError for seeds or compiling of such a one."""
+        once. Empty for one that needs no training. Runs whose task files are not here are left out; see `left_out`.
+        UserError for seeds or compiling of such a one."""
+        return self._sorted[0]
+
+    def left_out(self) -> dict[str, str]:
+        """name → why it cannot be trained here, of the runs whose task files are missing and those that start there."""
+        return self._sorted[1]
+
+    @cached_property
+    def _sorted(self) -> tuple[Pending, dict[str, str]]:
+        runs, missing = self._all_runs(), {}
+        for digest, (_, config) in runs.items():
+            reason = missing_files(config.finetune) if config.finetune is not None else None
+            lost = next((parent for parent in parents(config) if parent in missing), None)
+            if reason is not None or lost is not None:
+                missing[digest] = reason or f"it starts from {runs[lost or ''][0]}"
+        here = {digest: run for digest, run in runs.items() if digest not in missing}
+        return here, {runs[digest][0]: reason for digest, reason in missing.items()}
+
+    def _all_runs(self) -> Pending:
         experiment, scale = self.experiment, self.scale
         if experiment.benchmark is not None or not experiment.needed_cells(scale):
             for option, value in (("--seeds", self.seeds), ("--compile", self.compile)):

@@ -20,6 +20,7 @@ import numpy as np
 from hybridlab.config.finetune import Finetune
 from hybridlab.data.finetune.encoding import Encoded, Frame, encode, frame_of
 from hybridlab.data.finetune.examples import Example, examples_of
+from hybridlab.data.finetune.places import located
 from hybridlab.data.finetune.rows import ENDINGS, Row, read_rows
 from hybridlab.data.finetune.tasks import FineTask
 from hybridlab.data.shards import Corpus
@@ -50,13 +51,8 @@ class TaskCorpus(Corpus):
 def task_corpus(
     settings: Finetune, tokenizer: str, length: int, causal: bool, say: Callable[[str], None]
 ) -> TaskCorpus:
-    """The corpus of a task, with rows of at most `length` tokens. tokenizer: as in `data.tokenizer`. causal: for a
-    decoder. UserError for files that cannot be used."""
-    if tokenizer.startswith("bpe:") or tokenizer == "shards":
-        raise UserError(
-            f"data.tokenizer {tokenizer}: fine-tuning needs the tokenizer of the model; write "
-            "data.tokenizer=file:PATH or hub:NAME"
-        )
+    """The corpus of a task, with rows of at most `length` tokens. tokenizer: as in `data.tokenizer`, of a file or the
+    hub. causal: for a decoder. UserError for files that cannot be used."""
     corpus = _task_corpus(settings, tokenizer, length, causal, _files_key(settings))
     parts = ", ".join(f"{len(part.examples):,} {name}" for name, part in corpus.encoded.items())
     say(f"{settings.task}: examples: {parts}")
@@ -69,7 +65,7 @@ def task_corpus(
 
 def _files_key(settings: Finetune) -> tuple[Any, ...]:
     """Sizes and times of the local files, so that a changed file is read again."""
-    paths = [Path(path) for path in (settings.data, settings.validation) if path is not None]
+    paths = [located(path) for path in (settings.data, settings.validation) if path is not None]
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]) if file.is_file()]
     return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
@@ -99,7 +95,7 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, key: 
         "fingerprint": _fingerprint(digest, encoded),
     }
     kind, _, path = spec.partition(":")
-    folder = Path(path) if kind == "file" else Path(settings.data or ".")
+    folder = Path(path) if kind == "file" else located(settings.data or ".")
     folder = folder if folder.is_dir() else folder.parent
     flat = [np.concatenate(rows).astype(np.int64) for rows in ([*encoded[TRAIN].rows], _measured_rows(encoded))]
     return TaskCorpus(folder, meta, tokenizer, [flat[0]], [flat[1]], (), task, encoded, frame)
@@ -135,9 +131,9 @@ def _parts(task: FineTask, settings: Finetune) -> dict[str, list[Example]]:
     if settings.data is None:
         parts = _from_hub(task, own_validation=settings.validation is None)
     else:
-        parts = _local(task, Path(settings.data))
+        parts = _local(task, located(settings.data))
     if settings.validation is not None:
-        parts = {TRAIN: parts[TRAIN], next(iter(task.hub.splits)): _read(task, [Path(settings.validation)])}
+        parts = {TRAIN: parts[TRAIN], next(iter(task.hub.splits)): _read(task, [located(settings.validation)])}
     elif len(parts) == 1:
         return _held_out(parts[TRAIN], settings, next(iter(task.hub.splits)))
     elif settings.validation_fraction is not None:
