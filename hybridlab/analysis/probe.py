@@ -51,8 +51,9 @@ class Probe:
     measure: (model, corpus, seq_len, own settings with defaults) → a mapping that can be written as JSON, or
     {"skipped": reason} for a model that the probe does not apply to. report: that mapping → texts and tables in their
     order. needs_attention: whether models without attention are skipped. needs_decoder: what it measures of the tokens
-    that follow others, in words; a model whose tokens see both sides is skipped for this reason. needs_config: whether
-    `measure` takes the run's configuration as well, after seq_len.
+    that follow others, in words; a model whose tokens see both sides is skipped for this reason. needs_text: whether it
+    measures predictions of tokens, which a fine-tuned model does not make. needs_config: whether `measure` takes the
+    run's configuration as well, after seq_len.
     """
 
     measure: Callable[..., dict[str, Any]]
@@ -60,6 +61,7 @@ class Probe:
     needs_attention: bool = True
     needs_config: bool = False
     needs_decoder: str | None = None
+    needs_text: bool = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,6 +100,8 @@ def run_probe(
         return {"skipped": "the plan has no attention"}
     if probe.needs_decoder is not None and not model.structure.causal:
         return {"skipped": f"it measures {probe.needs_decoder}, and the tokens of an encoder see both sides"}
+    if probe.needs_text and not model.shape.gives_tokens:
+        return {"skipped": "it measures predictions of tokens, and the output head of this model gives none"}
     if not probe.needs_config:
         return probe.measure(model.eval(), corpus, seq_len, **settings)
     if config is None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from hybridlab.config.resolve import resolve_parts
 from hybridlab.config.shape import Shape
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.plan.forecast import full_structure
+from hybridlab.plan.structure import Structure
+
+_HEAD = "head."
+"""The names of the parameters of an output head begin with this."""
 
 
 def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "auto", **overrides: Any) -> Transformer:
@@ -37,8 +44,13 @@ def with_output(model: Transformer, output: dict[str, Any] | None, seed: int = 0
     """
     shape = Shape.model_validate({**model.shape.model_dump(), "output": output})
     structure = replace(model.structure, shape=shape)
+    tensors = with_new_head(dict(model.named_parameters()), structure, seed)
+    return Transformer.from_tensors(structure, tensors, model.kernel, model.factors)
+
+
+def with_new_head(weights: Mapping[str, Tensor], structure: Structure, seed: int) -> dict[str, Tensor]:
+    """The weights of a model, by name, with those of the output head of another structure, drawn from the seed."""
     fresh = make_model(structure)
     draw_weights(fresh, seed)
-    kept = {name: weight for name, weight in model.named_parameters() if not name.startswith("head.")}
-    tensors = {name: kept.get(name, weight) for name, weight in fresh.named_parameters()}
-    return Transformer.from_tensors(structure, tensors, model.kernel, model.factors)
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(_HEAD)}
+    return kept | {name: weight for name, weight in fresh.named_parameters() if name.startswith(_HEAD)}

@@ -1,13 +1,10 @@
-"""Fine-tuning runs: the settings of a command line, the steps of epochs, and the weights before the first step."""
+"""Fine-tuning runs: the settings of a command line, and the steps of epochs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.schema import RunConfig
@@ -15,13 +12,8 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
 from hybridlab.data.of_run import corpus_of
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import draw_weights, make_model
-from hybridlab.plan.structure import Structure
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.training.folders import Runs
-
-HEAD = "head."
-"""The names of the parameters of an output head begin with this."""
 
 
 def task_layer(
@@ -59,11 +51,3 @@ def steps_of_epochs(config: RunConfig, runs: Runs) -> int:
     corpus = corpus_of(config, runs.directory / "data")
     assert isinstance(corpus, TaskCorpus)
     return max(1, math.ceil(config.finetune.epochs * len(corpus.encoded[TRAIN]) / config.finetune.batch))
-
-
-def with_new_head(weights: Mapping[str, Tensor], structure: Structure, seed: int) -> dict[str, Tensor]:
-    """The weights of a trained model with the output head of another structure, drawn from the seed."""
-    fresh = make_model(structure)
-    draw_weights(fresh, seed)
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(HEAD)}
-    return kept | {name: tensor.detach() for name, tensor in fresh.named_parameters() if name.startswith(HEAD)}

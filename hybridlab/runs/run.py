@@ -20,6 +20,7 @@ from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
 from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.evaluation.measure import measure
+from hybridlab.models.build import with_new_head
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import model_damage
@@ -29,7 +30,6 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
-from hybridlab.runs.finetuning import with_new_head
 from hybridlab.runs.inputs import with_inputs
 from hybridlab.runs.record import Extended, Record, read_record, write_record
 from hybridlab.runs.sources import announce_sources, data_summary

@@ -333,6 +333,13 @@ def test_the_best_weights_are_those_of_the_lowest_loss_on_the_task(encoder, tmp_
     assert [path.name for path in sorted((tmp_path / "run" / "checkpoints").iterdir()) if "2" in path.name]
 
 
+def test_probes_measure_attention_on_the_task_and_skip_predictions_of_tokens(decoder, tmp_path):
+    settings = ("evaluation.probes=[entropy,interventions]", "finetune.max_examples=200")
+    config = composed(decoder, "sst2", *settings, data=sentences(tmp_path / "a.jsonl", 200), steps=1)
+    probes = train(config, tmp_path / "run", decoder.parent).results.probes
+    assert "heads" in probes["entropy"] and "gives none" in probes["interventions"]["skipped"]
+
+
 def test_examples_for_probes_are_batches_of_inputs(encoder, decoder, tmp_path):
     config = composed(encoder, "race", data=task_file(tmp_path, "race"), steps=1)
     corpus = corpus_of(config, tmp_path)

@@ -108,4 +108,4 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     yield Table("change of the output at future tokens", ["layer from 0", "L2, largest of a sequence"], rows)
 
 
-PROBES.add("depth-score", Probe(measure, report, needs_decoder="the effect on later tokens"))
+PROBES.add("depth-score", Probe(measure, report, needs_decoder="the effect on later tokens", needs_text=True))

@@ -179,4 +179,4 @@ def _short(value: float | None) -> str | None:
     return None if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0e}"
 
 
-PROBES.add("effects", Probe(measure, report, needs_decoder="the effect on later tokens"))
+PROBES.add("effects", Probe(measure, report, needs_decoder="the effect on later tokens", needs_text=True))

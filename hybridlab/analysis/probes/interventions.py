@@ -130,4 +130,4 @@ def _tables(title: str, found: dict[str, Any], start: str) -> Iterator[Table]:
         yield Table(title if not first else "", [start, *([] if first else ["loss"]), *chosen], rows)
 
 
-PROBES.add("interventions", Probe(measure, report, needs_config=True))
+PROBES.add("interventions", Probe(measure, report, needs_config=True, needs_text=True))

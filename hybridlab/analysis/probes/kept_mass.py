@@ -116,4 +116,4 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
         yield Table(title, ["layer from 0", *(f"head {head}" for head in range(len(rows[0])))], layers)
 
 
-PROBES.add("kept-mass", Probe(measure, report, needs_config=True))
+PROBES.add("kept-mass", Probe(measure, report, needs_config=True, needs_text=True))

@@ -133,4 +133,4 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
             yield Table(title, ["layer from 0", "whole", *(f"head {h}" for h in range(len(found["rise"][0])))], rows)
 
 
-PROBES.add("knockout", Probe(measure, report, needs_config=True))
+PROBES.add("knockout", Probe(measure, report, needs_config=True, needs_text=True))

@@ -184,4 +184,7 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     )
 
 
-PROBES.add("routers", Probe(measure, report, needs_attention=False, needs_decoder="the loss of the next token"))
+PROBES.add(
+    "routers",
+    Probe(measure, report, needs_attention=False, needs_decoder="the loss of the next token", needs_text=True),
+)

@@ -165,5 +165,12 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
 
 PROBES.add(
     "tuned-lens",
-    Probe(measure, report, needs_attention=False, needs_config=True, needs_decoder="predictions of the next token"),
+    Probe(
+        measure,
+        report,
+        needs_attention=False,
+        needs_config=True,
+        needs_decoder="predictions of the next token",
+        needs_text=True,
+    ),
 )
