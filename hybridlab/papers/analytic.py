@@ -161,6 +161,13 @@ def total_parameters(size: SizeName, arch: ArchName = "vanilla") -> float:
 
 
 @analytic
+def encoder_parameters(size: SizeName, arch: ArchName) -> float:
+    """Parameters of an encoder as SAOBP's table 4 counts them: without the head of masked tokens."""
+    count = count_parameters(resolve(arch, size).shape)
+    return count.total - count.head
+
+
+@analytic
 def shape_field(size: SizeName, field: FieldName, arch: ArchName = "vanilla") -> float:
     """A number of a size preset's shape."""
     return getattr(resolve(arch, size).shape, field)
