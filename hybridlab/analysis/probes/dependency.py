@@ -2,8 +2,9 @@
 
 hybridlab analyze RUN --probe dependency --graphs 32
 
-Measured on the attention that the model uses, after any refinement. With `graphs`, each attention matrix of so many
-sequences is also read as a graph of tokens, whose clustering coefficient and betweenness stand beside its GTD.
+Measured on the attention that the model uses, after any refinement, on what its objective measures: windows of text, or
+the examples of a fine-tuning task without their padding. With `graphs`, each attention matrix of so many sequences is
+also read as a graph of tokens, whose clustering coefficient and betweenness stand beside its GTD.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from torch import Tensor
 
 from hybridlab.analysis import dependency
 from hybridlab.analysis.graphs import NODES, THRESHOLD, betweenness, clustering, token_graph
-from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
+from hybridlab.analysis.probe import Probe, Rows, Table
+from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
+from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.visit import Place, layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import mean_and_error, pearson
+from hybridlab.training.objective import make_objective
 
 LOW = 0.01
 """Weights below this count for the sparsity; the paper's figure 6 does not name its threshold."""
@@ -35,6 +39,7 @@ def measure(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
+    config: RunConfig,
     rows: Rows = 64,
     beta: Annotated[float, Field(gt=0, lt=1)] = dependency.BETA,
     hops: Annotated[int, Field(ge=2, le=64)] = dependency.HOPS,
@@ -49,26 +54,29 @@ def measure(
     cross_gtd: [layer], with hops through the layers above; the last layer has none. graphs: see `_graphs`. maps:
     [visit][query][key], the attention of the first sequence's first `shown` tokens, a mean over heads, in the order of
     the visits."""
-    tokens = spaced_windows(model, corpus, min(seq_len, LONGEST), rows)
+    inputs = _inputs(model, corpus, config, rows)
+    count = len(inputs["input_ids"])
     found: list[dict[str, dict[Place, Tensor]]] = []
     crossing: list[Tensor] = []
     maps: list[list[list[float]]] = []
     points: list[tuple[float, float, float]] = []
-    for start in range(0, len(tokens), _AT_ONCE):
-        attention = _attention(model, tokens[start : start + _AT_ONCE])
+    for start in range(0, count, _AT_ONCE):
+        part = {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}
+        valid = part["attention_mask"].bool() if "attention_mask" in part else None
+        attention = _attention(model, part, valid)
         found.append({name: {} for name in MEASURES})
         for place, weights in attention.items():
-            for name, values in _of_heads(weights, beta, hops, threshold).items():
+            for name, values in _of_heads(weights, valid, beta, hops, threshold).items():
                 found[-1][name][place] = values
             asked = weights[: max(0, graphs - start)]
-            points += _points(asked, found[-1]["gtd"][place], nodes, tau)
+            points += _points(asked, valid, found[-1]["gtd"][place], nodes, tau)
         crossing.append(_crossing(list(attention.values()), beta, hops))
         if shown and not start:
             maps = [_shown(weights[0], shown) for weights in attention.values()]
     heads = {name: _by_head(model, [part[name] for part in found]) for name in MEASURES}
     return {
-        "sequences": len(tokens),
-        "length": tokens.shape[1],
+        "sequences": count,
+        "length": inputs["input_ids"].shape[1],
         "settings": {"beta": beta, "hops": hops, "threshold": threshold},
         **heads,
         "layers": {name: [_mean(row) for row in table] for name, table in heads.items()},
@@ -79,19 +87,38 @@ def measure(
     }
 
 
-def _attention(model: Transformer, tokens: Tensor) -> dict[Place, Tensor]:
-    """Attention weights (B, H, S, S) in fp64, by place."""
+def _inputs(model: Transformer, corpus: Corpus, config: RunConfig, count: int) -> dict[str, Tensor]:
+    """The arguments of the forward pass for at most `count` sequences, each (N, S). UserError if there is none."""
+    batches = list(make_objective(config, corpus).examples(config, corpus, count))
+    if not batches:
+        raise UserError(
+            f"the validation part of {corpus.folder} has no {config.training.seq_len} tokens in a row; give more text"
+        )
+    device = next(model.parameters()).device
+    names = batches[0].inputs
+    return {name: torch.cat([batch.inputs[name] for batch in batches])[:count].to(device) for name in names}
+
+
+def _attention(model: Transformer, inputs: dict[str, Tensor], valid: Tensor | None) -> dict[Place, Tensor]:
+    """Attention weights (B, H, S, S) in fp64, by place, without those of padding."""
     with torch.no_grad():
-        return {place: weights.double() for place, weights in model(tokens, need="full").attention.items()}
+        found = model(**inputs, need="full").attention
+    return {place: dependency.without_padding(weights, _fitting(valid, weights)) for place, weights in found.items()}
 
 
-def _of_heads(weights: Tensor, beta: float, hops: int, threshold: float) -> dict[str, Tensor]:
+def _fitting(valid: Tensor | None, weights: Tensor) -> Tensor | None:
+    """The mask of padding, for attention over tokens; latents of a loop have none."""
+    return valid if valid is not None and valid.shape[1] == weights.shape[-1] else None
+
+
+def _of_heads(weights: Tensor, valid: Tensor | None, beta: float, hops: int, threshold: float) -> dict[str, Tensor]:
     """Each measure (B, H) of attention (B, H, S, S)."""
+    valid = _fitting(valid, weights)
     return {
         "gtd": dependency.token_dependency(weights, beta, hops),
-        "indirect_entropy": dependency.indirect_entropies(weights, beta, hops).mean(-1),
-        "entropy": dependency.row_entropies(weights).mean(-1),
-        "sparsity": dependency.sparsity(weights, None, threshold),
+        "indirect_entropy": dependency.mean_over_tokens(dependency.indirect_entropies(weights, beta, hops), valid),
+        "entropy": dependency.mean_over_tokens(dependency.row_entropies(weights), valid),
+        "sparsity": dependency.sparsity(weights, valid, threshold),
     }
 
 
@@ -127,12 +154,15 @@ def _shown(weights: Tensor, size: int) -> list[list[float]]:
     return [[round(value, 4) for value in row] for row in weights.mean(0)[:size, :size].tolist()]
 
 
-def _points(weights: Tensor, shares: Tensor, nodes: int, tau: float) -> list[tuple[float, float, float]]:
+def _points(
+    weights: Tensor, valid: Tensor | None, shares: Tensor, nodes: int, tau: float
+) -> list[tuple[float, float, float]]:
     """(GTD, clustering, betweenness) of each attention matrix of weights (B, H, S, S), whose GTD is shares (B, H)."""
-    drawn = []
-    for matrices, of_heads in zip(weights.cpu().numpy(), shares.tolist(), strict=False):
+    drawn, kept = [], _fitting(valid, weights)
+    for row, (matrices, of_heads) in enumerate(zip(weights.cpu().numpy(), shares.tolist(), strict=False)):
+        size = nodes if kept is None else min(nodes, int(kept[row].sum()))
         for matrix, share in zip(matrices, of_heads, strict=True):
-            graph = token_graph(matrix, nodes, tau)
+            graph = token_graph(matrix, size, tau)
             drawn.append((share, clustering(graph), betweenness(graph)))
     return drawn
 
@@ -177,4 +207,4 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     yield Table(title, ["measure", "mean", "r with GTD", "p"], found)
 
 
-PROBES.add("dependency", Probe(measure, report))
+PROBES.add("dependency", Probe(measure, report, needs_config=True))
