@@ -1,0 +1,58 @@
+"""The probe of token dependency on text and on the examples of a task."""
+
+import json
+
+import pytest
+import torch
+
+from hybridlab.analysis import dependency
+from hybridlab.analysis.probe import run_probe
+from hybridlab.config.resolve import resolve
+from hybridlab.data.of_run import corpus_of
+from hybridlab.models.build import build_model
+from hybridlab.registry import PROBES
+from hybridlab.training.objective import make_objective
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A model without training, its corpus and configuration, and what the probe finds."""
+    config, model = resolve("vanilla", "tiny"), build_model("vanilla", "tiny")
+    corpus = corpus_of(config, tmp_path_factory.mktemp("data"))
+    found = run_probe("dependency", model, corpus, 128, config, rows=5, graphs=2, shown=6)
+    return config, model, corpus, found
+
+
+def test_it_is_the_mean_over_all_sequences(measured):
+    config, model, corpus, found = measured
+    [batch] = make_objective(config, corpus).examples(config, corpus, 5)
+    with torch.no_grad():
+        attention = model(batch.inputs["input_ids"], need="full").attention
+    for layer, weights in enumerate(attention.values()):
+        gtd = dependency.token_dependency(weights.double()).mean(0)
+        assert found["gtd"][layer] == pytest.approx(gtd.tolist(), abs=1e-5)
+        entropy = dependency.row_entropies(weights.double()).mean((0, 2))
+        assert found["entropy"][layer] == pytest.approx(entropy.tolist(), abs=1e-5)
+    assert (found["sequences"], found["length"], len(found["cross_gtd"])) == (5, 128, model.shape.layers - 1)
+    assert found["mean"]["gtd"] == pytest.approx(sum(found["layers"]["gtd"]) / 8, abs=2e-5)
+
+
+def test_graphs_and_maps_are_those_of_the_first_sequences(measured):
+    _, model, _, found = measured
+    heads = model.shape.layers * model.shape.heads
+    assert len(found["graphs"]["gtd"]) == 2 * heads == found["graphs"]["mean"]["clustering"]["n"]
+    assert len(found["maps"]) == model.shape.layers
+    assert [len(found["maps"][0]), len(found["maps"][0][0])] == [6, 6]
+    first = found["maps"][0][0]
+    assert first == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0], "the first token of a decoder sees itself"
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_report_has_a_row_for_each_layer(measured):
+    _, model, _, found = measured
+    layers, graphs = PROBES.get("dependency").report(found)
+    assert len(layers.rows) == model.shape.layers + 1 and [row[0] for row in graphs.rows] == [
+        "clustering",
+        "betweenness",
+    ]
+    assert len(list(PROBES.get("dependency").report({**found, "graphs": None}))) == 1
