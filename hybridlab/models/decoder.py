@@ -311,7 +311,8 @@ class Encoder(Transformer):
     """A model whose tokens see those on both sides (BERT); otherwise as `Decoder`. It continues no text.
 
     model = hybridlab.build_model("bert", size="bert-tiny")
-    model(torch.zeros(1, 16, dtype=torch.long), token_type_ids=torch.zeros(1, 16, dtype=torch.long)).logits
+    tokens = torch.zeros(1, 16, dtype=torch.long)
+    model(tokens, token_type_ids=torch.zeros_like(tokens)).logits.shape    # (1, 16, vocabulary)
     """
 
     causal = False

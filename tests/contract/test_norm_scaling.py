@@ -69,7 +69,7 @@ def test_it_equals_scaled_weights_of_the_norms(family):
         assert not torch.allclose(one(random_ids(30, vocab=61)).logits, other(random_ids(30, vocab=61)).logits)
 
 
-@pytest.mark.parametrize("family", FIRST)
+@pytest.mark.parametrize("family", [family for family in FIRST if family in FAMILIES])
 def test_parity_with_transformers_models_of_scaled_norms(family, tmp_path):
     """An imported model has no scaling; scaling ours equals scaling the norms inside theirs."""
     reference = theirs(FIRST[family], tied=True)

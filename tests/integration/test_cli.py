@@ -335,7 +335,7 @@ def test_columns_of_the_paper_alone_are_shown_when_asked_for(workdir):
 MISTAKES = [
     (
         ["analyze", "base", "--probe", "x"],
-        "known: blocks, contributions, convergence, depth-score, effects, entropy, interventions, kept-mass, knockout",
+        "known: belief, blocks, contributions, convergence, dependency, depth-score, effects, entropy, interventions,",
     ),
     (["analyze", "base", "--probe", "entropi"], "did you mean 'entropy'"),
     (

@@ -22,6 +22,7 @@ from hybridlab.papers.loading import load_experiment
 from hybridlab.plan.from_config import map_of, plan_of
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.training.folders import Runs
+from hybridlab.training.objective import NextToken
 from tests.conftest import write_text
 
 
@@ -80,7 +81,7 @@ class Reader(torch.nn.Module):
 def test_losses_and_accuracies_of_tasks_are_split_by_distance():
     config = resolve("vanilla", "tiny", "recall", settings=["evaluation.task_rows=30", "evaluation.task_window=8"])
     model = build_model("vanilla", shape={"layers": 2})
-    text = SimpleNamespace(context=nullcontext(), inputs={})
+    text = SimpleNamespace(context=nullcontext(), inputs={}, objective=NextToken())
     near = task_result(Reader(model, 5, 7), config, text, "retrieval", 5, 8)
     assert near.reach == 14 and near.chance == 1 / 8
     assert near.loss.inside.value < 1e-6 and near.inside.value == 1.0

@@ -248,8 +248,6 @@ def test_what_cannot_be_read_or_divided_is_refused(tmp_path, monkeypatch):
         corpus("sst2", sentences(tmp_path, "one.jsonl", 1))
     with pytest.raises(UserError, match="seq_len = 2"):
         corpus("squad", written(tmp_path, "s.json", json.dumps(SQUAD)), length=2)
-    with pytest.raises(UserError, match=r"bpe:300: fine-tuning needs the tokenizer of the model"):
-        task_corpus(Finetune(task="sst2", data=str(tmp_path)), "bpe:300", 32, True, print)
     with pytest.raises(UserError, match=r"no token \[CLS\]"):
         corpus("sst2", sentences(tmp_path, "a.jsonl", 10), causal=False)
 

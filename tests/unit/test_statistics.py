@@ -26,6 +26,7 @@ from hybridlab.statistics import (
     paired_difference,
     paired_ratio,
     paired_t,
+    pearson,
     proportion,
     rank_correlation,
     resolved,
@@ -68,6 +69,14 @@ def test_one_slow_round_does_not_change_a_paired_ratio():
     ratio = paired_ratio([2.0, 2.0, 90.0, 2.2, 1.8], [1.0] * 5)
     assert ratio.value == 2.0 and ratio.n == 5
     assert ratio.stderr == pytest.approx(1.2533 * 1.4826 * 0.2 / math.sqrt(5))
+
+
+def test_linear_correlation_has_a_p_value():
+    r, p = pearson([1, 2, 3, 4, 5], [2, 1, 4, 3, 5])
+    assert r == pytest.approx(0.8) and p == pytest.approx(0.104, abs=1e-3)
+    assert pearson([1, 2, 3], [2, 4, 6]).r == pytest.approx(1.0)
+    for one, other in (([1, 2], [3, 5]), ([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [2, 2, 2])):
+        assert pearson(one, other) == (None, None)
 
 
 def test_rank_correlation_shares_ranks_among_equals():

@@ -36,6 +36,16 @@ case("faster", None, part, decoding(FAST, FAST), "both gave the same numbers")
 case("faster", "not run", part, {}, "not run")
 case("faster", "not run", models | {"part": "token"}, four, "not measured: token")
 
+bound = {"row": "B", "over": "A", "part": "prefill", "group": "small", "batch": 1}
+case("time_at_most", True, bound | {"ratio": 2.5}, four, "B / A, prefill, small, batch 1 = +0.69")
+case("time_at_most", True, bound | {"ratio": 2.5}, four, "asked below 0.916")
+case("time_at_most", False, bound | {"ratio": 1.5}, four, "asked below 0.405")
+case("time_at_most", None, bound | {"ratio": 1.2}, decoding(FAST, NOISY), "n = 5 rounds")
+case("time_at_most", "not run", bound | {"ratio": 2.5, "group": "huge"}, four, "not measured: huge, batch 1")
+case("time_at_most", "not run", bound | {"ratio": 2.5, "batch": 8}, four, "not measured: small, batch 8")
+case("time_at_most", "not run", bound | {"ratio": 2.5, "part": "token"}, four, "not measured: token")
+case("time_at_most", "not run", bound | {"ratio": 2.5}, {}, "^not run$")
+
 
 def tokens(critical, token):
     return benchmark(small={"A": {"token": token, **({"critical": critical} if critical else {})}})

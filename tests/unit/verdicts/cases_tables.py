@@ -47,6 +47,16 @@ case("printed_best", False, best | {"count": 0}, ON)
 case("printed_best", False, {"row": "C", "over": ["B"], "columns": ["loss"], "count": 1}, ON, "best in 0 of 1")
 case("printed_best", None, best | {"over": ["D"], "count": 1}, ON, "not printed: D, x")
 
+apart = {"rows": ["A", "B", "C"], "columns": ["x", "y"]}
+case("printed_correlation", True, apart | {"high": 0.0}, ON, "^printed: r = -0.50 over 3 rows, asked -1 to +0$")
+case("printed_correlation", False, apart | {"low": 0.0}, ON, "asked +0 to +1")
+case("printed_correlation", False, apart | {"high": -0.8}, ON, "r = -0.50")
+case("printed_correlation", True, apart | {"columns": ["x", "x"], "low": 1.0 - 1e-9}, ON, "r = +1.00")
+case("printed_correlation", None, apart | {"rows": ["A", "B"]}, ON, "a correlation needs three rows")
+flat = {"experiment": table({"A": {"x": 1.0, "y": 1.0}, "B": {"x": 1.0, "y": 2.0}, "C": {"x": 1.0, "y": 3.0}})}
+case("printed_correlation", None, apart, flat, "columns whose numbers differ")
+case("printed_correlation", None, apart | {"rows": ["A", "B", "D"]}, ON, "not printed: D, x")
+
 like = {"rows": ["A", "B"], "columns": ["x"], "other_columns": ["x"]} | HERE
 case("printed_as", True, like, ON, "^printed: 2 of 2 are equal in toy-table1$")
 case(
