@@ -308,11 +308,13 @@ class Decoder(Transformer):
 
 
 class Encoder(Transformer):
-    """A model whose tokens see those on both sides (BERT); otherwise as `Decoder`. It continues no text.
+    """A model whose tokens see those on both sides (BERT); otherwise as `Decoder`.
 
-    model = hybridlab.build_model("bert", size="bert-tiny")
-    tokens = torch.zeros(1, 16, dtype=torch.long)
-    model(tokens, token_type_ids=torch.zeros_like(tokens)).logits.shape    # (1, 16, vocabulary)
+    It continues no text: UserError for `generate` and for a cache.
+
+        model = hybridlab.build_model("bert", size="bert-tiny")
+        tokens = torch.zeros(1, 16, dtype=torch.long)
+        model(tokens, token_type_ids=torch.zeros_like(tokens)).logits.shape    # (1, 16, vocabulary)
     """
 
     causal = False

@@ -113,7 +113,44 @@ def probes():
             "layers_where_low_is_faster": 4,
             "entropy_trace_rank_correlation": measured(-0.3, 0.1, 64),
         },
+        "dependency": dependency(),
         **depth_probes(layers=8, block=2),
+    }
+
+
+def dependency(rise=0.0, layers=4, heads=4):
+    """What the probe of token dependency of an encoder could have found."""
+    table = [[0.7 + 0.01 * layer + 0.001 * head + rise for head in range(heads)] for layer in range(layers)]
+    names = ("gtd", "indirect_entropy", "entropy", "sparsity")
+    graph = {name: [0.1 * (i % 7) + 0.01 * i for i in range(64)] for name in ("gtd", "clustering", "betweenness")}
+    graph["betweenness"] = [1 - value for value in graph["betweenness"]]
+    related = {name: {"r": 0.5, "p": 0.01} for name in ("clustering", "betweenness")}
+    return {
+        **dict.fromkeys(names, table),
+        "layers": dict.fromkeys(names, [row[0] for row in table]),
+        "mean": dict.fromkeys(names, 0.7 + rise),
+        "cross_gtd": [0.6 + rise] * (layers - 1),
+        "graphs": {**graph, "mean": {name: measured(0.5, 0.01, 64) for name in graph}, "correlation": related},
+        "maps": [[[1 / 16] * 16 for _ in range(16)]] * layers,
+    }
+
+
+def tuned(accuracy):
+    """The results of a fine-tuning task, with every measure."""
+    names = ("accuracy", "matthews", "pearson", "spearman", "f1", "exact_match")
+    metrics = {name: measured(accuracy, 0.02, 100) for name in names}
+    return {"task": "sst2", "metrics": metrics, "baseline": metrics, "examples": {"train": 900, "validation": 100}}
+
+
+def while_trained(number):
+    """Measurements at some steps: a lower loss, a higher accuracy and GTD."""
+    return {
+        str(10 * step): {
+            "validation": {**make_loss(3.0 - 0.1 * step), "pseudo_perplexity": measured(20.0 - step, 0.1, 50)},
+            "probes": {"dependency": dependency(0.01 * step + 0.001 * (step % 2))},
+            "finetune": tuned(0.5 + 0.02 * step + 0.001 * number),
+        }
+        for step in range(1, 8)
     }
 
 
@@ -141,7 +178,9 @@ def record_for(config, digest, number):
     validation = make_loss(loss, [loss + 0.1 * (i % 7) + 0.001 * (i % 3) * number for i in range(50)])
     tasks = {"retrieval": {"chance": 0.125, "window": 8, "all": half, "inside": half, "outside": half}}
     extrapolation = {str(factor): validation for factor in (1, 2, 3, 4)}
-    results = make_results(validation=validation, tasks=tasks, extrapolation=extrapolation, probes=probes())
+    more = {"finetune": tuned(0.6 + 0.01 * number), "at": while_trained(number)}
+    validation["pseudo_perplexity"] = measured(20.0 + number, 0.1, 50)
+    results = make_results(validation=validation, tasks=tasks, extrapolation=extrapolation, probes=probes(), **more)
     config = config.model_dump(mode="json")
     parameters = {"total": 1000000 + number}
     changes = {"config": config, "parameters": parameters, "history": history, "hooks": hooks, "events": events}
@@ -152,7 +191,7 @@ def benchmark_results(spec, scale):
     def batches(number):
         speed = {"tokens_per_second": measured(100.0, n=3), "ratio": measured(0.9, 0.01, 3)}
         speed |= {"time_ratio": measured(1.1, 0.01, 3), "seconds": [1.0 + number, 1.01 + number, 1.02 + number]}
-        parts = ("prefill", "decode", "passes", "token", "critical")
+        parts = ("prefill", "decode", "passes", "token", "critical", "step", "forward")
         return {str(batch): dict.fromkeys(parts, speed) for batch in spec.batches}
 
     return {g: {name: batches(i) for i, name in enumerate(spec.models)} for g in spec.sizes[scale]}
