@@ -13,7 +13,9 @@ from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.errors import UserError
 
 DATA_ROOT = "HYBRIDLAB_DATA_ROOT"
-NO_ROOT = "no data root is set; name the folder of the task files with --data-root DIR"
+NO_ROOT = (
+    "no data root is set; name the folder of the task files with HYBRIDLAB_DATA_ROOT=DIR or `reproduce --data-root DIR`"
+)
 
 
 def use_data_root(folder: Path | None) -> None:
