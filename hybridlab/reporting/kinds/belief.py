@@ -1,5 +1,5 @@
 """One row of attention as the node of a factor graph, and one step of belief propagation (SAOBP, figure 1), drawn with
-the attention of a trained model: its last layer on the first tokens of a sequence, a mean over heads.
+the attention of a trained model: one layer on the first tokens of a sequence, a mean over heads.
 
 The panel has three parts: the attention A before the step; the row j with the factors f_ij through which the other rows
 send; the row before the step and after it. metric is a dotted path or a measure that gives the matrix A.
