@@ -175,7 +175,7 @@ def save_record(record: Record, results_dir: Path) -> None:
 
 def _without_folders(command: str) -> str:
     """A command line without its options for folders."""
-    options = ("--run-dir", "--runs-dir", "--results-dir")
+    options = ("--run-dir", "--runs-dir", "--results-dir", "--data-root")
     words = shlex.split(command)
     kept = [
         word

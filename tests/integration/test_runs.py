@@ -73,7 +73,7 @@ def test_committed_records_name_no_folder_of_a_machine():
 
 def test_a_stored_record_keeps_the_command_without_the_folders_of_this_machine(tmp_path):
     [path] = [p for p in sorted((ROOT / "results" / "records").glob("*.json")) if len(p.stem) == 16][:1]
-    command = "hybridlab reproduce a --runs-dir '/home/me/my runs' --jobs 2 --results-dir=/x --scale desk"
+    command = "hybridlab reproduce a --runs-dir '/home/me/my runs' --jobs 2 --results-dir=/x --data-root /y --scale desk"
     record = read_record(path).model_copy(update={"command": command})
     save_record(record, tmp_path)
     assert read_record(tmp_path / "records" / path.name).command == "hybridlab reproduce a --jobs 2 --scale desk"
