@@ -73,10 +73,10 @@ def test_committed_records_name_no_folder_of_a_machine():
 
 def test_a_stored_record_keeps_the_command_without_the_folders_of_this_machine(tmp_path):
     [path] = [p for p in sorted((ROOT / "results" / "records").glob("*.json")) if len(p.stem) == 16][:1]
-    command = "hybridlab reproduce a --runs-dir '/home/me/my runs' --jobs 2 --results-dir=/x --data-root /y --scale desk"
+    command = "hybridlab reproduce a --runs-dir '/home/me/my runs' --jobs 2 --results-dir=/x --data-root /y"
     record = read_record(path).model_copy(update={"command": command})
     save_record(record, tmp_path)
-    assert read_record(tmp_path / "records" / path.name).command == "hybridlab reproduce a --jobs 2 --scale desk"
+    assert read_record(tmp_path / "records" / path.name).command == "hybridlab reproduce a --jobs 2"
 
 
 def test_name_and_tags_change_no_hash_and_a_second_start_renames(work, tmp_path):
