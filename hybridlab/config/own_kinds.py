@@ -20,7 +20,7 @@ from pydantic_core import PydanticKnownError, core_schema
 
 from hybridlab.config.types import Strict, members
 from hybridlab.errors import UserError
-from hybridlab.registry import CONTROLLERS, HOOKS, Registry
+from hybridlab.registry import CONTROLLERS, HOOKS, Registry, nearest
 
 PYTHON = "python"
 """Kind of the hooks that a Python program makes itself; a file cannot ask for them."""
@@ -146,8 +146,12 @@ class Own:
         if isinstance(item, OwnKind):
             return item.settings
         known = [name for name in dict.fromkeys([*built_in, *self.registry.names()]) if name != PYTHON]
-        if not known:
-            raise ValueError(f"{self.registry.what} {kind!r} is not loaded; load its plug-in with --plugin FILE.py")
+        if self.registry is HOOKS and not nearest(str(kind), known).startswith("did you mean"):
+            # Most hooks are those of plug-ins; a name that is like no built-in one is one of them.
+            raise ValueError(
+                f"{self.registry.what} {kind!r} is not loaded; load its plug-in with --plugin FILE.py, or use "
+                f"{' or '.join(known)}"
+            )
         tags = ", ".join(repr(name) for name in known)
         raise PydanticKnownError(
             "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": tags}

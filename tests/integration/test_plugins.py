@@ -103,7 +103,7 @@ def test_a_wrong_hook_is_one_sentence(small, load, written, message):
 
 
 def test_a_hook_without_its_plug_in(small):
-    with pytest.raises(UserError, match="hooks.0.kind 'shrink' is unknown; known: entropy-reg, eigen-reg"):
+    with pytest.raises(UserError, match="hook 'shrink' is not loaded; load its plug-in with --plugin FILE.py"):
         small(settings=["hooks=[{kind: shrink}]"])
 
 
