@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from hybridlab.plan.structure import Structure as Structure
     from hybridlab.plan.visit import Visit as Visit
     from hybridlab.plugins import load_plugin as load_plugin
+    from hybridlab.runs.benchmarks import Benchmarks as Benchmarks
+    from hybridlab.runs.export import Exported as Exported
+    from hybridlab.runs.export import export_hf as export_hf
     from hybridlab.runs.record import Record as Record
     from hybridlab.runs.train import TrainedRun as TrainedRun
     from hybridlab.runs.train import evaluate as evaluate
@@ -44,8 +47,10 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "AttentionMap": "hybridlab.plan.attention_map",
+    "Benchmarks": "hybridlab.runs.benchmarks",
     "Decoder": "hybridlab.models.decoder",
     "Encoder": "hybridlab.models.decoder",
+    "Exported": "hybridlab.runs.export",
     "Hook": "hybridlab.training.hooks",
     "Interrupted": "hybridlab.errors",
     "Loop": "hybridlab.plan.loop",
@@ -60,6 +65,7 @@ _PUBLIC = {
     "Visit": "hybridlab.plan.visit",
     "build_model": "hybridlab.models.build",
     "evaluate": "hybridlab.runs.train",
+    "export_hf": "hybridlab.runs.export",
     "finetune": "hybridlab.runs.train",
     "flops": "hybridlab.accounting.flops",
     "load_checkpoint": "hybridlab.models.export",

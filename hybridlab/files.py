@@ -128,16 +128,18 @@ def _in_a_row(value: Any, line: str) -> Iterator[str]:
 
 
 @contextmanager
-def new_folder(target: Path, needed: int | None = None) -> Iterator[Path]:
+def new_folder(target: Path, needed: int | None = None, digests: bool = True) -> Iterator[Path]:
     """An empty folder to fill. At the end it gets digests.json and the name `target`, in place of a folder of that
-    name; until then nothing is there under that name. needed: bytes, for the message about a full disk."""
+    name; until then nothing is there under that name. needed: bytes, for the message about a full disk. digests: False
+    for a folder that others may change."""
     partial = target.parent / f".{target.name}.partial"
     with writing(target, needed):
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             yield partial
-            write_json(partial / DIGESTS, {path.name: _digest(path) for path in sorted(partial.iterdir())})
+            if digests:
+                write_json(partial / DIGESTS, {path.name: _digest(path) for path in sorted(partial.iterdir())})
             sync_folder(partial)
             if target.exists():
                 shutil.rmtree(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hybridlab.config.families import Norm
 from hybridlab.config.shape import ClassesOutput, Shape
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
@@ -36,6 +37,7 @@ def mlp_matrices(shape: Shape) -> int:
     return (3 if shape.traits.gated else 2) * shape.width * shape.ffn_width
 
 
+_NORM_TENSORS: dict[Norm, int] = {"rmsnorm": 1, "layernorm": 2, "nonparametric-layernorm": 0}
 SCRATCH_SLOTS = 2
 """MeSH has T + 3 slots for T + 1 states."""
 
@@ -89,11 +91,14 @@ def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
     """Parameters of a shape, and of the loops of a plan if one is given."""
     traits = shape.traits
     table = shape.vocab * shape.width
-    norm = shape.width * (2 if traits.norm == "layernorm" else 1)
+    norm = shape.width * _NORM_TENSORS[traits.norm]
     qk_norms = 2 * shape.head_width if traits.qk_norm else 0
-    attention_biases = shape.head_width * (shape.heads + 2 * shape.kv_heads) + shape.width
-    mlp_biases = shape.ffn_width * (2 if traits.gated else 1) + shape.width
-    biases = attention_biases + mlp_biases if traits.bias else 0
+    sizes = {
+        "qkv": shape.head_width * (shape.heads + 2 * shape.kv_heads),
+        "output": shape.width,
+        "mlp": shape.ffn_width * (2 if traits.gated else 1) + shape.width,
+    }
+    biases = sum(sizes[name] for name in traits.biases)
     outer_norms = traits.embedding_norm + (not traits.post_norm)
     return ParameterCount(
         embedding=table + ((shape.max_positions or 0) + traits.token_types) * shape.width,

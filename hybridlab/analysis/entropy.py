@@ -8,13 +8,15 @@ row, 0 for a row with all weight on one key or with only one visible key. No S Ã
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.plan.plan import Place, Plan
+from hybridlab.statistics import rank_correlation
 
 
 def row_entropy(weights: Tensor, keys: Tensor) -> Tensor:
@@ -58,3 +60,16 @@ def measured_entropies(model: Transformer, batches: Iterable[Tensor]) -> Tensor:
             total = total + len(tokens) * head_entropies(model.plan, output, model.shape.heads).cpu()
             count += len(tokens)
     return total / count
+
+
+def agreement(curves: Sequence[Sequence[float | None]]) -> float | None:
+    """How alike several lists are, such as the entropies of all layers on each task: the mean rank correlation of all
+    pairs, over the entries that both have; None with fewer than two lists, or where one has equal entries only."""
+    known = [np.array(curve, dtype=float) for curve in curves]
+    values = []
+    for i, one in enumerate(known):
+        for other in known[i + 1 :]:
+            both = ~(np.isnan(one) | np.isnan(other))
+            values.append(rank_correlation(one[both].tolist(), other[both].tolist()) if both.any() else None)
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found and len(found) == len(values) else None

@@ -90,10 +90,11 @@ class Probe:
 
 
 def run_probe(
-    name: str, model: Transformer, corpus: Corpus, seq_len: int, config: RunConfig | None = None, **settings: Any
+    name: str, model: Transformer, corpus: Any, seq_len: int, config: RunConfig | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """The result of a probe on the validation part of a corpus, or {"skipped": reason} if it does not apply. config:
-    the run's configuration, for probes that need it."""
+    """The result of a probe on the validation part of a corpus, or {"skipped": reason} if it does not apply. corpus: a
+    `Corpus`, or a `TokenizerAlone` for a probe that reads prompts of tasks. config: the run's configuration, for probes
+    that need it."""
     probe = PROBES.get(name)
     settings = probe.checked(settings)
     if probe.needs_attention and all(visit.part == "mlp" for _, visit in model.plan.places()):

@@ -18,9 +18,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.analysis.probe import LONGEST, spaced_windows
+from hybridlab.config.finetune import ROOT
+from hybridlab.data.benchmarks.root import DataRoot, Wanted
+from hybridlab.data.finetune.places import NO_ROOT, data_root
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
+from hybridlab.registry import nearest
 
 SPACING = 8
 """Boundaries in a text without an answer are multiples of it; the reference code's, as is `LEFT`."""
@@ -28,6 +32,8 @@ LEFT = 5
 """So many tokens at least lie after such a boundary."""
 FIRST = 2
 """The first boundary with something before it to intervene on: the first token is never intervened on."""
+_FROM_ROOT = ("math", "mquake", "gsm8k")
+"""Benchmarks whose files give prompts with answers; see presets/benchmarks/files.yaml."""
 
 
 def _split(value: Any) -> Any:
@@ -40,6 +46,8 @@ Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_sp
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Type of a setting that is a list of words, on the command line `current,future`."""
 Count = Annotated[int, Field(ge=1)]
+Shots = Annotated[int, Field(ge=0)]
+"""Type of a setting for the number of solved examples before a prompt."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ def examples(
         windows = spaced_windows(model, corpus, min(seq_len, LONGEST), rows)
         made = [Example(row, choice.boundaries(len(row), None, i)) for i, row in enumerate(windows)]
     else:
-        made = list(_prompted(model, corpus.tokenizer, Path(prompts), rows, choice, by))
+        made = list(_prompted(model, corpus.tokenizer, prompts_named(prompts, by), rows, choice))
     if not any(example.boundaries for example in made):
         longest = max(len(example.tokens) for example in made)
         where = "these boundaries" if choice.at is not None else f"sequences of at most {longest} tokens"
@@ -106,6 +114,24 @@ class Prompt:
     text: str
     answer: str | None = None
     group: str | None = None
+
+
+def prompts_named(name: str, by: str | None = None) -> list[Prompt]:
+    """The prompts of a file, or, as root:math, root:mquake and root:gsm8k, those of a benchmark below the data root.
+    UserError if they cannot be read."""
+    if not name.startswith(ROOT):
+        return read_prompts(Path(name), by)
+    root, wanted = data_root(), name.removeprefix(ROOT)
+    if root is None:
+        raise UserError(f"--prompts {name}: {NO_ROOT}")
+    if wanted not in _FROM_ROOT:
+        raise UserError(f"--prompts {name}: there are no such prompts; {nearest(wanted, list(_FROM_ROOT))}")
+    files = DataRoot(root)
+    asked = Wanted(wanted, "hybridlab", f"{wanted}_prompts")
+    served = files.split(asked, "test")
+    if served is None:
+        raise UserError(f"--prompts {name}: {files.missing(asked, ('test',))}")
+    return [_of_row(row, by, f"{root}/{served.files[0]}") for row in served.rows]
 
 
 def read_prompts(path: Path, by: str | None = None) -> list[Prompt]:
@@ -129,6 +155,10 @@ def _prompt(line: str, by: str | None, origin: str) -> Prompt:
         fields = json.loads(line)
     except ValueError:
         raise UserError(f"{origin}: this line is not JSON; write one object per line") from None
+    return _of_row(fields, by, origin)
+
+
+def _of_row(fields: Any, by: str | None, origin: str) -> Prompt:
     if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str) or not fields["prompt"]:
         raise UserError(f'{origin}: no text in field "prompt"; write {{"prompt": …, "answer": …, "level": …}}')
     answer = fields.get("answer")
@@ -141,12 +171,12 @@ def _prompt(line: str, by: str | None, origin: str) -> Prompt:
 
 
 def _prompted(
-    model: Transformer, tokenizer: Tokenizer, path: Path, rows: int, choice: Choice, by: str | None
+    model: Transformer, tokenizer: Tokenizer, prompts: list[Prompt], rows: int, choice: Choice
 ) -> Iterator[Example]:
     """`rows` prompts of each level, at random by the seed."""
     device = next(model.parameters()).device
     levels: dict[str | None, list[Prompt]] = {}
-    for prompt in read_prompts(path, by):
+    for prompt in prompts:
         levels.setdefault(prompt.group, []).append(prompt)
     number = 0
     for group in sorted(levels, key=lambda name: (name is not None, name or "")):

@@ -56,6 +56,13 @@ def finetune_tasks(incomplete: str) -> Completed:
     yield from ((name, FINETUNE_TASKS.get(name).title) for name in names if name.startswith(incomplete))
 
 
+def suites(incomplete: str) -> Completed:
+    """The suites of benchmarks of `hybridlab eval`."""
+    from hybridlab.config.loading import preset_names
+
+    return _beginning_with(incomplete, preset_names("suites"))
+
+
 def experiments(incomplete: str) -> Completed:
     """Ids of experiments, or YAML files."""
     from hybridlab.papers.ids import experiment_ids

@@ -34,6 +34,18 @@ def prepare(
     validation_fraction: Annotated[
         float, typer.Option("--validation-fraction", help="Share of documents for validation.")
     ] = 0.05,
+    validation_by: Annotated[
+        str,
+        typer.Option(
+            "--validation-by",
+            metavar="number|content",
+            help="What decides: a document's number, or its text, so that equal documents are on one side.",
+        ),
+    ] = "number",
+    skip_bad_lines: Annotated[
+        bool,
+        typer.Option("--skip-bad-lines", help="Leave out and count broken lines and rows (jsonl, csv, parquet, hub)."),
+    ] = False,
     max_documents: Annotated[
         int | None, typer.Option("--max-documents", min=1, help="Read only this many documents of each source.")
     ] = None,
@@ -44,7 +56,8 @@ def prepare(
 ) -> None:
     """Tokenise a source into a new folder; use it with --data shards:FOLDER.
 
-    Several sources share one tokenizer, and each gets a folder of its own in the new folder.
+    Several sources share one tokenizer, and each gets a folder of its own in the new folder. After a stop, the same
+    command goes on where it was.
     """
     from hybridlab.config.loading import Layer, check
     from hybridlab.config.resolve import source_settings
@@ -55,7 +68,9 @@ def prepare(
     from hybridlab.errors import UserError
 
     values: dict[str, Any] = {"tokenizer": tokenizer, "field": field, "validation_fraction": validation_fraction}
-    values |= {"max_documents": max_documents, **source_settings(sources)}
+    values |= {"max_documents": max_documents, "skip_bad_lines": skip_bad_lines, **source_settings(sources)}
+    if validation_by != "number":
+        values["validation_by"] = validation_by
     data = check(Data, Layer(values, {(): "command line"}))
     try:
         prepare_corpus(data, out, Job(lambda text: o.say(f"data: {text}"), bar=True, workers=workers))

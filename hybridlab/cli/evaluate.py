@@ -1,27 +1,176 @@
-"""`hybridlab eval`: measure a trained model, on its own data or on other text."""
+"""`hybridlab eval`: measure a trained model, on its own data, on other text, or on benchmarks."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hybridlab.evaluation.results import BenchmarkResult
+    from hybridlab.runs.benchmarks import Benchmarks
+    from hybridlab.statistics import Measurement
+
+Tasks = Annotated[
+    str | None,
+    typer.Option(
+        "--tasks",
+        metavar="NAME,NAME",
+        help="Benchmarks in place of text: tasks of lm-eval (arc_easy, piqa, mmlu, …) by name.",
+    ),
+]
+SuiteName = Annotated[
+    str | None,
+    typer.Option(
+        "--suite",
+        help="The benchmarks of a paper with its measures and shots: sgt, spiral, consa, depth or saobp.",
+        autocompletion=completion.suites,
+    ),
+]
+Shots = Annotated[
+    int | None,
+    typer.Option("--num-fewshot", min=0, help="Solved examples before each question; default: the task's own number."),
+]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first N questions of each task.")]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Rows at once; default: 8.")]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        "--max-length",
+        min=2,
+        help="Tokens of a row at most, with what is generated; longer ones lose their beginning. Default: that of the "
+        "model's configuration, or of its training.",
+    ),
+]
+SkipBadLines = Annotated[
+    bool, typer.Option("--skip-bad-lines", help="Leave out and count broken lines of benchmark files.")
+]
+
+DropHeads = Annotated[
+    str | None,
+    typer.Option(
+        "--drop-heads",
+        metavar="L1-H3,L2-H5",
+        help="Measure the model without these query heads (layer and head counted from 1); never recorded.",
+    ),
+]
 
 
 def evaluate(
     run: o.ModelReference,
     data: o.OtherText = None,
     choices: o.Choices = None,
+    tasks: Tasks = None,
+    suite: SuiteName = None,
+    num_fewshot: Shots = None,
+    limit: Limit = None,
+    batch: Batch = None,
+    max_length: MaxLength = None,
+    data_root: o.BenchmarkRoot = None,
+    skip_bad_lines: SkipBadLines = False,
+    drop_heads: DropHeads = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
     """Measure loss, perplexity and tasks of a trained model, after a test of causality; or, of a fine-tuned model, its
-    task, with --data PATH on another file of it. The record does not change."""
+    task, with --data PATH on another file of it. The record does not change.
+
+    With --tasks or --suite, measure benchmarks instead; of a finished run they enter its record.
+    """
+    from hybridlab.errors import UserError
+
+    text: dict[str, object] = {"--data": data, "--choices": choices, "--set": sets}
+    own: dict[str, object] = {
+        "--num-fewshot": num_fewshot,
+        "--limit": limit,
+        "--batch": batch,
+        "--max-length": max_length,
+    }
+    own |= {"--data-root": data_root, "--skip-bad-lines": skip_bad_lines or None}
+    benchmarks = tasks is not None or suite is not None
+    for option, given in (text if benchmarks else own).items():
+        if given is not None:
+            raise UserError(f"{option} has no effect {'on benchmarks' if benchmarks else 'without --tasks or --suite'}")
+    if benchmarks:
+        # Bars of other libraries, which do not know what is measured here.
+        os.environ.setdefault("TQDM_DISABLE", "1")
+        from hybridlab.runs.benchmarks import BATCH, Request, benchmark_run
+        from hybridlab.training.folders import Runs
+
+        names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
+        asked = Request(names, suite, num_fewshot, limit, batch or BATCH, max_length, data_root)
+        asked = replace(asked, skip_bad_lines=skip_bad_lines, drop_heads=drop_heads)
+        found = benchmark_run(run, Runs(runs_dir), asked, o.say)
+        if as_json:
+            o.print_json({"run": run, **found.to_json()})
+        else:
+            _print_benchmarks(found, run)
+        return
     from hybridlab.cli.training import print_results
     from hybridlab.runs.evaluate import evaluate_run
     from hybridlab.training.folders import Runs
 
     settings = [*o.choices_settings(choices), *(sets or [])]
-    results = evaluate_run(run, Runs(runs_dir), data, settings, o.say)
+    results = evaluate_run(run, Runs(runs_dir), data, settings, o.say, drop_heads)
     if as_json:
         o.print_json(results.model_dump(mode="json"))
         return
     print_results(results, f"{run} on {' + '.join(data) if data else 'its own validation data'}")
+
+
+def _print_benchmarks(found: Benchmarks, run: str) -> None:
+    """Print measures with standard errors and n, a suite's columns, and what was not measured."""
+    out = o.console()
+    lines = [
+        (name, metric, measured)
+        for name, result in found.results.items()
+        for metric, measured in result.metrics.items()
+    ]
+    out.print(_table(f"{run} on benchmarks", ("task", "measure"), lines))
+    if found.suite is not None:
+        columns = [(name, "", measured) for name, measured in found.columns.items()]
+        out.print(_table(f"{found.suite.title}, {found.suite.source}", ("column", ""), columns))
+    if limit := next((result.limit for result in found.results.values()), None):
+        out.print(f"only the first {limit} questions of each task", highlight=False)
+    for name, result in found.results.items():
+        for note in _notes(result):
+            out.print(f"{name}: {note}", highlight=False, soft_wrap=True)
+    for task, reason in found.not_measured.items():
+        out.print(f"not measured: {task}: {reason}", highlight=False, soft_wrap=True)
+
+
+def _table(title: str, names: tuple[str, str], lines: list[tuple[str, str, Measurement]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in ("value", "± s.e.", "n"):
+        table.add_column(name, justify="right")
+    for first, second, measured in lines:
+        numbers = (_number(value) for value in (measured.value, measured.stderr))
+        table.add_row(first, second, *numbers, f"{measured.n:,}" if measured.value is not None else "–")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}" if abs(value) < 1e5 else f"{value:.3e}"
+
+
+def _notes(result: BenchmarkResult) -> list[str]:
+    """What one should know of a result beside its numbers."""
+    notes = []
+    if result.examples_from is not None:
+        notes.append(f"solved examples from the split {result.examples_from}, since the task's own is not at hand")
+    if result.skipped:
+        notes.append(f"{result.skipped} broken lines left out")
+    return notes

@@ -1,4 +1,4 @@
-"""`hybridlab list`: the experiments and what has been run of them; the architectures; the sizes."""
+"""`hybridlab list`: experiments and what has been run of them; architectures, sizes, scales, fine-tuning tasks."""
 
 from __future__ import annotations
 
@@ -45,17 +45,28 @@ def list_entries(
     archs: Annotated[bool, typer.Option("--archs", help="List the architectures, for --arch.")] = False,
     sizes: Annotated[bool, typer.Option("--sizes", help="List the sizes, for --size, with their parameters.")] = False,
     scales: Annotated[bool, typer.Option("--scales", help="List the scales, with what each can show.")] = False,
+    finetune_tasks: Annotated[
+        bool,
+        typer.Option(
+            "--finetune-tasks", help="List the tasks of `finetune --task`, with their measures, main one first."
+        ),
+    ] = False,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
-    """List experiments, with their scales; or claims, architectures, sizes or scales.
+    """List experiments, with their scales; or claims, architectures, sizes, scales or fine-tuning tasks.
 
     At a scale with a ✓ every run of the experiment has been recorded. A claim has the verdict of
     the largest scale at which its runs have been recorded.
     """
     from hybridlab.papers.ids import matches
 
-    plain = {"archs": (archs, _archs), "sizes": (sizes, _sizes), "scales": (scales, _scales)}
+    plain = {
+        "archs": (archs, _archs),
+        "sizes": (sizes, _sizes),
+        "scales": (scales, _scales),
+        "finetune_tasks": (finetune_tasks, _finetune_tasks),
+    }
     chosen = [what for what, (wanted, _) in plain.items() if wanted]
     _check(context, [*(["claims"] if claims else []), *chosen])
     if claims:
@@ -83,6 +94,7 @@ WITHOUT_EFFECT = {
     "archs": _OF_EXPERIMENTS,
     "sizes": _OF_EXPERIMENTS,
     "scales": _OF_EXPERIMENTS,
+    "finetune_tasks": _OF_EXPERIMENTS,
 }
 """The options that change nothing about a list."""
 
@@ -92,14 +104,18 @@ def _check(context: typer.Context, asked: list[str]) -> None:
     from hybridlab.errors import UserError
 
     if len(asked) > 1:
-        raise UserError(f"--{asked[0]} and --{asked[1]} are two lists; ask for one of them at a time")
+        raise UserError(f"{_option(asked[0])} and {_option(asked[1])} are two lists; ask for one of them at a time")
     if not asked:
         if _given(context, "verdict"):
             raise UserError("--verdict chooses among claims; add --claims")
         return
     for name in WITHOUT_EFFECT[asked[0]]:
         if _given(context, name):
-            raise UserError(f"--{name.replace('_', '-')} has no effect on --{asked[0]}; leave it out")
+            raise UserError(f"{_option(name)} has no effect on {_option(asked[0])}; leave it out")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _list_claims(
@@ -177,6 +193,13 @@ def _scales() -> list[dict[str, Any]]:
     from hybridlab.papers.scales import SAYS
 
     return [{"name": name, "summary": summary} for name, summary in SAYS.items()]
+
+
+def _finetune_tasks() -> list[dict[str, Any]]:
+    from hybridlab.data.finetune.tasks import FINETUNE_TASKS
+
+    tasks = [FINETUNE_TASKS.get(name) for name in FINETUNE_TASKS.names()]
+    return [{"name": task.name, "summary": task.title, "metrics": list(task.metrics)} for task in tasks]
 
 
 def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[str, ...] | None = None) -> None:

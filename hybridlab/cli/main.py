@@ -20,6 +20,7 @@ from hybridlab.cli import (
     config,
     data,
     evaluate,
+    export,
     finetune,
     generate,
     grow,
@@ -52,6 +53,7 @@ app.command("ablate")(ablate.ablate)
 app.command("eval")(evaluate.evaluate)
 app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)
 app.command("generate")(generate.generate)
+app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("list")(listing.list_entries)

@@ -104,6 +104,15 @@ DataRoot = Annotated[
         "there is not trained.",
     ),
 ]
+BenchmarkRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-root",
+        metavar="DIR",
+        help="Folder of the benchmarks' files, which are then read without network; default: HYBRIDLAB_DATA_ROOT, else "
+        "the Hugging Face hub.",
+    ),
+]
 ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Folder of tables and records.")]
 Name = Annotated[
     str | None,

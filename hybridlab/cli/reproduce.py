@@ -92,6 +92,8 @@ def _reproduce(
         for wanted in all_wanted:
             if wanted.experiment.benchmark is not None:
                 o.say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
+            for study in wanted.studies().values():
+                o.say(f"{wanted.experiment.id}: {study.name} measures {study.study.model} and trains nothing")
         return
     announce(all_wanted, queue, runs_dir, results_dir, jobs)
     made: list[dict[str, Any]] = []

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from hybridlab.config.loading import preset_names
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict
 from hybridlab.registry import CHOICES, PROBES, nearest
 
@@ -46,6 +47,36 @@ class Choices(Strict):
         return value
 
 
+def _known_suite(name: str) -> str:
+    known = preset_names("suites")
+    if name not in known:
+        raise ValueError(f"suite {name!r} is unknown; {nearest(name, known)}")
+    return name
+
+
+class Benchmarks(Strict):
+    """Tasks of lm-eval, or a paper's suite; their files are looked for below the data root (`--data-root`)."""
+
+    tasks: Annotated[list[str], Field(min_length=1)] | None = None
+    """Names of lm-eval's tasks, such as arc_easy, piqa, mmlu."""
+    suite: Annotated[str, AfterValidator(_known_suite)] | None = None
+    """Instead, the tasks of a paper with their solved examples: sgt, spiral, consa, depth or saobp."""
+    shots: NonNegativeInt | None = None
+    """Solved examples before each question of `tasks`. Default: each task's own number, mostly 0."""
+    limit: PositiveInt | None = None
+    """Ask only so many questions of each task, the first ones. Default: all."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Tokens of a row at most; longer ones lose their beginning. Default: the length of a training sequence."""
+
+    @model_validator(mode="after")
+    def _either(self) -> Benchmarks:
+        if (self.tasks is None) == (self.suite is None):
+            raise ValueError("benchmarks needs either tasks or suite")
+        if self.suite is not None and self.shots is not None:
+            raise ValueError("shots has no effect on a suite, which has its own; leave it out")
+        return self
+
+
 class Evaluation(Strict):
     """Measurements at the end of a run and, with `every`, while it trains."""
 
@@ -69,6 +100,9 @@ class Evaluation(Strict):
     table 4)."""
     choices: Choices | None = None
     """Questions with options that are asked at the end, and at the steps of at_steps. Default: none."""
+    benchmarks: Benchmarks | None = None
+    """Benchmarks that are asked at the end; one whose files are not at hand is not measured, and the record says why.
+    `hybridlab eval RUN --tasks` measures them on finished runs. Default: none."""
     probes: list[Probe] | None = None
     """Analyses of the final model that are stored in the record; `hybridlab analyze` runs them on finished runs."""
     final_probes: list[Probe] | None = None

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Norm = Literal["rmsnorm", "layernorm"]
+Norm = Literal["rmsnorm", "layernorm", "nonparametric-layernorm"]
 FamilyName = Literal["llama", "qwen3", "neox", "gpt2", "bert"]
 
+Biased = Literal["qkv", "output", "mlp"]
+EVERY_BIAS: tuple[Biased, ...] = ("qkv", "output", "mlp")
+"""The linear layers of a block: the projections to queries, keys and values, that of the heads' outputs, the MLP's."""
 ObjectiveName = Literal["next-token", "masked-tokens"]
 
 
@@ -15,7 +18,8 @@ ObjectiveName = Literal["next-token", "masked-tokens"]
 class Traits:
     """Traits of a family.
 
-    norm: `layernorm` has a bias. bias: whether the linear layers of the blocks have one. gated: SwiGLU, otherwise GELU.
+    norm: `layernorm` has a weight and a bias, `nonparametric-layernorm` has neither (OLMo). biases: which linear layers
+    of the blocks have one. gated: SwiGLU, otherwise GELU.
     gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read the same input.
     causal: a token sees no later one; an encoder's tokens see all. post_norm: each branch of a block ends with its
     norm, on the sum with its input, instead of beginning with it; there is no final norm. embedding_norm: a norm after
@@ -24,7 +28,7 @@ class Traits:
     """
 
     norm: Norm
-    bias: bool
+    biases: tuple[Biased, ...]
     gated: bool
     qk_norm: bool
     learned_positions: bool
@@ -44,12 +48,12 @@ class Traits:
 
 
 FAMILIES: dict[str, Traits] = {
-    "llama": Traits("rmsnorm", False, True, False, False, False, 1.0),
-    "qwen3": Traits("rmsnorm", False, True, True, False, False, 1.0),
-    "neox": Traits("layernorm", True, False, False, False, True, 0.25),
-    "gpt2": Traits("layernorm", True, False, False, True, False, 0.0, gelu_tanh=True),
+    "llama": Traits("rmsnorm", (), True, False, False, False, 1.0),
+    "qwen3": Traits("rmsnorm", (), True, True, False, False, 1.0),
+    "neox": Traits("layernorm", EVERY_BIAS, False, False, False, True, 0.25),
+    "gpt2": Traits("layernorm", EVERY_BIAS, False, False, True, False, 0.0, gelu_tanh=True),
     "bert": Traits(
-        *("layernorm", True, False, False, True, False, 0.0),
+        *("layernorm", EVERY_BIAS, False, False, True, False, 0.0),
         causal=False,
         post_norm=True,
         embedding_norm=True,

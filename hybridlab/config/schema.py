@@ -74,8 +74,9 @@ class Data(Strict):
     """Where the training text comes from, and how it is tokenized."""
 
     source: str | None = "embedded"
-    """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[:CONFIG], shards:DIR (made by
-    `hybridlab data prepare`), or primitives:SEED. None if there are several sources, and in fine-tuning."""
+    """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[@REVISION][:CONFIG[:SPLIT]] (also hub:FOLDER,
+    in the hub's layout), shards:DIR (made by `hybridlab data prepare`), or primitives:SEED. None if there are several
+    sources, and in fine-tuning."""
     sources: list[WeightedSource] | None = None
     """Several sources in place of one, mixed by weight. The other settings hold for each of them."""
     tokenizer: str = "bpe:896"
@@ -85,6 +86,12 @@ class Data(Strict):
     """The field or column that contains the text, in jsonl:, csv:, parquet: and hub: sources."""
     validation_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     """Share of the documents that are kept for validation."""
+    validation_by: Literal["content"] | None = None
+    """content: the text of a document decides whether it is kept for validation, so that equal ones (but for case and
+    white space) are all on one side, also in several sources; near copies are not found. Default: its number."""
+    skip_bad_lines: bool | None = None
+    """Leave out lines and rows that are broken or have no text (jsonl:, csv:, parquet:, hub:), and count them. Default:
+    false, so that the first one is an error."""
     max_documents: PositiveInt | None = None
     """Read only this many documents of the source, or of each of several. Default: all."""
     mix: Mix = Mix()
@@ -101,6 +108,12 @@ class Data(Strict):
                 raise Misfit("there are both `source` and `sources`; leave one of them out", "sources", "source")
             return {**values, "source": None}
         return values
+
+    @field_validator("skip_bad_lines")
+    @classmethod
+    def _unset_if_false(cls, value: bool | None) -> bool | None:
+        """False is the default; as None it does not change the hash."""
+        return value or None
 
     @field_validator("source")
     @classmethod
@@ -158,8 +171,9 @@ class Runtime(Strict):
     """Sequences that are computed at once; fewer need less memory. Default: all of a step."""
     activation_checkpointing: bool = False
     """Recompute the activations of blocks in the backward pass instead of storing them: less memory, more time."""
-    kernel: Literal["auto", "eager", "sdpa", "banded", "blocks", "flex", "xformers"] = "auto"
-    """Implementation of attention; auto: banded for windows where it is faster, else sdpa."""
+    kernel: Literal["auto", "eager", "sdpa", "banded", "blocks", "flex", "xformers", "triton"] = "auto"
+    """Implementation of attention; auto: banded for windows where it is faster, else sdpa; for heads of kind belief
+    eager or blocks. triton: these heads on a GPU, as Triton kernels; other heads as auto."""
     compile: bool | None = None
     """Compile the blocks with torch.compile. Every size that occurs (a length in a loop, a number of heads) is compiled
     once, in about 30 seconds of a core, or 2 where an equal run has done it on this machine. With one core, steps of

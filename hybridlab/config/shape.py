@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hybridlab.config.families import FAMILIES, FamilyName, Norm, Traits
+from hybridlab.config.families import FAMILIES, Biased, FamilyName, Norm, Traits
 from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict, Width
 
 
@@ -45,6 +45,39 @@ class SpansOutput(Strict):
     kind: Literal["spans"]
 
 
+class LinearScaling(Strict):
+    """All rotary frequencies divided by one factor (position interpolation)."""
+
+    kind: Literal["linear"]
+    factor: PositiveFloat
+    """Number by which the frequencies are divided."""
+
+
+class Llama3Scaling(Strict):
+    """Low rotary frequencies divided by a factor, high ones as they are, and a blend of both between (Llama 3.1)."""
+
+    kind: Literal["llama3"]
+    factor: PositiveFloat
+    """Number by which the low frequencies are divided."""
+    low_freq_factor: PositiveFloat
+    """Frequencies that turn less often than this in original_positions are low."""
+    high_freq_factor: PositiveFloat
+    """Frequencies that turn more often than this in original_positions are high."""
+    original_positions: PositiveInt
+    """Length of the sequences before the scaling."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Llama3Scaling:
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise Misfit(
+                f"high_freq_factor {self.high_freq_factor:g} must be above low_freq_factor {self.low_freq_factor:g}",
+                "high_freq_factor",
+                "low_freq_factor",
+            )
+        return self
+
+
+RopeScaling = Annotated[LinearScaling | Llama3Scaling, Field(discriminator="kind")]
 OutputHead = Annotated[ClassesOutput | SpansOutput, Field(discriminator="kind")]
 
 
@@ -91,6 +124,10 @@ class Shape(Strict):
     """Rows of the table of learned positions (gpt2, bert); rotary families have none."""
     token_types: PositiveInt | None = None
     """Rows of the table of token types (bert). Default: as in the family."""
+    rope_scaling: RopeScaling | None = None
+    """Change of the rotary frequencies for longer sequences: {kind: linear, factor: 4}, or {kind: llama3, …}."""
+    biases: tuple[Biased, ...] | None = None
+    """Linear layers of the blocks that have a bias: qkv, output, mlp. Default: as in the family, all or none."""
     output: OutputHead | None = None
     """What the output head gives: {kind: classes, labels: N} for each sequence, or {kind: spans}. Default: logits over
     the vocabulary for each token."""
@@ -128,6 +165,15 @@ class Shape(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _imported_settings(self) -> Shape:
+        if self.rope_scaling is not None and self.traits.learned_positions:
+            message = f"rope_scaling has no effect on the family {self.family}, which has learned positions; remove it"
+            raise Misfit(message, "family", "rope_scaling")
+        if self.biases is not None and len(set(self.biases)) < len(self.biases):
+            raise Misfit(f"biases {', '.join(self.biases)}: name each of them once", "biases")
+        return self
+
     def _check_post_norm(self) -> None:
         """Misfit for what belongs to blocks whose norms come first."""
         if self.norm_scaling is not None:
@@ -152,6 +198,7 @@ class Shape(Strict):
         return replace(
             family,
             norm=self.norm or family.norm,
+            biases=family.biases if self.biases is None else self.biases,
             parallel=family.parallel if self.parallel_residual is None else self.parallel_residual,
             rotary_fraction=self.rotary_fraction or family.rotary_fraction,
             token_types=self.token_types or family.token_types,

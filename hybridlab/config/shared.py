@@ -61,7 +61,7 @@ class WithRecurrence(BaseModel):
     plan: list[PlanEdit] = []
 
 
-PREPARATION = ("tokenizer", "field", "validation_fraction", "max_documents")
+PREPARATION = ("tokenizer", "field", "validation_fraction", "validation_by", "skip_bad_lines", "max_documents")
 """The settings of data that say how text is prepared."""
 OF_SHARDS = "shards"
 """The `data.tokenizer` of a run on shards, which bring their own."""

@@ -11,16 +11,25 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from tokenizers import Tokenizer
+
+from hybridlab.data.documents import Documents, Place
 
 _SWITCH = "TOKENIZERS_PARALLELISM"
 _CHARACTERS_AT_ONCE = 200_000
 _DOCUMENTS_AT_ONCE = 64
 
-Encoded = list[tuple[np.ndarray, int]]
-"""Of several documents: the token ids with the end-of-document token, and the UTF-8 bytes of the text."""
+
+@dataclass(frozen=True)
+class Encoded:
+    """Several documents. tokens: the ids of each, with the end-of-document token. place: after the last of them."""
+
+    texts: list[str]
+    tokens: list[np.ndarray]
+    place: Place
 
 
 def available_cores() -> int:
@@ -29,20 +38,20 @@ def available_cores() -> int:
 
 
 def encode_documents(
-    tokenizer: Tokenizer, texts: Iterable[str], end: int, dtype: np.dtype, workers: int
+    tokenizer: Tokenizer, documents: Documents, end: int, dtype: np.dtype, workers: int
 ) -> Iterator[Encoded]:
     """The documents in groups, in their order. end: the id of the end-of-document token, added to each."""
 
-    def encode(group: list[str]) -> Encoded:
-        encodings = tokenizer.encode_batch_fast(group, add_special_tokens=False)
-        ids = (np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings)
-        return [(tokens, len(text.encode())) for tokens, text in zip(ids, group, strict=True)]
+    def encode(texts: list[str], place: Place) -> Encoded:
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return Encoded(texts, [np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings], place)
 
     waiting: deque[Future[Encoded]] = deque()
     with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
         try:
-            for group in _groups(texts):
-                waiting.append(pool.submit(encode, group))
+            for group in _groups(documents):
+                # Reading is ahead of encoding, so the place is noted here.
+                waiting.append(pool.submit(encode, group, documents.place))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:

@@ -33,7 +33,7 @@ class NoSuchField(UserError):
 def library_documents(file: SourceFile, field: str) -> Iterator[str]:
     """A source file of the Python standard library, whole; what is not UTF-8 is replaced."""
     text = file.path.read_text(encoding="utf-8", errors="replace")
-    if text.strip():
+    if text.strip() and file.unread():
         yield text
 
 
@@ -45,9 +45,10 @@ def text_documents(file: SourceFile, field: str) -> Iterator[str]:
             if blank is not None and not text.strip():
                 blank.append(text)
                 continue
-            yield from blank or ()
+            for piece in (*(blank or ()), text):
+                if file.unread():
+                    yield piece
             blank = None
-            yield text
     if blank is not None:
         raise UserError(f"{file.path}: the file has no text; give another file")
 
@@ -97,27 +98,40 @@ def _decoded(file: SourceFile, stream: BinaryIO) -> Iterator[str]:
 
 def jsonl_documents(file: SourceFile, field: str) -> Iterator[str]:
     """A field of the JSON object in each line; empty lines are left out."""
-    empty = True
-    try:
-        with file.open() as stream:
-            for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8-sig"), 1):
-                if not line.strip():
-                    continue
-                yield _text_of(line, field, f"{file.path}:{number}")
-                empty = False
-    except UnicodeDecodeError:
-        raise UserError(f"{file.path}: this is not UTF-8 text; a jsonl source holds one JSON object per line") from None
-    if empty:
+    with file.open() as stream:
+        for number, line in enumerate(_lines(stream, newline=None), 1):
+            if not line.strip() or not file.unread():
+                continue
+            try:
+                text = _text_of(line, field, f"{file.path}:{number}")
+            except UserError as error:
+                file.leave_out(error)
+                continue
+            yield text
+    if not file.records:
         raise UserError(f"{file.path}: the file has no lines; give one JSON object per line")
+    file.check_all()
+
+
+def bad_line_advice(correct: str) -> str:
+    """What to do about a broken line. correct: how to correct it."""
+    return (
+        correct and f"{correct}, or "
+    ) + "leave such lines out with data.skip_bad_lines=true (data prepare: --skip-bad-lines)"
 
 
 def _text_of(line: str, field: str, origin: str) -> str:
     """The text in one line of a jsonl source. origin: file and line, for messages."""
     try:
+        line.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{origin}: this is not UTF-8 text; {bad_line_advice('convert it')}") from None
+    try:
         record = json.loads(line)
         json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{origin}: this line is not JSON in UTF-8 ({str(error)[:80]})") from None
+        reason = f"this line is not JSON in UTF-8 ({str(error)[:80]})"
+        raise UserError(f"{origin}: {reason}; {bad_line_advice('correct it')}") from None
     if not isinstance(record, dict) or not isinstance(record.get(field), str):
         raise NoSuchField(
             origin, field, f"it has: {', '.join(record)}" if isinstance(record, dict) else "not an object"
@@ -130,39 +144,66 @@ def csv_documents(file: SourceFile, field: str) -> Iterator[str]:
     # The limit of the library, 131,072 characters, is less than many documents have.
     csv.field_size_limit(sys.maxsize)
     separator = "\t" if file.plain_name.endswith(".tsv") else ","
-    empty = True
-    try:
-        with file.open() as stream:
-            rows = _csv_rows(file, csv.reader(_lines(stream), delimiter=separator, strict=True))
-            _, header = next(rows, (0, []))
-            column = _csv_column(file, header, field, separator)
-            for line, row in rows:
-                if len(row) != len(header):
-                    raise UserError(
-                        f"{file.path}:{line}: this row has {len(row)} columns, the header has {len(header)}; "
-                        "put quotes around a text that contains a separator or a line end"
-                    )
+    with file.open() as stream:
+        rows = _csv_rows(csv.reader(_lines(stream, newline=""), delimiter=separator, strict=True))
+        line, header = next(rows, (1, []))
+        if isinstance(header, str):
+            raise _bad_row(file, line, header)
+        column = _csv_column(file, header, field, separator)
+        for line, row in rows:
+            if not file.unread():
+                continue
+            reason = _wrong_with(row, header)
+            if reason is None:
                 yield row[column]
-                empty = False
-    except UnicodeDecodeError:
-        raise UserError(f"{file.path}: this is not UTF-8 text; a csv source is a table as text") from None
-    if empty:
+            elif row == _NEVER_CLOSED:
+                # Everything after the quote was read as one row, so there is nothing to go on with.
+                raise _bad_row(file, line, reason)
+            else:
+                file.leave_out(_bad_row(file, line, reason))
+    if not file.records:
         raise UserError(f"{file.path}: the file has no rows below its header; give another file")
+    file.check_all()
 
 
-def _lines(stream: BinaryIO) -> Iterable[str]:
-    return io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+_NEVER_CLOSED = "this row is not CSV (a quote that opens here is never closed)"
 
 
-def _csv_rows(file: SourceFile, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """(line where it begins, row) for every row that is not empty."""
+def _bad_row(file: SourceFile, line: int, reason: str) -> UserError:
+    advice = "correct it" if reason == _NEVER_CLOSED else bad_line_advice("correct it")
+    return UserError(f"{file.path}:{line}: {reason}; {advice}")
+
+
+def _wrong_with(row: list[str] | str, header: list[str]) -> str | None:
+    """What is wrong with a row, in words; None if nothing is."""
+    if isinstance(row, str):
+        return row
+    if len(row) != len(header):
+        return (
+            f"this row has {len(row)} columns, the header has {len(header)} (a text that contains a separator or a "
+            "line end needs quotes)"
+        )
+    try:
+        "".join(row).encode()
+    except UnicodeEncodeError:
+        return "this is not UTF-8 text"
+    return None
+
+
+def _lines(stream: BinaryIO, newline: str | None) -> Iterable[str]:
+    """Lines of text. A byte that is not UTF-8 becomes a lone surrogate, so that its line can be named."""
+    return io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+def _csv_rows(reader: Any) -> Iterator[tuple[int, list[str] | str]]:
+    """(line where it begins, row) for every row that is not empty; a text in place of a row says what is wrong."""
     while True:
         line = reader.line_num + 1
         try:
             row = next(reader, None)
         except csv.Error as error:
-            hint = "a quote that opens here is never closed" if "end of data" in str(error) else str(error)
-            raise UserError(f"{file.path}:{line}: this row is not CSV ({hint}); correct it") from None
+            yield line, _NEVER_CLOSED if "end of data" in str(error) else f"this row is not CSV ({error})"
+            continue
         if row is None:
             return
         if row:
@@ -173,6 +214,8 @@ def _csv_column(file: SourceFile, header: list[str], field: str, separator: str)
     """The number of a column by its name."""
     if not header:
         raise UserError(f"{file.path}: the file is empty; give a table with the names of the columns in its first line")
+    if _wrong_with(header, header):
+        raise UserError(f"{file.path}:1: this is not UTF-8 text; convert the file")
     if any("\0" in name for name in header):
         raise UserError(f"{file.path}: this is a binary file; a csv source is a table as text")
     if header.count(field) > 1:
@@ -192,20 +235,32 @@ def parquet_documents(file: SourceFile, field: str) -> Iterator[str]:
     try:
         with parquet.ParquetFile(file.path) as opened:
             _check_column(file, opened, field)
-            rows, number = opened.metadata.num_rows, 0
-            file.share = lambda: number / rows
-            for batch in opened.iter_batches(_ROWS_AT_ONCE, columns=[field]):
+            rows = opened.metadata.num_rows
+            file.share = lambda: file.records / rows
+            groups = _unread_groups(file, opened.metadata)
+            for batch in opened.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=[field]):
                 for text in batch.column(0).to_pylist():
-                    if text is None:
-                        raise UserError(
-                            f"{file.path}: row {number} (counted from 0) has no value in the column {field!r}; "
-                            "remove such rows"
-                        )
-                    number += 1
-                    yield text
+                    if not file.unread():
+                        continue
+                    if text is not None:
+                        yield text
+                        continue
+                    where = f"{file.path}: row {file.records - 1} (counted from 0)"
+                    reason = f"has no value in the column {field!r}"
+                    file.leave_out(UserError(f"{where} {reason}; {bad_line_advice('remove such rows')}"))
+        file.check_all()
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0][:160]
         raise UserError(f"{file.path}: this cannot be read as a parquet file ({reason}); give another file") from None
+
+
+def _unread_groups(file: SourceFile, metadata: Any) -> list[int]:
+    """The row groups that have unread rows; the rows of those before count as read."""
+    first = 0
+    while first < metadata.num_row_groups and file.records + metadata.row_group(first).num_rows <= file.past:
+        file.records += metadata.row_group(first).num_rows
+        first += 1
+    return list(range(first, metadata.num_row_groups))
 
 
 def _check_column(file: SourceFile, opened: Any, field: str) -> None:

@@ -1,12 +1,15 @@
 """Tokenised corpora as memory-mapped shards, checked each time they are opened.
 
 A prepared folder holds `tokenizer.json`, `train-00000.bin …`, `validation-00000.bin …` (little-endian token ids) and
-`meta.json`, written last. data/preparing.py makes it.
+`meta.json`, written last. data/writing.py makes it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ from hybridlab.files import read_object
 
 FORMAT = 1
 SHARD_TOKENS = 100_000_000
+_READ_AT_ONCE = 2**24
+"""Bytes."""
 _SAMPLE = 24
 """Tokens of text that `describe` shows."""
 SPLITS = ("train", "validation")
@@ -77,18 +82,25 @@ class Part:
 
 
 class ShardWriter:
-    """Appends tokens of one split to shards of at most SHARD_TOKENS."""
+    """Appends tokens of one split to shards of at most SHARD_TOKENS. state: of an earlier writer, see `state`."""
 
-    def __init__(self, folder: Path, split: str, dtype: np.dtype) -> None:
+    def __init__(self, folder: Path, split: str, dtype: np.dtype, state: dict[str, Any] | None = None) -> None:
         self.folder, self.split, self.dtype = folder, split, dtype
-        self.shards: list[dict[str, Any]] = []
-        self.tokens = self.bytes = 0
-        self._open()
+        self.shards: list[dict[str, Any]] = list(state["shards"]) if state else []
+        self.bytes: int = state["bytes"] if state else 0
+        self.tokens = sum(shard["tokens"] for shard in self.shards)
+        self._open(state["open"] if state else 0)
 
-    def _open(self) -> None:
+    def _open(self, kept: int = 0) -> None:
+        """Open the next shard, or again one with so many tokens; what follows them is cut off."""
         self.name = f"{self.split}-{len(self.shards):05d}.bin"
-        self.file = (self.folder / self.name).open("wb")
-        self.digest, self.in_shard = hashlib.sha256(), 0
+        self.digest, self.in_shard = hashlib.sha256(), kept
+        self.file = (self.folder / self.name).open("r+b" if kept else "wb")
+        if kept:
+            self.tokens += kept
+            self.file.truncate(kept * self.dtype.itemsize)
+            while part := self.file.read(_READ_AT_ONCE):
+                self.digest.update(part)
 
     def add(self, tokens: np.ndarray, num_bytes: int) -> None:
         """Append the token ids of a document of so many UTF-8 bytes."""
@@ -101,7 +113,12 @@ class ShardWriter:
             self._finish()
             self._open()
 
+    def _flush(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
     def _finish(self) -> None:
+        self._flush()
         self.file.close()
         self.shards.append({"file": self.name, "tokens": self.in_shard, "sha256": self.digest.hexdigest()})
 
@@ -109,6 +126,20 @@ class ShardWriter:
         """Finish the last shard; returns the entry of the split in meta.json."""
         self._finish()
         return {"bytes": self.bytes, "shards": self.shards}
+
+    def state(self) -> dict[str, Any]:
+        """What has been written, after it has reached the disk: another writer goes on from there."""
+        self._flush()
+        return {"bytes": self.bytes, "shards": list(self.shards), "open": self.in_shard}
+
+    @staticmethod
+    def has_written(folder: Path, split: str, dtype: np.dtype, state: dict[str, Any]) -> bool:
+        """Whether the files of a folder hold what a state says."""
+        shards = [*state["shards"], {"file": f"{split}-{len(state['shards']):05d}.bin", "tokens": state["open"]}]
+        paths = [folder / shard["file"] for shard in shards]
+        sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
+        wanted = [shard["tokens"] * dtype.itemsize for shard in shards]
+        return sizes[:-1] == wanted[:-1] and sizes[-1] >= wanted[-1]
 
 
 def open_for_run(folder: Path) -> Corpus:
@@ -180,6 +211,9 @@ def describe(folder: Path) -> dict[str, Any]:
     return {
         "source": corpus.meta["source"],
         "documents": corpus.meta["documents"],
+        **{name: corpus.meta[name] for name in ("bad_lines",) if name in corpus.meta},
+        "validation_split": corpus.meta.get("validation", "by number"),
+        **_repeated(corpus),
         "tokenizer": corpus.meta["tokenizer"]["spec"],
         "vocabulary": corpus.vocab,
         "train_tokens": corpus.tokens("train"),
@@ -201,3 +235,21 @@ def _sample(corpus: Corpus, split: str) -> str:
     """The beginning of the text of a split."""
     shards = getattr(corpus, split)
     return corpus.tokenizer.decode(shards[0][:_SAMPLE].tolist()) if shards else ""
+
+
+def _repeated(corpus: Corpus) -> dict[str, int]:
+    """The number of validation documents, and of those whose tokens are also a training document."""
+    end = corpus.meta["tokenizer"]["end"]
+    held_out = Counter(_digests(corpus.validation, end))
+    also = held_out.keys() & {digest for digest in _digests(corpus.train, end) if digest in held_out}
+    repeated = sum(held_out[digest] for digest in also)
+    return {"validation_documents": held_out.total(), "validation_documents_in_training": repeated}
+
+
+def _digests(shards: list[np.ndarray], end: int) -> Iterator[bytes]:
+    """Of the tokens of each document; the end-of-document token stands nowhere else."""
+    for shard in shards:
+        begin = 0
+        for stop in np.flatnonzero(shard == end).tolist():
+            yield hashlib.blake2b(shard[begin:stop].data, digest_size=16).digest()
+            begin = stop + 1

@@ -1,4 +1,5 @@
-"""The local files of a source: those of a folder, and the bytes of one, decompressed if it is a .gz or .zst file."""
+"""The local files of a source: those of a folder, and the bytes of one, decompressed if it is a .gz, .bz2 or .zst
+file."""
 
 from __future__ import annotations
 
@@ -10,21 +11,48 @@ from typing import BinaryIO, cast
 
 from hybridlab.errors import UserError
 
-_COMPRESSIONS = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
+_COMPRESSIONS = {
+    ".gz": ("gzip", b"\x1f\x8b"),
+    ".bz2": ("bz2", b"BZh"),
+    ".zst": ("zstd", b"\x28\xb5\x2f\xfd"),
+}
 """Ending → name of the compression, and the bytes that such a file begins with."""
 
 
 class SourceFile:
-    """A file that is being read. share: a function that says how much of it has been read, from 0 to 1."""
+    """A file that is being read.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    share: a function that says how much of it has been read, from 0 to 1. records: how many lines, rows or pieces of
+    text have been read, among them the first `past`, which gave their documents to an earlier reading. skip_bad: leave
+    out records that are broken. bad: how many have been left out.
+    """
+
+    def __init__(self, path: Path, past: int = 0, skip_bad: bool = False) -> None:
+        self.path, self.past, self.skip_bad, self.records, self.bad = path, past, skip_bad, 0, 0
+        self.first_bad: UserError | None = None
         self.share: Callable[[], float] = lambda: 0.0
 
     @property
     def plain_name(self) -> str:
-        """The file's name without .gz or .zst."""
+        """The file's name without .gz, .bz2 or .zst."""
         return self.path.stem if self.path.suffix in _COMPRESSIONS else self.path.name
+
+    def unread(self) -> bool:
+        """Count one more record; whether it is after those that gave their documents before."""
+        self.records += 1
+        return self.records > self.past
+
+    def leave_out(self, error: UserError) -> None:
+        """Count a record that is broken; the error, if such records are not to be left out."""
+        if not self.skip_bad:
+            raise error
+        self.first_bad = self.first_bad or error
+        self.bad += 1
+
+    def check_all(self) -> None:
+        """At the end of the file: the first error, if every record was left out, which is another kind of mistake."""
+        if self.first_bad is not None and self.bad == self.records:
+            raise self.first_bad
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:

@@ -5,7 +5,8 @@ text:PATH     a text file, or a folder of .txt and .md files; a long file is cut
 jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files)
 csv:PATH      a table with a header (a file, or a folder of .csv and .tsv files), one document per row
 parquet:PATH  a parquet file, or a folder of .parquet files, one document per row
-hub:NAME      a dataset of the Hugging Face hub (or a local dataset folder), streamed; hub:NAME:CONFIG picks a config
+hub:NAME      a dataset of the Hugging Face hub, or a local folder in its layout, streamed; hub:NAME:CONFIG picks a
+              config, hub:NAME:CONFIG:SPLIT a split and hub:NAME@REVISION a revision (data/hub.py)
 shards:DIR    a folder made by `hybridlab data prepare` (data/shards.py)
 primitives:SEED  solved questions (data/primitives.py); primitives:SEED:NAME,NAME picks some, a further :N sets the
               number of documents
@@ -28,9 +29,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hybridlab.data import primitives
+from hybridlab.data import hub, primitives
+from hybridlab.data.documents import Documents, FileDocuments
 from hybridlab.data.readers import (
-    NoSuchField,
     csv_documents,
     jsonl_documents,
     library_documents,
@@ -67,7 +68,8 @@ class Source:
     the field that contains the text) → the documents, each time in the same order. files: argument → the local files
     that it reads; a corpus is prepared again when the name, size or time of one of them has changed. stored: argument →
     the form in which a run's configuration keeps it. label: argument → what the source is called in a mixture; by
-    default its last part.
+    default its last part. has_lines: whether it has lines or rows of which broken ones can be left out; its documents
+    then have `skip_bad` and `bad` (data/documents.py).
     """
 
     syntax: str
@@ -75,6 +77,7 @@ class Source:
     files: Callable[[str], list[Path]] = no_files
     stored: Callable[[str], str] = as_written
     label: Callable[[str], str] = as_written
+    has_lines: bool = False
 
     @property
     def takes_argument(self) -> bool:
@@ -92,59 +95,20 @@ def split_source(source: str) -> tuple[str, str]:
     return kind, argument
 
 
-def read_documents(source: str, field: str = "text", max_documents: int | None = None) -> Documents:
-    """The documents of a source, in a fixed order; at most `max_documents`."""
+def read_documents(
+    source: str, field: str = "text", max_documents: int | None = None, skip_bad_lines: bool = False
+) -> Documents:
+    """The documents of a source, in a fixed order; at most `max_documents`. skip_bad_lines: leave out what is broken,
+    where the source has lines."""
     kind, argument = split_source(source)
-    return Documents(SOURCES.get(kind).documents(argument, field), max_documents)
-
-
-class Documents(Iterator[str]):
-    """At most `limit` documents. number: how many have been read."""
-
-    def __init__(self, documents: Iterator[str], limit: int | None = None) -> None:
-        self.documents, self.limit, self.number = documents, limit, 0
-
-    def __next__(self) -> str:
-        if self.number == self.limit:
-            raise StopIteration
-        text = next(self.documents)
-        self.number += 1
-        return text
-
-    @property
-    def share(self) -> float | None:
-        """The share of the documents that have been read, from 0 to 1; None if it is unknown."""
-        by_limit = self.number / self.limit if self.limit else None
-        by_size = getattr(self.documents, "share", None)
-        return max((share for share in (by_limit, by_size) if share is not None), default=None)
-
-
-class FileDocuments(Iterator[str]):
-    """The documents of files, one file after another."""
-
-    def __init__(self, paths: list[Path], read: Callable[[SourceFile, str], Iterator[str]], field: str) -> None:
-        self.sizes = [path.stat().st_size for path in paths]
-        self.before, self.now = 0, SourceFile(paths[0])
-        self.documents = self._all(paths, read, field)
-
-    def _all(self, paths: list[Path], read: Callable[[SourceFile, str], Iterator[str]], field: str) -> Iterator[str]:
-        for path, size in zip(paths, self.sizes, strict=True):
-            self.now = SourceFile(path)
-            yield from read(self.now, field)
-            self.before += size
-
-    def __next__(self) -> str:
-        return next(self.documents)
-
-    @property
-    def share(self) -> float:
-        """The share of all files' bytes that have been read, from 0 to 1."""
-        inside = self.now.share() * self.now.path.stat().st_size
-        return min(1.0, (self.before + inside) / max(1, sum(self.sizes)))
+    documents = SOURCES.get(kind).documents(argument, field)
+    if skip_bad_lines and SOURCES.get(kind).has_lines:
+        documents.skip_bad = True
+    return Documents(documents, max_documents)
 
 
 def source_files(source: str) -> list[Path]:
-    """The files of a local source, in the order of reading; none for hub."""
+    """The files of a local source, in the order of reading; none for a data set of the hub."""
     kind, argument = split_source(source)
     return SOURCES.get(kind).files(argument)
 
@@ -165,23 +129,6 @@ def _library_files(argument: str) -> list[Path]:
     return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))
 
 
-def _hub_documents(argument: str, field: str) -> Iterator[str]:
-    import datasets
-
-    name, _, config = argument.partition(":")
-    try:
-        stream = datasets.load_dataset(name, config or None, split="train", streaming=True)
-        for index, record in enumerate(stream):
-            if not isinstance(record.get(field), str):
-                raise NoSuchField(f"hub:{argument}: record {index}", field, f"it has: {', '.join(record)}")
-            yield record[field]
-    except UserError:
-        raise
-    except Exception as error:  # the library raises errors of many types, for network and files
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"hub:{argument}: the dataset cannot be read ({reason[:160]})") from None
-
-
 def _prepared_documents(argument: str, field: str) -> Iterator[str]:
     raise UserError(f"data source shards:{argument}: it is prepared already; use it as it is")
 
@@ -191,20 +138,21 @@ def _add_files(
     files: Callable[[str], list[Path]],
     read: Callable[[SourceFile, str], Iterator[str]],
     stored: Callable[[str], str] = absolute_path,
+    has_lines: bool = True,
 ) -> None:
     """Register a kind that reads local files, one after another. read: (file, field) → its documents."""
 
     def documents(argument: str, field: str) -> Iterator[str]:
         return FileDocuments(files(argument), read, field)
 
-    SOURCES.add(syntax.partition(":")[0], Source(syntax, documents, files, stored))
+    SOURCES.add(syntax.partition(":")[0], Source(syntax, documents, files, stored, has_lines=has_lines))
 
 
-_add_files("embedded", _library_files, library_documents, as_written)
-_add_files("text:PATH", partial(local_files, "text", (".txt", ".md")), text_documents)
+_add_files("embedded", _library_files, library_documents, as_written, has_lines=False)
+_add_files("text:PATH", partial(local_files, "text", (".txt", ".md")), text_documents, has_lines=False)
 _add_files("jsonl:PATH", partial(local_files, "jsonl", (".jsonl",)), jsonl_documents)
 _add_files("csv:PATH", partial(local_files, "csv", (".csv", ".tsv")), csv_documents)
 _add_files("parquet:PATH", partial(local_files, "parquet", (".parquet",), compressed=False), parquet_documents)
-SOURCES.add("hub", Source("hub:NAME", _hub_documents))
+SOURCES.add("hub", Source("hub:NAME", hub.HubDocuments, hub.local_parts, hub.stored, hub.label, has_lines=True))
 SOURCES.add("shards", Source("shards:DIR", _prepared_documents, stored=absolute_path))
 SOURCES.add("primitives", Source("primitives:SEED", primitives.documents, label=primitives.label))

@@ -1,8 +1,9 @@
-"""Synthetic tasks that a small decoder learns in a minute: look up one-token facts earlier in the sequence.
+"""Synthetic tasks that a small model learns in a minute: find one-token facts or symbols elsewhere in the sequence.
 
-A fact F(key, value) is one token; a query is the token Q(key), and the token after it is the answer V(value) of the
-last fact about that key. All tokens are in a block of reserved ids above the tokenizer's vocabulary. Each fact is
-queried once: with two queries, the second could be answered from the nearer first answer instead of the fact.
+Of facts, which a small decoder learns; an encoder of this size does not within minutes, because a masked answer has to
+learn its key first. A fact F(key, value) is one token; a query is the token Q(key), and the token after it is the
+answer V(value) of the last fact about that key. Each fact is queried once: with two queries, the second could be
+answered from the nearer first answer instead of the fact.
 
 retrieval: facts and queries in random order, so that facts are both inside and outside a window (chance 1/8).
 assignment: five facts with different values, 0 to 64 filler tokens, then five queries in random order; a five-way
@@ -10,6 +11,15 @@ choice. Only the first query of an episode is measured (chance 1/5): each answer
 chain: two hops. Five facts with different values and three aliases A(name, key) in random order, 0 to 32 filler tokens,
 then the three queries QA(name) in random order; the answer is the value of the key that the alias names. It is a choice
 among the five values, so that the facts without the alias say nothing (chance 1/5); only the first query is measured.
+
+Of symbols, which a small encoder learns too, since positions say where to look (chance 1/64):
+repeat: the second half of the row is the first half once more; its symbols are the answers.
+scattered: four parts of equal length. Each column has one symbol, in one of the first three parts and once more, as the
+answer, in the fourth; fillers stand in the two places left. Attention has to find the place that holds a symbol.
+
+The tokens of a task are in a block of reserved ids above the tokenizer's vocabulary.
+
+The tokens of a task are in a block of reserved ids above the tokenizer's vocabulary.
 
 Each task is a `Task` in the registry TASKS. A plug-in adds one in the same way, and a configuration mixes it in with
 `data: {mix: {text: 0.5, my-task: 0.5}}`:
@@ -50,6 +60,10 @@ _FILLER = _VALUE + NUM_VALUES
 _ALIAS = _FILLER + NUM_FILLERS
 _ALIAS_QUERY = _ALIAS + _ALIASES * NUM_KEYS
 assert _ALIAS_QUERY + _ALIASES <= RESERVED
+
+_SYMBOLS = 64
+_PARTS = 4
+assert _SYMBOLS + NUM_FILLERS <= RESERVED
 
 
 @dataclass(frozen=True)
@@ -138,9 +152,35 @@ def _chain(length: int, rng: np.random.Generator) -> TaskRow:
     return row.done(_ASSIGNED)
 
 
+def _repeat(length: int, rng: np.random.Generator) -> TaskRow:
+    half = length // 2
+    symbols = rng.integers(_SYMBOLS, size=half)
+    return _symbol_row(length, np.concatenate([symbols, symbols]), np.full(half, half))
+
+
+def _scattered(length: int, rng: np.random.Generator) -> TaskRow:
+    columns = length // _PARTS
+    symbols, parts = rng.integers(_SYMBOLS, size=columns), rng.integers(_PARTS - 1, size=columns)
+    tokens = _SYMBOLS + rng.integers(NUM_FILLERS, size=(_PARTS, columns))
+    tokens[parts, np.arange(columns)] = symbols
+    tokens[-1] = symbols
+    return _symbol_row(length, tokens.ravel(), (_PARTS - 1 - parts) * columns)
+
+
+def _symbol_row(length: int, tokens: np.ndarray, distances: np.ndarray) -> TaskRow:
+    """A row that ends in these tokens, the last of which are the answers, one for each distance; fillers before it."""
+    count = len(distances)
+    before = np.full(length - len(tokens), _SYMBOLS)
+    options = np.tile(np.arange(_SYMBOLS), (count, 1))
+    answers = np.arange(length - count, length)
+    return TaskRow(np.concatenate([before, tokens]), answers, distances, options, np.ones(count, dtype=bool))
+
+
 TASKS.add("retrieval", Task(_retrieval, 1 / NUM_VALUES, block="facts", number=0))
 TASKS.add("assignment", Task(_assignment, 1 / 5, block="facts", number=1))
 TASKS.add("chain", Task(_chain, 1 / _ASSIGNED, block="facts", number=2))
+TASKS.add("repeat", Task(_repeat, 1 / _SYMBOLS, block="symbols", number=3))
+TASKS.add("scattered", Task(_scattered, 1 / _SYMBOLS, block="symbols", number=4))
 
 
 class _Row:

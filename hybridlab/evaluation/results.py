@@ -105,6 +105,31 @@ class FinetuneResult(_Typed):
     windows: int | None = None
 
 
+class BenchmarkResult(_Typed):
+    """A task of lm-eval, or a group of tasks.
+
+    metrics: the task's measures as lm-eval computes them, each with standard error and n, the number of examples; a
+    measure of a filtered answer has the filter's name after its own (`exact_match_strict-match`). parts: of a group,
+    the measures of each task. shots: solved examples before each question. limit: only so many examples were asked.
+    harness, version: of lm-eval and of the task. max_length: tokens of a row at most; longer ones lost their beginning.
+    data: the files of each split below the data root, or the dataset of the hub. examples_from: the split that gave the
+    solved examples, where the task's own is not at hand. skipped: broken lines that were left out.
+    """
+
+    task: str
+    metrics: dict[str, Measurement]
+    parts: dict[str, dict[str, Measurement]] = {}
+    shots: int
+    limit: int | None = None
+    harness: str
+    version: str | None = None
+    max_length: int
+    batch_size: int
+    data: dict[str, list[str]] = {}
+    examples_from: str | None = None
+    skipped: int = 0
+
+
 class AtStep(_Typed):
     """What `evaluation.at_steps` measures at one step. choices: the result of each kind of question, probes: of each
     probe, by name; finetune: of the task of a fine-tuned model."""
@@ -122,7 +147,10 @@ class Results(_Typed):
 
     validation: loss in nats per token, perplexity, bits per byte. extrapolation: the same by multiple of the training
     length. tasks: accuracy and loss by task. choices: the same for questions with options. probes: the result of each
-    probe, by its name. at: by step, as text, what was measured then (`evaluation.at_steps`).
+    probe, by its name. at: by step, as text, what was measured then (`evaluation.at_steps`). lm_eval: the result of
+    each task of lm-eval by its name, as `arc_easy`, or as `arc_easy@5` with five solved examples;
+    lm_eval_missing: why a task that the settings ask for was not measured. suites: of a paper's suite, its columns that
+    were measured, in the paper's units.
     finetune: the measures of a fine-tuned model's task; of the others, such a model has only loss and probes. Every
     number is a `Measurement` with value, stderr and n; the value is None if nothing was measured.
 
@@ -138,6 +166,9 @@ class Results(_Typed):
     probes: dict[str, dict[str, Any]] = {}
     at: dict[str, AtStep] = {}
     finetune: FinetuneResult | None = None
+    lm_eval: dict[str, BenchmarkResult] = {}
+    lm_eval_missing: dict[str, str] = {}
+    suites: dict[str, dict[str, Measurement]] = {}
 
     @property
     def choices_mean(self) -> Measurement:

@@ -12,12 +12,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybridlab.models import belief, belief_blocks, belief_rows, kernels
+from hybridlab.models import belief, belief_blocks, belief_rows, belief_triton, kernels
 from hybridlab.models.kernels import Rule, Visible
 from hybridlab.plan.belief import Belief
 from hybridlab.plan.kinds import AttentionKind
 
 NEEDS = ("none", "last_row", "full")
+REFINED = {"eager": belief.explicit, "blocks": belief_blocks.in_blocks, "triton": belief_triton.in_triton}
+"""The kernels of attention whose weights are refined."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ class HeadGroup:
         """softmax(q kᵀ / √d) over all keys, its weights refined by belief propagation, times v."""
         q, k = self.q, self.k
         visible = Visible(None, self.valid, self.segments, None, self.causal)
-        in_blocks = kernels.choose_refined(self.kernel, q.shape[2], self.causal) == "blocks"
-        out = (belief_blocks.in_blocks if in_blocks else belief.explicit)(q, k, self.v, visible, refinement)
+        refine = REFINED[kernels.choose_refined(self.kernel, q.shape[2], self.causal)]
+        out = refine(q, k, self.v, visible, refinement)
         if self.need == "none":
             return Attended(out)
         weighted = belief.weighted_keys(refinement, visible)

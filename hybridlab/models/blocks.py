@@ -6,6 +6,7 @@ may run either one alone, several times, or for some heads only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridlab.config.shape import Shape
+from hybridlab.config.families import Norm
+from hybridlab.config.shape import LinearScaling, RopeScaling, Shape
 from hybridlab.models.attention import Attended, HeadGroup, KindIndex, attend_by, index_tensor, kind_index
 from hybridlab.models.cache import VisitCache
 from hybridlab.plan.kinds import AttentionKind
@@ -65,6 +67,25 @@ class LayerNorm(nn.Module):
         return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
 
 
+class NonparametricLayerNorm(nn.Module):
+    """(x − mean) / std in fp32, without weight and bias (OLMo). factor, stream: see `make_norm`."""
+
+    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
+        super().__init__()
+        self.width, self.eps, self.factor, self.stream = width, eps, factor, stream
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = F.layer_norm(x.to(_norm_dtype(x)), (self.width,), eps=self.eps)
+        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
+
+
+_NORMS: dict[Norm, Callable[..., nn.Module]] = {
+    "rmsnorm": RMSNorm,
+    "layernorm": LayerNorm,
+    "nonparametric-layernorm": NonparametricLayerNorm,
+}
+
+
 def _scaled(x: Tensor, factor: float | None) -> Tensor:
     return x if factor is None else x * factor
 
@@ -75,15 +96,30 @@ def make_norm(shape: Shape, factor: float | None = None, stream: bool = False) -
     factor: its whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor
     an optimizer can change it. stream: it gives the residual stream itself, which keeps its type under autocast.
     """
-    return (RMSNorm if shape.traits.norm == "rmsnorm" else LayerNorm)(shape.width, shape.norm_eps, factor, stream)
+    return _NORMS[shape.traits.norm](shape.width, shape.norm_eps, factor, stream)
 
 
-def rotary_tables(positions: Tensor, rotary_width: int, base: float) -> tuple[Tensor, Tensor]:
-    """cos and sin of shape (..., S, R) in fp32 for positions (..., S); channels i and i + R/2 form a pair."""
+def rotary_tables(
+    positions: Tensor, rotary_width: int, base: float, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
+    """cos and sin of shape (..., S, R) in fp32 for positions (..., S); channels i and i + R/2 form a pair. scaling: see
+    `scaled_frequencies`."""
     exponents = torch.arange(0, rotary_width, 2, device=positions.device, dtype=torch.float32) / rotary_width
-    angles = positions[..., None].float() * (1.0 / base**exponents)
+    angles = positions[..., None].float() * scaled_frequencies(1.0 / base**exponents, scaling)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()
+
+
+def scaled_frequencies(frequencies: Tensor, scaling: RopeScaling | None) -> Tensor:
+    """Rotary frequencies (R/2,), in radians per position, after the scaling of a shape."""
+    if scaling is None:
+        return frequencies
+    if isinstance(scaling, LinearScaling):
+        return frequencies / scaling.factor
+    turns = frequencies * scaling.original_positions / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * ((1 - kept) / scaling.factor + kept)
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
@@ -163,11 +199,12 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.head_width, self.rotary_width, self.rope_base = shape.head_width, shape.rotary_width, shape.rope_base
-        bias, inner, kv_inner = shape.traits.bias, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+        self.rope_scaling, biases = shape.rope_scaling, shape.traits.biases
+        bias, inner, kv_inner = "qkv" in biases, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
         self.q = nn.Linear(shape.width, inner, bias=bias)
         self.k = nn.Linear(shape.width, kv_inner, bias=bias)
         self.v = nn.Linear(shape.width, kv_inner, bias=bias)
-        self.o = nn.Linear(inner, shape.width, bias=bias)
+        self.o = nn.Linear(inner, shape.width, bias="output" in biases)
         self.q_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
         self.k_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
 
@@ -218,7 +255,7 @@ class Attention(nn.Module):
         return y.view(x.shape[0], x.shape[1], -1, self.head_width).transpose(1, 2)
 
     def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = rotary_tables(positions, self.rotary_width, self.rope_base)
+        cos, sin = rotary_tables(positions, self.rotary_width, self.rope_base, self.rope_scaling)
         return (cos[:, None], sin[:, None]) if positions.dim() == 2 else (cos, sin)
 
 
@@ -227,10 +264,10 @@ class MLP(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        traits = shape.traits
-        self.gate = nn.Linear(shape.width, shape.ffn_width, bias=traits.bias) if traits.gated else None
-        self.up = nn.Linear(shape.width, shape.ffn_width, bias=traits.bias)
-        self.down = nn.Linear(shape.ffn_width, shape.width, bias=traits.bias)
+        traits, bias = shape.traits, "mlp" in shape.traits.biases
+        self.gate = nn.Linear(shape.width, shape.ffn_width, bias=bias) if traits.gated else None
+        self.up = nn.Linear(shape.width, shape.ffn_width, bias=bias)
+        self.down = nn.Linear(shape.ffn_width, shape.width, bias=bias)
         self.approximate = "tanh" if traits.gelu_tanh else "none"
 
     def forward(self, x: Tensor) -> Tensor:

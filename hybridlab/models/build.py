@@ -15,15 +15,16 @@ from hybridlab.plan.forecast import full_structure
 from hybridlab.plan.structure import Structure
 
 _HEAD = "head."
-"""The names of the parameters of an output head begin with this."""
+_LOOPS = "recurrences."
+"""The names of the parameters of an output head, and of those of loops, begin with these."""
 
 
 def build_model(arch: str, size: str = "tiny", seed: int = 0, kernel: str = "auto", **overrides: Any) -> Transformer:
     """A model with random weights, in fp32 on the CPU; of an arch that grows in depth, with all layers of its shape.
 
     arch, size: presets (`hybridlab list --archs`, `--sizes`), or paths of YAML files. seed: of the weights. kernel: of
-    its attention (auto, eager, sdpa, banded, blocks, flex, xformers). overrides: parts of the configuration, like
-    `shape={"layers": 4}` or `window=32`. UserError for an unknown name, and for an override that has no effect.
+    its attention (auto, eager, sdpa, banded, blocks, flex, xformers, triton). overrides: parts of the configuration,
+    like `shape={"layers": 4}` or `window=32`. UserError for an unknown name, and for an override that has no effect.
 
         model = hybridlab.build_model("rule-swa", size="tiny", window=8)
         model(torch.zeros(1, 16, dtype=torch.long)).logits    # (batch, sequence, vocabulary)
@@ -50,7 +51,20 @@ def with_output(model: Transformer, output: dict[str, Any] | None, seed: int = 0
 
 def with_new_head(weights: Mapping[str, Tensor], structure: Structure, seed: int) -> dict[str, Tensor]:
     """The weights of a model, by name, with those of the output head of another structure, drawn from the seed."""
+    return _with_new(_HEAD, weights, structure, seed)
+
+
+def with_new_loops(weights: Mapping[str, Tensor], structure: Structure, seed: int) -> dict[str, Tensor]:
+    """The weights of a model without loops over iterations, by name, with the scorers, allocators and routers of those
+    of another structure, drawn from the seed; weights that have some stay as they are."""
+    if any(name.startswith(_LOOPS) for name in weights) or not structure.plan.loops:
+        return dict(weights)
+    return _with_new(_LOOPS, weights, structure, seed)
+
+
+def _with_new(start: str, weights: Mapping[str, Tensor], structure: Structure, seed: int) -> dict[str, Tensor]:
+    """The weights with fresh ones for all names of a structure's model that begin with `start`."""
     fresh = make_model(structure)
     draw_weights(fresh, seed)
-    kept = {name: weight for name, weight in weights.items() if not name.startswith(_HEAD)}
-    return kept | {name: weight for name, weight in fresh.named_parameters() if name.startswith(_HEAD)}
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(start)}
+    return kept | {name: weight for name, weight in fresh.named_parameters() if name.startswith(start)}

@@ -34,10 +34,10 @@ FORMAT = 2
 """Format of config.json. 2: the structure is one object; 1: shape, plan and map are separate keys."""
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file and flush it to disk. OSError if that fails."""
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
@@ -66,18 +66,22 @@ def save_model(
     if plugins:
         lineage = {**lineage, "plugins": dict(plugins), "plugin_places": plugin_places(plugins)}
     tensors = dict(model.named_parameters())
-    config = {
+    with new_folder(folder, size_of(tensors)) as partial:
+        save_tensors(tensors, partial / "model.safetensors")
+        write_json(partial / "config.json", config_of(model, lineage))
+        if tokenizer is not None:
+            write_text(partial / "tokenizer.json", tokenizer)
+
+
+def config_of(model: Transformer, lineage: dict[str, Any]) -> dict[str, Any]:
+    """The content of config.json of a model folder."""
+    return {
         "model_type": "hybridlab",
         "format": FORMAT,
         "structure": model.structure.to_json(),
         "factors": factors_to_json(model.factors),
         "lineage": lineage,
     }
-    with new_folder(folder, size_of(tensors)) as partial:
-        save_tensors(tensors, partial / "model.safetensors")
-        write_json(partial / "config.json", config)
-        if tokenizer is not None:
-            write_text(partial / "tokenizer.json", tokenizer)
 
 
 def model_damage(folder: Path) -> str | None:
@@ -153,8 +157,8 @@ def factors_from_json(data: list[dict[str, Any]]) -> Factors:
 def load_checkpoint(path: str | Path, kernel: str = "auto") -> Transformer:
     """The final model of a run folder, of its `final` folder, or of a folder that `save` wrote, on the CPU.
 
-    path: the folder. kernel: of its attention (auto, eager, sdpa, banded, blocks, flex, xformers). UserError if there
-    is no such model, if its files are damaged, or if a plug-in is not loaded that it was trained with.
+    path: the folder. kernel: of its attention (auto, eager, sdpa, banded, blocks, flex, xformers, triton). UserError if
+    there is no such model, if its files are damaged, or if a plug-in is not loaded that it was trained with.
 
         model = hybridlab.load_checkpoint("runs/first")
         model(tokens).logits    # tokens (B, S), logits (B, S, V)

@@ -5,7 +5,7 @@ hybridlab generate RUN "def main(" --max-new-tokens 40
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,11 +88,13 @@ def generate(
     top_p: float | None = None,
     seed: int = 0,
     stop_token: int | None = None,
+    until: Callable[[list[list[int]]], bool] | None = None,
 ) -> Generated:
     """Continue prompts (B, S) by up to `max_new_tokens` tokens each.
 
     lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, which is part of it.
-    seed: of the first row's samples; the next row has seed + 1, and so on.
+    seed: of the first row's samples; the next row has seed + 1, and so on. until: asked after every token, with the
+    new tokens of each row; all rows end when it says so.
     """
     require_caches(model.structure, "generate")
     sampling = Sampling(temperature, top_k, top_p)
@@ -110,7 +112,7 @@ def generate(
                 if not stopped[row]:
                     rows[row].append(token)
                     stopped[row] = token == stop_token
-            if all(stopped):
+            if all(stopped) or until and until([row[start:] for row, start in zip(rows, lengths, strict=True)]):
                 break
             if cache is None:
                 new_lengths = [len(row) for row in rows]

@@ -1,4 +1,4 @@
-"""Import from folders in the Hugging Face layout (config.json and safetensors): llama, qwen3, gpt_neox, gpt2, bert.
+"""Import from folders in the Hugging Face layout (config.json and safetensors); see `LAYOUTS` in hf_layouts.py.
 
     model = hybridlab.load_hf("path/to/folder")
 
@@ -19,8 +19,10 @@ from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer, make_model
+from hybridlab.models.export import load_checkpoint
 from hybridlab.models.hf_files import Stored, read_tensors
-from hybridlab.models.hf_layouts import Config, Layout, layout_of, rope_of, with_head
+from hybridlab.models.hf_hub import hub_folder, is_hub_name
+from hybridlab.models.hf_layouts import ROPE_TYPES, Config, Layout, layout_of, rope_of, with_head
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import Full
 from hybridlab.plan.plan import Plan
@@ -40,32 +42,39 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
             raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
     try:
         rope_type = rope_of(config).get("rope_type", rope_of(config).get("type", "default"))
+        if rope_type not in ROPE_TYPES:
+            raise UserError(
+                f"{origin}: rotary positions of type {rope_type!r} are not supported; use a model of type "
+                f"{', '.join(ROPE_TYPES)}"
+            )
         fields = {"family": family, "vocab": config["vocab_size"], "output": output, **layout.shape(config)}
     except KeyError as missing:
         raise UserError(f"{origin}: {missing} is missing") from None
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         raise UserError(f"{origin}: a number that describes the shape is zero or of the wrong type") from None
-    if rope_type != "default":
-        raise UserError(f"{origin}: rotary positions of type {rope_type!r} are not supported; they must be 'default'")
     return check(Shape, Layer(fields, {(): origin}))
 
 
-def load_hf(path: str | Path) -> Transformer:
-    """The model of a folder in the Hugging Face layout (Llama, Qwen3, GPT-NeoX, GPT-2, BERT), in fp32 on the CPU.
+def load_hf(path_or_id: str | Path) -> Transformer:
+    """A model in the Hugging Face layout (Llama, SmolLM, Qwen2, Qwen3, OLMo, GPT-NeoX, GPT-2, BERT) on the CPU in fp32.
 
-    path: a folder with config.json and model.safetensors, or its shards. Its output head is the one that the tensors
-    are of: tokens, classes of a sequence, or spans. UserError for another architecture, for files
-    that are missing or damaged, and if config.json and the tensors do not fit together, with the tensor, its file and
-    both shapes.
+    path_or_id: a folder with config.json and model.safetensors, or its shards; or a model of the hub, `hub:OWNER/NAME`
+    (also without `hub:` where there is no folder OWNER), which is fetched into the hub's cache. Its output head is the
+    one that the tensors are of: tokens, classes of a sequence, or spans. A folder that `export_hf` wrote is read in
+    either form. UserError for another architecture, for a hub that cannot be reached, for files that are missing or
+    damaged, and if config.json and the tensors do not fit together, with the tensor, its file and both shapes.
 
-        model = hybridlab.load_hf("Qwen3-0.6B")
+        model = hybridlab.load_hf("hub:Qwen/Qwen3-0.6B")
         model(tokens).logits    # tokens (B, S), logits (B, S, V)
     """
-    folder = Path(path)
+    hub = isinstance(path_or_id, str) and is_hub_name(path_or_id)
+    folder = hub_folder(str(path_or_id)) if hub else Path(path_or_id).expanduser()
     try:
         config = read_object(folder / "config.json", "configuration", ("model_type",))
     except FileNotFoundError:
         raise UserError(f"{folder}: no config.json; give a folder in the Hugging Face layout") from None
+    if config["model_type"] == "hybridlab":
+        return load_checkpoint(folder)
     stored = read_tensors(folder)
     origin = str(folder / "config.json")
     layout, kind = with_head(layout_of(config, origin)[1], stored, origin)

@@ -3,7 +3,7 @@
 `eager` is the plain formula, the reference for tests of the others; `sdpa` is torch's fused kernel; `banded` computes
 a window in O(S·w) time and memory, forward and backward, without an S × S mask; `blocks` is `banded` with the plain
 formula in each block; `flex` is torch's flex_attention (forward and backward on a GPU, forward only on a CPU);
-`xformers` needs a GPU and the extra `gpu`.
+`xformers` needs a GPU and the extra `gpu`; `triton` refines weights on a GPU (belief_triton.py).
 
 Shape legend: B batch, H query heads, K KV heads, S positions, D head width, w window.
 """
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from hybridlab.errors import UserError
+from hybridlab.models.triton_requirements import require_messages, require_triton
 from hybridlab.plan.bands import band_block
 from hybridlab.plan.kinds import AttentionKind
 
@@ -285,8 +286,13 @@ EXPLICIT_LENGTH = {"decoder": 64, "encoder": 256}
 
 def require_kernel(kernel: str, device: torch.device, training: bool, kinds: Iterable[AttentionKind] = ()) -> None:
     """UserError if a kernel cannot run on this device, or cannot compute attention of these kinds."""
+    kinds = tuple(kinds)
     if any(kind.refines for kind in kinds):
         choose_refined(kernel, 1)
+    if kernel == "triton":
+        require_triton(device)
+        for kind in kinds:
+            require_messages(kind)
     if kernel == "flex" and device.type == "cpu" and training:
         raise UserError("kernel flex has no backward pass on a CPU; train with auto, sdpa or banded, or on a GPU")
     if kernel == "xformers" and device.type != "cuda":
@@ -299,7 +305,8 @@ def choose(
     kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool, causal: bool = True
 ) -> str:
     """The kernel for a softmax over the last `window` keys (None: all) of sequences of `length` tokens. The kernels
-    `banded` and `blocks` stand for `sdpa` where they cannot compute: for all keys, and for windows to both sides.
+    `banded` and `blocks` stand for `sdpa` where they cannot compute: for all keys, and for windows to both sides;
+    `triton`, which has no softmax of its own, for `auto`.
 
     The choices of `auto` come from measurements: on a CPU in bf16 a training step of `tiny` at 128 positions took
     0.13 s with `eager` and 0.26 s with `sdpa` (medians of 20 on two cores). At longer lengths `banded` was fastest for
@@ -307,7 +314,7 @@ def choose(
     """
     if kernel in ("banded", "blocks") and (window is None or not causal):
         return "sdpa"
-    if kernel != "auto":
+    if kernel not in ("auto", "triton"):
         return kernel
     if device.type == "cpu" and low_precision and length <= 256:
         return "eager"
@@ -328,15 +335,16 @@ def choose_beside(
     full attention alone, with the kernels of `choose` and with `blocks`: in bf16 1.59 and 1.31 at 128 positions, 1.57
     and 1.19 at 256, 2.01 and 1.14 at 512; in fp32 1.22 and 1.17 at 128, 1.19 and 1.14 at 256.
     """
-    if kernel == "auto" and causal and device.type == "cpu" and length > 2 * band_block(window):
+    if kernel in ("auto", "triton") and causal and device.type == "cpu" and length > 2 * band_block(window):
         return "blocks"
     return choose(kernel, window, length, device, low_precision, causal)
 
 
 def choose_refined(kernel: str, length: int, causal: bool = True) -> str:
     """The kernel of attention whose weights are refined (`AttentionKind.refines`), for sequences of `length` tokens:
-    `eager` holds whole matrices, `blocks` some of their rows at a time. The other kernels have no weights to refine:
-    `sdpa` and `banded` stand for `blocks`. UserError for `flex` and `xformers`.
+    `eager` holds whole matrices, `blocks` some of their rows at a time, and `triton` tiles of them on a GPU. The other
+    kernels have no weights to refine: `sdpa` and `banded` stand for `blocks`. UserError for `flex` and `xformers`.
+    `auto` does not take `triton`: nobody has measured it on a GPU yet.
 
     Forward and backward pass of 2,048 tokens with 8 query heads of 16 took, on one CPU thread in fp32 (medians of 5
     interleaved, in ms, `eager` and `blocks`): for the factor high in a decoder 117 and 117 at 64 positions, 200 and 166
@@ -349,7 +357,7 @@ def choose_refined(kernel: str, length: int, causal: bool = True) -> str:
         )
     if kernel == "auto":
         return "eager" if length <= EXPLICIT_LENGTH["decoder" if causal else "encoder"] else "blocks"
-    return "eager" if kernel == "eager" else "blocks"
+    return kernel if kernel in ("eager", "triton") else "blocks"
 
 
 def chosen_for(

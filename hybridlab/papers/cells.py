@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybridlab.config.loading import KeyPath, Layer
+from hybridlab.config.loading import KeyPath, Layer, check, merge
 from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError
 from hybridlab.papers.experiment import CELL, Experiment
 from hybridlab.registry import nearest
@@ -18,16 +19,24 @@ from hybridlab.runs.continuation import continued
 
 @dataclass(frozen=True)
 class CellRun:
-    """The run of a cell at one scale and seed, its configuration and the hash of that."""
+    """The run of a cell at one scale and seed, its configuration and the hash of that; or its study."""
 
     cell: str
-    config: RunConfig
+    config: RunConfig | Study
     hash: str
+
+    @property
+    def trained(self) -> RunConfig:
+        """The configuration of a run; UserError for a study, from which nothing can start."""
+        if isinstance(self.config, Study):
+            raise UserError(f"cell {self.cell!r} is a study of a model, which trains nothing")
+        return self.config
 
 
 def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, RunConfig]:
-    """The configuration of every needed cell at a scale and seed, parents before children."""
-    return {run.cell: run.config for run in cell_runs(experiment, scale, seed)}
+    """The configuration of every needed cell that is trained at a scale and seed, parents before children."""
+    runs = cell_runs(experiment, scale, seed)
+    return {run.cell: run.config for run in runs if isinstance(run.config, RunConfig)}
 
 
 def cell_runs(
@@ -57,8 +66,12 @@ def cell_runs(
             return
         for parent in specs[name].parents:
             yield from make(parent, (*children, name))
-        config = _cell_config(experiment, scale, seed, name, made, values)
-        made[name] = CellRun(name, config, run_hash(config))
+        if specs[name].model is not None:
+            study = study_of(experiment, scale, name, made)
+            made[name] = CellRun(name, study, study_hash(study))
+        else:
+            config = _cell_config(experiment, scale, seed, name, made, values)
+            made[name] = CellRun(name, config, run_hash(config))
         yield made[name]
 
     for name in experiment.needed_cells(scale) if cells is None else cells:
@@ -75,6 +88,25 @@ def _shared_runs(
         if own not in made:
             made[own] = replace(run, cell=own)
             yield made[own]
+
+
+def study_of(experiment: Experiment, scale: str, name: str, made: Mapping[str, CellRun]) -> Study:
+    """The study of one cell. made: the runs of its parents, by cell; of those that are not there, their names stand."""
+    spec, cell = experiment.at(scale), experiment.cells_at(scale)[name]
+    model = cell.model or ""
+    if model.startswith(CELL):
+        parent = made.get(model.removeprefix(CELL))
+        model = RUN + (parent.hash if parent is not None and parent.trained else model)
+    place: KeyPath = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
+    here: KeyPath = ("scales", scale)
+    own = _with_texts(cell.config, {CELL + name: parent.hash for name, parent in made.items()})
+    layers = [
+        Layer({"model": model}, {("model",): experiment.at_line((*place, "model")).removesuffix(": ")}),
+        experiment.part((*here, "phases", cell.phase), spec.phases.get(cell.phase) or {}),
+        experiment.part((*place, "config"), own),
+        experiment.part((*here, "overrides", name), spec.overrides.get(name, {})),
+    ]
+    return check(Study, merge(*layers))
 
 
 def _cell_config(
@@ -113,11 +145,12 @@ def _cell_config(
         _swept_layer(experiment, name, swept),
         Layer({"training": {"seed": seed}}, origins),
     ]
+    assert cell.arch is not None, "a cell without it is a study"
     config = within_budget(resolve(cell.arch, size, layers=layers))
     if steps := _branched(experiment, scale).get(name):
         runtime = config.runtime.model_copy(update={"keep_steps": sorted({*config.runtime.keep_steps, *steps})})
         config = config.model_copy(update={"runtime": runtime})
-    return config if cell.start is None else continued(made[cell.start].config.training, config)
+    return config if cell.start is None else continued(made[cell.start].trained.training, config)
 
 
 def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:

@@ -16,7 +16,7 @@ from hybridlab.config.loading import KeyPath, Layer
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
-from hybridlab.papers.cells import nested
+from hybridlab.papers.cells import nested, study_of
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
 from hybridlab.papers.measures import measure_problem
 from hybridlab.registry import nearest
@@ -64,6 +64,7 @@ def check_settings(experiment: Experiment, layer: Layer) -> None:
     here: an experiment file shares its cells with others."""
     for path, values in _settings(experiment):
         resolve.check_names(layer.part(path, values))
+    check_studies(experiment, layer)
     for name, spec in experiment.scales.items():
         cells = experiment.cells_at(name)
         groups = {cell.group for cell in cells.values() if cell.group}
@@ -78,15 +79,21 @@ def check_settings(experiment: Experiment, layer: Layer) -> None:
 
 def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
     """Path and values of every part of the file that is a part of a run's configuration."""
+    studies = _phases_of_studies(experiment)
     for name, cell in experiment.cells.items():
-        yield ("cells", name, "config"), cell.config
+        if cell.model is None:
+            yield ("cells", name, "config"), cell.config
     for name, spec in experiment.scales.items():
         yield ("scales", name, "config"), spec.config
         for cell_name, cell in spec.cells.items():
-            yield ("scales", name, "cells", cell_name, "config"), cell.config
+            if cell.model is None:
+                yield ("scales", name, "cells", cell_name, "config"), cell.config
+        cells = experiment.cells_at(name)
+        own = {"phases": studies, "overrides": {key for key, cell in cells.items() if cell.model is not None}}
         for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
             for key, values in settings.items():
-                yield ("scales", name, part, key), values or {}
+                if key not in own[part]:
+                    yield ("scales", name, part, key), values or {}
     for i, row in enumerate(experiment.rows):
         yield ("rows", i, "given", "config"), row.given.get("config", {})
     for i, column in enumerate(experiment.columns):
@@ -95,6 +102,30 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
         yield ("sweep", "setting"), nested(experiment.sweep.setting, experiment.sweep.grid[0])
     for name, model in (experiment.benchmark.models if experiment.benchmark else {}).items():
         yield ("benchmark", "models", name, "config"), model.config
+
+
+def _phases_of_studies(experiment: Experiment) -> set[str]:
+    """The phases that only studies have."""
+    everywhere = [
+        *experiment.cells.values(),
+        *(cell for spec in experiment.scales.values() for cell in spec.cells.values()),
+    ]
+    return {cell.phase for cell in everywhere if cell.model is not None} - {
+        cell.phase for cell in everywhere if cell.model is None
+    }
+
+
+def check_studies(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a setting of a study that does not exist or cannot be."""
+    for scale, spec in experiment.scales.items():
+        for name, cell in experiment.cells_at(scale).items():
+            if cell.model is None or (cell.phase in spec.phases and spec.phases[cell.phase] is None):
+                continue
+            if cell.phase not in spec.phases:
+                place = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
+                origin, hint = layer.origin((*place, "phase")), nearest(cell.phase, list(spec.phases))
+                raise UserError(f"{origin}: {experiment.id}: scale {scale} has no phase {cell.phase!r}; {hint}")
+            study_of(experiment, scale, name, {})
 
 
 class Names:

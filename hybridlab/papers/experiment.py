@@ -67,6 +67,11 @@ class Column(Strict):
         """Whether the cells are measured or computed here, or are the paper's words; the others it only prints."""
         return self.metric is not None or self.compute is not None or bool(self.mean_of) or self.kind == "transcribed"
 
+    @property
+    def of_benchmarks(self) -> bool:
+        """Whether the cells are benchmarks, which a run may be without (`evaluation.benchmarks`)."""
+        return (self.metric or "").startswith(("results.suites.", "results.lm_eval."))
+
     def cell_of(self, row: Row) -> str | None:
         """The cell whose run this column reads in a row."""
         return row.cell if self.run is None or row.cell in (None, BENCHMARK) else f"{row.cell}/{self.run}"
@@ -94,20 +99,33 @@ class Row(Strict):
 
 
 class CellSpec(Strict):
-    """A run behind a row. `start`: the cell whose final weights it starts from. `masks`: the cell whose masks it uses.
-    `group`: which of a scale's sizes it has. In `config`, `cell:NAME` stands for the hash of that cell's run."""
+    """A run behind a row, or with `model` a study of a model that is there already: hub:OWNER/NAME, or `cell:NAME` for
+    the final model of that cell's run. `start`: the cell whose final weights it starts from. `masks`: the cell whose
+    masks it uses. `group`: which of a scale's sizes it has. In `config`, `cell:NAME` stands for the hash of that cell's
+    run; of a study it has the settings in config/study.py."""
 
-    arch: str
+    arch: str | None = None
+    model: str | None = None
     phase: str
     group: str | None = None
     start: str | None = None
     masks: str | None = None
     config: dict[str, Any] = {}
 
+    @model_validator(mode="after")
+    def _run_or_study(self) -> CellSpec:
+        if (self.arch is None) == (self.model is None):
+            raise ValueError("a cell needs either arch, for a run, or model, for a study of a model")
+        for name in ("start", "masks"):
+            if self.model is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name} has no effect on a study, which trains nothing; leave it out")
+        return self
+
     @property
     def parents(self) -> list[str]:
         """The cells whose runs must finish before this one starts."""
-        named = [value.removeprefix(CELL) for value in _texts(self.config) if value.startswith(CELL)]
+        texts = [self.model or "", *_texts(self.config)]
+        named = [value.removeprefix(CELL) for value in texts if value.startswith(CELL)]
         return [name for name in (self.start, self.masks, *named) if name]
 
 
@@ -122,15 +140,16 @@ def _texts(values: Any) -> Iterator[str]:
 
 
 class ScaleSpec(Strict):
-    """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out.
+    """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out. A
+    scale with studies alone needs neither size nor data.
     overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
     file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others.
     phases: the settings of each; cells of a phase that is null are left out too.
     shared: cells that are, at this scale, runs of other experiments: {experiment: {cell here: cell there}}."""
 
     machine: str
-    size: str | dict[str, str]
-    data: str
+    size: str | dict[str, str] = {}
+    data: str = "embedded"
     seeds: list[int]
     phases: dict[str, dict[str, Any] | None]
     config: dict[str, Any] = {}
@@ -144,9 +163,11 @@ class ScaleSpec(Strict):
         return {here: (other, there) for other, cells in self.shared.items() for here, there in cells.items()}
 
     def size_of(self, cell: CellSpec) -> str | None:
-        """None where the cell is not trained at this scale."""
+        """None where the cell is not trained at this scale; of a study, its model."""
         if cell.phase in self.phases and self.phases[cell.phase] is None:
             return None
+        if cell.model is not None:
+            return cell.model
         return self.size if isinstance(self.size, str) else self.size.get(cell.group or "")
 
 

@@ -9,15 +9,27 @@ from pathlib import Path
 
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.study import Study
 from hybridlab.data.finetune.places import missing_files
 from hybridlab.errors import UserError
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment
 from hybridlab.runs.queue import Outcome, run_all
+from hybridlab.runs.study import missing_tasks, run_study
+from hybridlab.training.folders import Runs
 
 Pending = dict[str, tuple[str, RunConfig]]
 """hash → (name, configuration), parents before children."""
+
+
+@dataclass(frozen=True)
+class QueuedStudy:
+    """seed: of the run that is measured."""
+
+    name: str
+    study: Study
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -63,9 +75,22 @@ class Wanted:
         experiment.refuse_tuning_seed(scale, seeds)
         for seed in seeds:
             for run in cell_runs(experiment, scale, seed):
-                name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
-                ordered.setdefault(run.hash, (name, self._computed(run.config)))
+                if isinstance(run.config, RunConfig):
+                    name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
+                    ordered.setdefault(run.hash, (name, self._computed(run.config)))
         return ordered
+
+    def studies(self) -> dict[str, QueuedStudy]:
+        """hash → study of a model that is there already, seed by seed, in the order in which they need each other."""
+        experiment = self.experiment
+        found: dict[str, QueuedStudy] = {}
+        seeds = () if not experiment.needed_cells(self.scale) else self.seeds or experiment.at(self.scale).seeds
+        for seed in seeds:
+            for run in cell_runs(experiment, self.scale, seed):
+                if isinstance(run.config, Study):
+                    name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
+                    found.setdefault(run.hash, QueuedStudy(name, run.config, seed))
+        return found
 
     def _computed(self, config: RunConfig) -> RunConfig:
         """The settings of a run, with what is asked for about its computation."""
@@ -108,7 +133,7 @@ def run_cells(
     """
     queue = one_queue(all_wanted)
     left = {wanted.experiment.id: set(wanted.runs()) for wanted in all_wanted}
-    waiting = [wanted for wanted in all_wanted if wanted.experiment.benchmark is None]
+    waiting = [wanted for wanted in all_wanted if wanted.experiment.benchmark is None and not wanted.studies()]
 
     def finished(digest: str) -> None:
         """Call `done` for the experiments that waited for this run alone."""
@@ -126,7 +151,29 @@ def run_cells(
     for wanted in waiting:
         done(wanted)
     for wanted in all_wanted:
+        if studies := wanted.studies():
+            _run_studies(studies, runs_dir, results_dir, say, outcome)
+            done(wanted)
+    for wanted in all_wanted:
         if wanted.experiment.benchmark is not None:
             run_benchmark(wanted.experiment, wanted.scale, results_dir, say)
             done(wanted)
     return outcome
+
+
+def _run_studies(
+    studies: dict[str, QueuedStudy], runs_dir: Path, results_dir: Path, say: Callable[[str], None], outcome: Outcome
+) -> None:
+    """Measure what has no record yet; a study that cannot be measured is noted, and the others go on."""
+    for number, (digest, queued) in enumerate(studies.items(), 1):
+        title = f"[{number}/{len(studies)}] {queued.name}"
+        say(f"{title}: {queued.study.model}")
+        try:
+            record = run_study(queued.study, digest, queued.seed, Runs(runs_dir), results_dir, say)
+        except UserError as error:
+            outcome.failed[queued.name] = str(error)
+            say(f"{title}: failed: {error}")
+            continue
+        outcome.finished.append(queued.name)
+        for task, reason in missing_tasks(record).items():
+            say(f"{title}: not measured: {task}: {reason}")

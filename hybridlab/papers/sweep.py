@@ -78,7 +78,7 @@ def sweep_runs(experiment: Experiment, sweep: Sweep) -> Pending:
         for value in sweep.grid:
             for run in cell_runs(experiment, sweep.scale, sweep.seed, [cell], {cell: value}):
                 name = f"{cell}, {sweep.setting} {value}" if run.cell == cell else run.cell
-                pending.setdefault(run.hash, (f"{name} (seed {sweep.seed})", run.config))
+                pending.setdefault(run.hash, (f"{name} (seed {sweep.seed})", run.trained))
     return pending
 
 

@@ -83,6 +83,10 @@ class Belief(AttentionKind):
         return True
 
     @property
+    def sends_messages(self) -> bool:
+        return self.factor != "elemmul"
+
+    @property
     def sealed(self) -> Belief:
         return replace(self, send="visible") if self.send == "leaking" else self
 

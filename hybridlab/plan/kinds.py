@@ -115,6 +115,11 @@ class AttentionKind:
         return False
 
     @property
+    def sends_messages(self) -> bool:
+        """Whether the weights are refined by messages between rows, which is all that some kernels compute."""
+        return False
+
+    @property
     def sealed(self) -> AttentionKind:
         """The kind itself; for one that lets a decoder's tokens see later ones on purpose, the same without this."""
         return self

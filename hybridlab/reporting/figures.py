@@ -13,7 +13,7 @@ import pandas as pd
 
 from hybridlab.errors import UserError
 from hybridlab.files import write_json, write_text, writing
-from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.experiment import CELL, Experiment
 from hybridlab.papers.plot import Panel, Plot, Series
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
@@ -38,10 +38,15 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     notes = sweep_notes(experiment, scale, results_dir)
     cells = dict.fromkeys(name for panel in plot.panels for series in panel.series for name in series.named)
     models = models_text(model_of(experiment, scale, name, records) for name in cells if name in records)
-    shown = "; ".join(
-        filter(None, (f"trained here at scale {scale}: {models}" if models else "", _errors_text(panels)))
-    )
+    made = "measured" if all(_is_open(experiment, scale, name) for name in cells) else "trained"
+    shown = "; ".join(filter(None, (f"{made} here at scale {scale}: {models}" if models else "", _errors_text(panels))))
     return entry_data(experiment, scale, records, benchmark, {"panels": panels, "shown": shown}, notes)
+
+
+def _is_open(experiment: Experiment, scale: str, cell: str) -> bool:
+    """Whether a cell is a model of the hub, which was not trained here."""
+    spec = experiment.cells_at(scale).get(cell)
+    return spec is not None and spec.model is not None and not spec.model.startswith(CELL)
 
 
 def _plot_of(experiment: Experiment) -> Plot:

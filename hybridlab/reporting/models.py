@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.config.study import HUB
+from hybridlab.papers.experiment import BENCHMARK, CELL, Experiment
 from hybridlab.papers.records import Records
 
 Model = dict[str, Any]
@@ -33,7 +34,10 @@ def _size(experiment: Experiment, scale: str, cell: str) -> str | None:
         identifier, there = spec.places[cell]
         return _size(experiment.other(identifier), scale, there)
     found = experiment.cells_at(scale).get(cell)
-    return spec.size_of(found) if found else None
+    if found is not None and found.model is not None and found.model.startswith(CELL):
+        return _size(experiment, scale, found.model.removeprefix(CELL))
+    size = spec.size_of(found) if found else None
+    return None if size is None else size.removeprefix(HUB)
 
 
 def model_text(model: Model) -> str:

@@ -43,7 +43,7 @@ def _text(cell: dict[str, Any], column: Column) -> str:
 
 def _flat_frame(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> pd.DataFrame:
     """One line for each cell, with numbers: for other programs."""
-    hidden = {column.name for column in folded(experiment, all_columns)}
+    hidden = {column.name for column in folded(table, experiment, all_columns)}
     return pd.DataFrame(
         {"row": row["name"], "column": column.name, **_flat(row["cells"][column.name])}
         for row in table["rows"]

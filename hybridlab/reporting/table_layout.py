@@ -34,7 +34,8 @@ def parts(table: dict[str, Any], experiment: Experiment, all_columns: bool = Fal
     """The panels that have something to show. all_columns: also columns that nothing here can measure."""
     shown = []
     for name, title in experiment.panels.items():
-        columns = [c for c in experiment.columns if c.panel == name and (all_columns or c.measurable)]
+        hidden = folded(table, experiment, all_columns)
+        columns = [column for column in experiment.columns if column.panel == name and column not in hidden]
         if not columns:
             continue
         measured = any(column.metric is not None for column in columns)
@@ -53,15 +54,21 @@ def _absent(row: dict[str, Any], columns: list[Column], experiment: Experiment, 
     return not trained and not printed
 
 
-def folded(experiment: Experiment, all_columns: bool = False) -> list[Column]:
-    """The columns that are left out."""
-    return [] if all_columns else [column for column in experiment.columns if not column.measurable]
+def folded(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> list[Column]:
+    """The columns that are left out: those that nothing here can measure, and benchmarks that no run has been asked."""
+    return [] if all_columns else [column for column in experiment.columns if not _has_numbers(column, table)]
+
+
+def _has_numbers(column: Column, table: dict[str, Any]) -> bool:
+    if not column.of_benchmarks:
+        return column.measurable
+    return any(row["cells"][column.name]["measured"] is not None for row in table["rows"])
 
 
 def below(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> Iterator[str]:
     """The lines below a table: how to read a cell, and what is left out."""
     yield _how_to_read(table)
-    if hidden := folded(experiment, all_columns):
+    if hidden := folded(table, experiment, all_columns):
         yield f"not measured here: {', '.join(column.title for column in hidden)} (the paper's values: --all-columns)"
     shown = parts(table, experiment, all_columns)
     measured = [row["short"] for part in shown if part.measured for row in part.rows]

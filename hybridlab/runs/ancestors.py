@@ -18,8 +18,10 @@ from hybridlab.data.tokenizers import load_tokenizer, tokenizer_digest
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.export import SavedModel, read_model_config, read_weights
+from hybridlab.models.hf_hub import hub_folder, is_hub_name
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.forecast import FORECASTS
+from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.training.folders import RunFolder, Runs, part_of_run
 
@@ -65,14 +67,16 @@ class Ancestor:
             return self.training
         return self.training.model_copy(update={"steps": self.best})
 
-    def check_shape(self, shape: Shape, head: bool = True) -> None:
-        """UserError if the shapes differ, in more than the initialization of weights. head: also in the output head."""
+    def check_shape(self, shape: Shape, head: bool = True, advice: str = "") -> None:
+        """UserError if the shapes differ, in more than the initialization of weights. head: also in the output head.
+        advice: about another number of layers."""
         free = ("init",) if head else ("init", "output")
         for name in Shape.model_fields:
             there, here = getattr(self.shape, name), getattr(shape, name)
             if name not in free and there != here:
                 raise UserError(
                     f"{self.path}: weights of another architecture: shape.{name} is {there} there and {here} here"
+                    f"{advice if name == 'layers' else ''}"
                 )
 
     @property
@@ -87,9 +91,10 @@ class Ancestor:
         return read_weights(self.path / ("final" if self.best is None else "best"))
 
     def structure(self) -> Structure | None:
-        """The structure of its model; None for a folder in the Hugging Face layout, which is a plain stack."""
+        """The structure of its model; None for one of transformers' own classes, which is a plain stack."""
         if self.pretrained:
-            return None
+            own = _own_config(self.path)
+            return None if own is None else own.structure
         return read_model_config(self.path / ("final" if self.best is None else "best")).structure
 
     def check_tokenizer(self, corpus: Corpus, data: Data) -> None:
@@ -117,7 +122,10 @@ def require_tokenizer(path: Path, tokenizer: Path, corpus: Corpus, data: Data, a
 
 
 def model_folder(reference: str, runs: Runs) -> Path | None:
-    """The folder of a model that is no part of a run, such as one in the Hugging Face layout; None for a run."""
+    """The folder of a model that is no part of a run, such as one in the Hugging Face layout; None for a run. A model
+    of the hub is fetched into the hub's cache."""
+    if reference not in runs.places and is_hub_name(reference):
+        return hub_folder(reference)
     path = Path(runs.places.get(reference, reference)).expanduser()
     if not (path / "config.json").is_file() or (path.parent / "run.json").is_file():
         return None
@@ -171,19 +179,36 @@ def kept_best(folder: RunFolder) -> SavedModel:
         ) from None
 
 
+def _own_config(path: Path) -> SavedModel | None:
+    """What config.json says of a model folder of hybridlab; None for a model of transformers."""
+    kind = read_object(path / "config.json", "configuration", ("model_type",))["model_type"]
+    return read_model_config(path) if kind == "hybridlab" else None
+
+
 def _from_hf(path: Path) -> Ancestor:
-    shape = load_hf(path).shape
+    shape, own = load_hf(path).shape, _own_config(path)
     digest = hashlib.sha256()
     for file in sorted([path / "config.json", *path.glob("*.safetensors")]):
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     training = {"seq_len": usual_length(path, shape)}
     settings: dict[str, Any] = {"shape": shape.model_dump(mode="json"), "training": training}
+    plain = Plan.plain(shape.layers, shape.traits.parallel)
+    if own is not None and own.structure.plan != plain:
+        # Its weights were trained for this plan.
+        settings["plan"] = [{"op": "visits", "visits": own.structure.plan.to_json()["visits"]}]
     if (path / "tokenizer.json").is_file():
         settings["data"] = {"tokenizer": f"file:{path.resolve() / 'tokenizer.json'}"}
-    name = path.resolve().name
+    name = _name_of(path)
     size = f"{name}-hf" if is_preset("size", name) else name
-    return Ancestor(_HF + digest.hexdigest()[:16], path, settings, shape, size)
+    fading = own is not None and bool(own.factors)
+    return Ancestor(_HF + digest.hexdigest()[:16], path, settings, shape, size, fading=fading)
+
+
+def _name_of(path: Path) -> str:
+    """The name of a model's folder; in the hub's cache (models--OWNER--NAME/snapshots/REVISION) that of the model."""
+    path = path.absolute()
+    return path.parent.parent.name.split("--")[-1] if path.parent.name == "snapshots" else path.resolve().name
 
 
 def usual_length(path: Path, shape: Shape) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.config.controllers import EntropyGrowthConfig
+from hybridlab.config.edits import Recur
 from hybridlab.config.loading import (
     Layer,
     check,
@@ -124,13 +125,23 @@ def compose_with_origins(
             f"--from {start}: its model has {parent.shape.layers} layers, and a growth begins with {first.layers} here;"
             f" `hybridlab grow --from {start}` grows it further (or set controller.start={parent.shape.layers})"
         )
-    parent.check_shape(first, head=resolved.finetune is None)
+    parent.check_shape(first, head=resolved.finetune is None, advice=_about_layers(resolved, parent))
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:
         say(_in_words(resolved))
     untouched = resolved.training.skip_steps in (None, parent.skip_steps) and resolved.finetune is None
     return (continued(parent.read, resolved) if parent.read and untouched else resolved), layer
+
+
+def _about_layers(resolved: RunConfig, parent: Ancestor) -> str:
+    """What to write where an arch with a loop divides the layers of a size into fewer."""
+    if not any(isinstance(edit, Recur) for edit in resolved.plan):
+        return ""
+    layers = parent.shape.layers
+    outer = layers // 4
+    division = f"{{pre: {outer}, loop: {layers - 2 * outer}, post: {outer}}}"
+    return f'; divide all {layers} of them, such as with --set "recurrence={division}"'
 
 
 def _with_epochs(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.analysis.probe import run_probe
+from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
@@ -16,6 +17,7 @@ from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.data.readers import NoSuchField
 from hybridlab.data.shards import Corpus
+from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
@@ -23,7 +25,7 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.models.kernels import require_kernel
 from hybridlab.registry import PROBES
 from hybridlab.runs.ancestors import require_tokenizer
-from hybridlab.runs.opening import OpenedModel, open_model
+from hybridlab.runs.opening import OpenedModel, dropping, open_model
 from hybridlab.training.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
 
@@ -123,11 +125,18 @@ def _checked(settings: list[str], also: tuple[str, ...] = ()) -> list[str]:
 
 
 def evaluate_run(
-    reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], say: Callable[[str], None]
+    reference: str,
+    runs: Runs,
+    data: str | list[str] | None,
+    settings: list[str],
+    say: Callable[[str], None],
+    drop_heads: str | None = None,
 ) -> Results:
-    """The results of a model, as in a record; all of another text is used, not only its validation part."""
+    """The results of a model, as in a record; all of another text is used, not only its validation part. drop_heads:
+    names of query heads that are left out of the model, as L1-H3,L2-H5."""
     opened = open_run(reference, runs, data, settings, say)
-    return measure(opened.model, opened.config, opened.corpus, opened.precision, opened.elsewhere, say)
+    model = opened.model if drop_heads is None else dropping(opened.model, drop_heads)
+    return measure(model, opened.config, opened.corpus, opened.precision, opened.elsewhere, say)
 
 
 def evaluate_model(
@@ -161,8 +170,13 @@ def analyze_run(
     options: dict[str, Any],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The result of a probe on a model, on the validation part of its own or other text."""
+    """The result of a probe on a model: on the validation part of its own or other text, or on prompts of tasks, which
+    need no text."""
     options = PROBES.get(probe).checked(options)
+    if options.get("tasks"):
+        if data is not None:
+            raise UserError("--data has no effect on the prompts of --tasks; leave one of the two out")
+        return _analyze_on_tasks(reference, runs, probe, options, say)
     try:
         opened = open_run(reference, runs, data, [], say)
     except NoSuchField as error:
@@ -173,3 +187,14 @@ def analyze_run(
         ) from None
     config = opened.config
     return run_probe(probe, opened.model, opened.corpus, config.training.seq_len, config, **options)
+
+
+def _analyze_on_tasks(
+    reference: str, runs: Runs, probe: str, options: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    opened = open_model(reference, runs, say)
+    if not opened.tokenizer.is_file():
+        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    model = opened.model.to(pick_device(opened.config.runtime.device if opened.config else "auto"))
+    prompts = TokenizerAlone(load_tokenizer(opened.tokenizer))
+    return run_probe(probe, model, prompts, opened.seq_len, opened.config, **options)

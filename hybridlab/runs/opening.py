@@ -17,6 +17,7 @@ from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import factors_from_json, load_checkpoint
 from hybridlab.models.huggingface import load_hf
+from hybridlab.plan.heads import parse_heads, without_heads
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import kept_best, model_folder, usual_length
 from hybridlab.training import checkpoints
@@ -59,6 +60,16 @@ def open_model(reference: str, runs: Runs, say: Callable[[str], None]) -> Opened
             raise UserError(f"{folder.path}: the data has changed since this run was started; restore it")
         tokenizer = corpus.folder / "tokenizer.json"
     return OpenedModel(model, folder.path, tokenizer, config.training.seq_len, config, precision)
+
+
+def dropping(model: Transformer, names: str) -> Transformer:
+    """The model, with shared weights, without the query heads of these names, as L1-H3,L2-H5. UserError if it has no
+    such heads."""
+    try:
+        heads = parse_heads(names, model.shape.layers, model.shape.heads)
+        return model.with_plan(without_heads(model.plan, heads, model.shape.heads))
+    except UserError as error:
+        raise UserError(f"--drop-heads {names}: {error}") from None
 
 
 def _in_training(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> Transformer:

@@ -20,7 +20,7 @@ from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
 from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.evaluation.measure import measure
-from hybridlab.models.build import with_new_head
+from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import model_damage
@@ -29,6 +29,7 @@ from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
+from hybridlab.runs.benchmarks import require_benchmarks, with_benchmarks
 from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
 from hybridlab.runs.inputs import with_inputs
 from hybridlab.runs.record import Extended, Record, read_record, write_record
@@ -186,6 +187,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
     results = measure(run.model, run.config, run.corpus, run.precision, say=run.say)
+    results = with_benchmarks(results, run)
     if AtSteps.name in hooks:
         # These are measurements as the final ones, and stand beside them in the record.
         results = results.model_copy(update={"at": hooks[AtSteps.name]})
@@ -278,6 +280,7 @@ def _start(
     if parent is not None:
         parent.check_tokenizer(corpus, config.data)
     require_choices(model.shape.max_positions, config, corpus)
+    require_benchmarks(config, structure)
     begins = beginning(config, folder, runs, corpus)
     compiled = compiles(config, folder, begins.folder if begins else None, say)
     precision = pick_precision(config.training.precision, device)
@@ -319,6 +322,7 @@ def _first_model(structure: Structure, config: RunConfig, parent: Ancestor | Non
         weights = parent.weights()
         if config.finetune is not None:
             weights = with_new_head(weights, structure, config.training.seed)
+        weights = with_new_loops(weights, structure, config.training.seed)
         return Transformer.from_tensors(structure, weights, config.runtime.kernel, source=str(parent.path))
     model = make_model(structure, config.runtime.kernel)
     draw_weights(model, config.training.seed)

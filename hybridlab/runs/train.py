@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from hybridlab.config.controllers import MaskController
 from hybridlab.config.loading import Layer, merge
 from hybridlab.config.own_plugins import unversioned_items
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
+from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
+from hybridlab.runs.benchmarks import BATCH, Benchmarks, Request, benchmark_model, benchmark_run
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
 from hybridlab.runs.finetuning import task_layer
@@ -166,6 +168,7 @@ def finetune(
     return TrainedRun(folder.path, record)
 
 
+@overload
 def evaluate(
     run_or_model: str | Path | TrainedRun | Transformer,
     data: str | None = None,
@@ -173,9 +176,48 @@ def evaluate(
     settings: Mapping[str, Any] | None = None,
     tokenizer: str | None = None,
     seq_len: int | None = None,
+    tasks: None = None,
+    suite: None = None,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
-) -> Results:
+) -> Results: ...
+
+
+@overload
+def evaluate(
+    run_or_model: str | Path | TrainedRun | Transformer,
+    *,
+    tokenizer: str | None = None,
+    seq_len: int | None = None,
+    tasks: Sequence[str] | None = None,
+    suite: str | None = None,
+    num_fewshot: int | None = None,
+    limit: int | None = None,
+    batch_size: int = BATCH,
+    data_root: str | Path | None = None,
+    skip_bad_lines: bool = False,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> Benchmarks: ...
+
+
+def evaluate(
+    run_or_model: str | Path | TrainedRun | Transformer,
+    data: str | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    tokenizer: str | None = None,
+    seq_len: int | None = None,
+    tasks: Sequence[str] | None = None,
+    suite: str | None = None,
+    num_fewshot: int | None = None,
+    limit: int | None = None,
+    batch_size: int = BATCH,
+    data_root: str | Path | None = None,
+    skip_bad_lines: bool = False,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> Results | Benchmarks:
     """Loss (nats per token), perplexity and tasks of a trained model, after a test that no output depends on later
     tokens. Every number has its standard error and n.
 
@@ -185,10 +227,39 @@ def evaluate(
     (`byte`, `file:PATH`, …) unless the data are prepared shards. runs_dir: where runs and prepared text are. quiet:
     print nothing. UserError for anything that does not fit.
 
+    tasks, suite: instead of text, tasks of lm-eval by name or a paper's benchmarks; then it returns `Benchmarks`, and
+    of a finished run the record has them, too. num_fewshot: solved examples before each question. limit: only so many
+    questions of each task. batch_size: rows at once. data_root: the folder of the tasks' files, without which the
+    Hugging Face hub is asked. skip_bad_lines: leave out and count broken lines of these files. seq_len: tokens of a row
+    at most, here also of a run; longer rows lose their beginning. tokenizer: of a model, `file:PATH`.
+
         hybridlab.evaluate("runs/first", data="text:book.txt").validation.perplexity.value
         hybridlab.evaluate(hybridlab.load_hf("folder"), "text:book.txt", tokenizer="file:folder", seq_len=512)
+        found = hybridlab.evaluate("runs/first", tasks=["arc_easy", "piqa"], num_fewshot=5, data_root="benchmarks")
+        found.results["arc_easy@5"].metrics["acc"].value
     """
     say, runs = _silent if quiet else _say, Runs(Path(runs_dir))
+    root = None if data_root is None else Path(data_root)
+    if tasks is not None or suite is not None:
+        if data is not None or settings is not None:
+            raise UserError("evaluate: data= and settings= have no effect on tasks= and suite=; leave them out")
+        named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
+        request = Request(named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines)
+        if isinstance(run_or_model, Transformer):
+            return _benchmarks_of(run_or_model, tokenizer, request, say)
+        if tokenizer is not None:
+            raise UserError("evaluate: tokenizer= has no effect on a run, which has its own; leave it out")
+        run = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
+        return benchmark_run(str(run), runs, request, say)
+    unused = {
+        "num_fewshot": num_fewshot,
+        "limit": limit,
+        "data_root": data_root,
+        "skip_bad_lines": skip_bad_lines or None,
+    }
+    for name, value in unused.items():
+        if value is not None:
+            raise UserError(f"evaluate: {name}= has no effect without tasks= or suite=; leave it out")
     if isinstance(run_or_model, Transformer):
         if data is None or seq_len is None:
             raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
@@ -200,6 +271,17 @@ def evaluate(
             raise UserError(f"evaluate: {name}= has no effect on a run, which has its own; leave it out")
     reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
     return evaluate_run(str(reference), runs, data, _as_texts(_nested(settings or {})), say)
+
+
+def _benchmarks_of(
+    model: Transformer, tokenizer: str | None, request: Request, say: Callable[[str], None]
+) -> Benchmarks:
+    """Benchmarks of a model that belongs to no run."""
+    if tokenizer is None or request.max_length is None:
+        raise UserError(
+            "evaluate: a model needs tokenizer= (file:PATH) and seq_len= for tasks, as only a run knows them"
+        )
+    return benchmark_model(model, make_tokenizer(tokenizer, ()), None, request.max_length, request.checked(), say)
 
 
 def _described(hook: Hook) -> dict[str, str]:

@@ -21,11 +21,16 @@ from transformers import (
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    OlmoConfig,
+    OlmoForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
 from hybridlab import load_hf
+from hybridlab.accounting.parameters import count_parameters
 from hybridlab.errors import UserError
 
 SHARED = {"vocab_size": 97, "num_hidden_layers": 3, "intermediate_size": 52, "max_position_embeddings": 128}
@@ -34,10 +39,25 @@ LLAMA_SHAPES = [
     {"hidden_size": 33, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 22, "rope_theta": 500.0},
     {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-3},
 ]
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 16, "rope_theta": 500.0}
+LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 1000.0}
+THETA = {"rope_theta": 700.0}
+EVEN = {"hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 2}
+ROTARY_KIN = [
+    ("llama", LlamaConfig, LlamaForCausalLM, EVEN | {"rope_parameters": LLAMA3}),
+    ("llama", LlamaConfig, LlamaForCausalLM, EVEN | {"rope_parameters": LINEAR, "mlp_bias": True}),
+    ("llama", LlamaConfig, LlamaForCausalLM, EVEN | {"attention_bias": True, "head_dim": 8}),
+    ("qwen3", Qwen3Config, Qwen3ForCausalLM, EVEN | {"attention_bias": True, "head_dim": 10}),
+    ("qwen2", Qwen2Config, Qwen2ForCausalLM, EVEN),
+    ("olmo", OlmoConfig, OlmoForCausalLM, EVEN),
+    ("olmo", OlmoConfig, OlmoForCausalLM, EVEN | {"attention_bias": True, "rope_parameters": LINEAR}),
+]
 NEOX_SHAPES = [
     {"hidden_size": 48, "num_attention_heads": 3, "rotary_pct": 0.25},
     {"hidden_size": 40, "num_attention_heads": 2, "rotary_pct": 0.5, "use_parallel_residual": False},
     {"hidden_size": 32, "num_attention_heads": 4, "rotary_pct": 1.0, "layer_norm_eps": 1e-3},
+    {"hidden_size": 56, "num_attention_heads": 7, "rotary_pct": 0.5, "attention_bias": False},
 ]
 GPT2_SHAPES = [
     {"n_embd": 36, "n_head": 3, "n_layer": 3, "n_positions": 64},
@@ -50,6 +70,7 @@ BERT_SHAPES = [
 CASES = [
     *[("llama", LlamaConfig, LlamaForCausalLM, SHARED | shape) for shape in LLAMA_SHAPES],
     *[("qwen3", Qwen3Config, Qwen3ForCausalLM, SHARED | shape) for shape in LLAMA_SHAPES],
+    *[(name, config, model, SHARED | shape) for name, config, model, shape in ROTARY_KIN],
     *[("neox", GPTNeoXConfig, GPTNeoXForCausalLM, SHARED | shape) for shape in NEOX_SHAPES],
     *[("gpt2", GPT2Config, GPT2LMHeadModel, {"vocab_size": 97} | shape) for shape in GPT2_SHAPES],
     *[("bert", BertConfig, BertForMaskedLM, SHARED | shape) for shape in BERT_SHAPES],
@@ -86,6 +107,7 @@ def folder_of(model, path, shards=1):
 def test_logits_equal_transformers(case, tied, tmp_path):
     reference = theirs(case, tied)
     ours = load_hf(folder_of(reference, tmp_path / "model", shards=2))
+    assert count_parameters(ours.shape, ours.plan).total == sum(tensor.numel() for tensor in ours.parameters())
     ids = torch.randint(97, (2, 41), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         wanted = reference(ids).logits
@@ -106,6 +128,68 @@ def test_attention_weights_equal_transformers(family, tmp_path):
         weights = ours(ids, need="full").attention
     for layer, expected in enumerate(wanted):
         torch.testing.assert_close(weights[(layer,)], expected, atol=1e-5, rtol=1e-4)
+
+
+RELEASED = {
+    "Llama-3.2": (
+        {"rope_scaling": {name: LLAMA3[name] for name in LLAMA3 if name != "rope_theta"}, "rope_theta": 500.0},
+        ("llama", LlamaConfig, LlamaForCausalLM, SHARED | EVEN | {"rope_parameters": LLAMA3}),
+    ),
+    "older linear": (
+        {"rope_scaling": {"type": "linear", "factor": 3.0}, "rope_theta": 1000.0},
+        ("llama", LlamaConfig, LlamaForCausalLM, SHARED | EVEN | {"rope_parameters": LINEAR}),
+    ),
+    "Qwen3": ({"rope_theta": 700.0}, ("qwen3", Qwen3Config, Qwen3ForCausalLM, SHARED | LLAMA_SHAPES[1] | THETA)),
+    "Pythia": (
+        {"rotary_pct": 0.25, "rotary_emb_base": 700},
+        ("neox", GPTNeoXConfig, GPTNeoXForCausalLM, SHARED | NEOX_SHAPES[0] | {"rotary_emb_base": 700}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_shards_of_transformers_with_the_config_of_the_released_models_are_read(name, tmp_path):
+    """Weights as save_pretrained writes them, in shards with an index; settings of positions by their older names."""
+    older, case = RELEASED[name]
+    reference = theirs(case, tied=name == "Llama-3.2")
+    reference.save_pretrained(tmp_path / "model", max_shard_size="20KB")
+    assert len(list((tmp_path / "model").glob("model-*-of-*.safetensors"))) > 2
+    path = tmp_path / "model" / "config.json"
+    config = {key: value for key, value in json.loads(path.read_text()).items() if key != "rope_parameters"}
+    path.write_text(json.dumps({**config, **older}))
+    ids = torch.randint(97, (2, 61), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(load_hf(tmp_path / "model")(ids).logits, reference(ids).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_a_head_width_that_qwen3_leaves_out_is_its_own_default(tmp_path):
+    reference = theirs(("qwen3", Qwen3Config, Qwen3ForCausalLM, SHARED | EVEN | {"head_dim": 128}), True)
+    folder = folder_of(reference, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    del config["head_dim"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_hf(folder).shape.head_width == 128
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "olmo2"}, "'olmo2' is not supported .*norms stand after the branches"),
+        ({"model_type": "smollm3"}, "'smollm3' is not supported .*no rotary positions"),
+        ({"clip_qkv": 8.0}, "clip_qkv = 8.0 is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "type 'yarn' are not supported; .*default, linear"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, "type 'dynamic' are not supported"),
+        ({"rope_parameters": LLAMA3 | {"low_freq_factor": 9.0}}, "high_freq_factor 4 must be above low_freq_factor 9"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "'factor' is missing"),
+        ({"attention_bias": True}, "q_proj.bias, which config.json asks for"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(change, message, tmp_path):
+    folder = folder_of(theirs(("olmo", OlmoConfig, OlmoForCausalLM, SHARED | EVEN), True), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | change
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=message):
+        load_hf(folder)
 
 
 def test_another_rotary_base_gives_other_logits(tmp_path):

@@ -335,7 +335,7 @@ def test_columns_of_the_paper_alone_are_shown_when_asked_for(workdir):
 MISTAKES = [
     (
         ["analyze", "base", "--probe", "x"],
-        "known: belief, blocks, contributions, convergence, dependency, depth-score, effects, entropy, interventions,",
+        "known: attention-maps, belief, blocks, contributions, convergence, dependency, depth-score, effects, ",
     ),
     (["analyze", "base", "--probe", "entropi"], "did you mean 'entropy'"),
     (
@@ -382,6 +382,7 @@ MISTAKES = [
     (["pretrain", "--set", "runtime.device=tpu"], "runtime.device"),
     (["pretrain", "--set", "runtime.kernel=flex"], "no backward pass on a CPU"),
     (["pretrain", "--set", "runtime.kernel=xformers"], "CUDA GPU only"),
+    (["pretrain", "--set", "runtime.kernel=triton"], "CUDA GPU only"),
     (["ablate", "--vary", "map.rho"], "name.of.setting=value"),
     (["ablate", "--vary", "training.seed=1,1"], "a value is written twice"),
     (["ablate", "--vary", "training.seed=1,2"], "write --seeds 1,2"),

@@ -63,6 +63,7 @@ CASES = {
     "sgt": {**FIVE_LAYERS, "controller": {**GROWTH_TIMES, "max_passes": 2, "max_layers": 2}, "training": {"steps": 9}},
     "consa": {"training": {"steps": 5}},
     "spiral-b": {"shape": {"layers": 6}, "training": {"steps": 5}},
+    "saobp-high": {"training": {"steps": 5}, "runtime": {"kernel": "eager"}},
 }
 
 

@@ -53,9 +53,9 @@ def test_an_encoder_trains_and_its_record_says_what_it_is(encoder, tmp_path, run
     assert "bits per byte" not in shown.stdout
 
 
-@pytest.mark.parametrize("step", [3, 7])
-def test_a_stopped_run_goes_on_with_the_same_bits(encoder, tmp_path, runs_dir, monkeypatch, step):
-    config = encoder(data={"mix": RECALL})
+@pytest.mark.parametrize(("arch", "step"), [("bert", 3), ("bert", 7), ("saobp-high", 5), ("eigen-reg", 5)])
+def test_a_stopped_run_goes_on_with_the_same_bits(encoder, tmp_path, runs_dir, monkeypatch, arch, step):
+    config = encoder(arch, data={"mix": RECALL})
     train(config, tmp_path / "whole", runs_dir)
     assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step)
 
@@ -133,7 +133,16 @@ def test_probes_measure_an_encoder_or_say_why_not(encoder, tmp_path, runs_dir):
         rows = {"block": 1} if probe == "blocks" else {"rows": 2}
         assert "skipped" not in run_probe(probe, model, corpus, 32, config, **rows), probe
     refused = {probe for probe in PROBES.names(installed=False) if PROBES.get(probe).needs_decoder}
-    assert refused == {"depth-score", "effects", "loops", "reach", "routers", "tuned-lens"}
+    assert refused == {
+        "attention-maps",
+        "last-token",
+        "depth-score",
+        "effects",
+        "loops",
+        "reach",
+        "routers",
+        "tuned-lens",
+    }
     for probe in refused:
         assert "tokens of an encoder see both sides" in run_probe(probe, model, corpus, 32, config)["skipped"]
     shown = CliRunner().invoke(

@@ -22,7 +22,9 @@ from hybridlab.runs.record import record_path, write_record
 from tests.depth_probes import depth_probes, sublayers
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
-FIGURES = [name for name in experiment_ids() if load_experiment(name).kind == "figure"]
+STUDIES = [name for name in experiment_ids() if any(cell.model for cell in load_experiment(name).cells.values())]
+"""They are drawn from attention on prompts of benchmarks: test_attention_figures.py."""
+FIGURES = [name for name in experiment_ids() if load_experiment(name).kind == "figure" and name not in STUDIES]
 MEASURED = [name for name in experiment_ids() if load_experiment(name).benchmark]
 TRAINED = [name for name in experiment_ids() if load_experiment(name).needed_cells()]
 

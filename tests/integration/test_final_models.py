@@ -18,9 +18,12 @@ from tests.training import assert_same_run, train
 
 
 @pytest.fixture(scope="module")
-def kept(trained):
-    """(configuration, folder of runs) of a finished run in `kept`, which keeps its last checkpoint."""
-    config, runs = trained
+def kept(trained, tmp_path_factory):
+    """(configuration, folder of runs) of a finished run in `kept`, which keeps its last checkpoint. The folder is its
+    own, since the run has the hash of `trained`."""
+    config, others = trained
+    runs = tmp_path_factory.mktemp("kept")
+    (runs / "data").symlink_to(others / "data")
     config = config.model_copy(update={"runtime": Runtime(threads=1, keep_optimizer=True)})
     train(config, runs / "kept", runs)
     return config, runs

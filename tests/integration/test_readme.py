@@ -48,7 +48,7 @@ def test_the_makefile_has_the_two_commands_and_ci_calls_one():
 
 
 def test_every_id_of_the_readme_is_there():
-    papers = r"(?:consa|sgt|spiral)-[a-z]+(?:-?\d+)?|(?:depth|saobp)-(?:table\d+|fig\d+|growth|speed)"
+    papers = r"(?:consa|sgt|spiral)-[a-z]+(?:-?\d+)?|(?:depth|saobp)-(?:table\d+|fig\d+|growth|speed|refinement|leak)"
     named = set(re.findall(f"`({papers})`", README))
     assert named - set(preset_names("size")) == set(experiment_ids())
 

@@ -13,7 +13,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers import cells as cells_module
 from hybridlab.papers import loading as experiment_module
 from hybridlab.papers import records as records_module
-from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.records import best_scale
 from hybridlab.papers.reproduce import Wanted, one_queue, run_cells
@@ -320,8 +320,8 @@ def test_shipped_experiments_resolve_at_every_scale(identifier):
     experiment = load_experiment(identifier)
     for scale in experiment.scales:
         for seed in experiment.scales[scale].seeds:
-            configs = cell_configs(experiment, scale, seed)
-            own = {cell for cell in configs if ": " not in cell}  # the others belong to the experiment before the colon
+            cells = {run.cell for run in cell_runs(experiment, scale, seed)}
+            own = {cell for cell in cells if ": " not in cell}  # the others belong to the experiment before the colon
             assert own == set(experiment.needed_cells(scale))
     assert experiment.claims or experiment.notes
     known = {column.panel for column in experiment.columns}

@@ -38,7 +38,7 @@ def complete(*words, cwd=ROOT, modules=False):
         (["pretrain", "--arch", "spi"], ["spiral-b", "spiral-l"]),
         (["learn-masks", "--from", "runs/", "--arch", "l1"], ["l1-gates"]),
         (["plan", "--size", "consa-"], ["consa-0.6b", "consa-1.7b"]),
-        (["reproduce", "sgt-fig1"], ["sgt-fig10", "sgt-fig11", "sgt-fig14", "sgt-fig15"]),
+        (["reproduce", "consa-fig1"], [f"consa-fig1{n}" for n in ("", *range(8))]),
         (["analyze", "run", "--probe", "con"], ["contributions", "convergence"]),
         (["report", "--scale", "s"], ["smoke", "small"]),
         (["list", "--kind", ""], ["table", "figure"]),
@@ -86,12 +86,12 @@ def test_ids_are_in_the_order_of_their_numbers():
     assert sorted(names, key=natural) == ["a-table1", "a-table1b", "b-2", "b-fig", "b-fig2", "b-fig10"]
     assert ids() == experiment_ids()
     figures = [name for name in experiment_ids() if name.startswith("sgt-fig")]
-    assert figures == [f"sgt-fig{number}" for number in (2, 3, 4, 5, 6, 10, 11, 14, 15)]
+    assert figures == [f"sgt-fig{number}" for number in range(1, 16)]
 
 
 def test_lists_are_filtered():
-    assert ids("SGT", "fig1") == ["sgt-fig10", "sgt-fig11", "sgt-fig14", "sgt-fig15"]
-    assert ids("sgt-fig?") == ["sgt-fig2", "sgt-fig3", "sgt-fig4", "sgt-fig5", "sgt-fig6"]
+    assert ids("SGT", "fig1") == ["sgt-fig1", *(f"sgt-fig{number}" for number in range(10, 16))]
+    assert ids("sgt-fig?") == [f"sgt-fig{number}" for number in range(1, 10)]
     tables = ["consa-allocation", "consa-depth", *(f"consa-table{number}" for number in (1, 2, 3, 4))]
     assert ids("--kind", "table", "--paper", "consa") == tables
     assert "consa-table4" in ids("FLOPs") and ids("nothing like this") == []

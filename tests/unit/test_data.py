@@ -364,3 +364,30 @@ def test_strange_jsonl_lines_are_explained(tmp_path, line):
 def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + b'{"text": "one"}\n')
     assert list(read_documents(f"jsonl:{tmp_path / 'a.jsonl'}")) == ["one"]
+
+
+@pytest.mark.parametrize("length", [8, 32, 33, 130])
+def test_symbols_are_found_at_the_distance_of_each_answer(length):
+    """repeat: the answers are the last half. scattered: the first three parts hold one symbol and two fillers for each
+    answer."""
+    for number in range(20):
+        repeat, scattered = (make_row(name, length, task_generator(3, number)) for name in ("repeat", "scattered"))
+        for row in (repeat, scattered):
+            assert row.tokens.shape == (length,) and row.open.all()
+            assert (row.tokens[row.answers] == row.tokens[row.answers - row.distances]).all()
+            assert (row.options == np.arange(64)).all() and row.options.shape == (len(row.answers), 64)
+        assert (repeat.answers == np.arange(length - length // 2, length)).all()
+        assert (repeat.distances == length // 2).all()
+        columns = length // 4
+        parts = scattered.tokens[length - 4 * columns :].reshape(4, columns)
+        assert (scattered.answers == np.arange(length - columns, length)).all()
+        assert ((parts[:3] < 64).sum(0) == 1).all() and (parts[3] < 64).all() and parts.max() < RESERVED
+
+
+def test_fillers_say_nothing_about_the_symbol_and_every_part_holds_it_a_third_of_the_time():
+    rows = [make_row("scattered", 128, task_generator(4, number)) for number in range(200)]
+    distances = np.concatenate([row.distances for row in rows])
+    for part in (32, 64, 96):
+        assert abs((distances == part).mean() - 1 / 3) < 0.02
+    fillers = np.concatenate([row.tokens[row.tokens >= 64] for row in rows])
+    assert set(fillers) == set(range(64, 80)) and np.bincount(fillers - 64).std() < 60

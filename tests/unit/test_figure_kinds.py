@@ -496,7 +496,7 @@ def test_a_profile_of_other_shapes_is_refused(settings):
 def test_every_built_in_kind_has_a_test_here():
     tested = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*.py")))
     names = FIGURE_KINDS.names()
-    assert len(names) == 20 and not [name for name in names if f'"{name}"' not in tested]
+    assert len(names) == 23 and not [name for name in names if f'"{name}"' not in tested]
 
 
 def test_mistakes_in_a_plot_name_the_nearest():

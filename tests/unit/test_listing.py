@@ -49,14 +49,20 @@ def test_the_scales_are_those_of_the_experiments_with_two_sentences_each():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--archs", "--sizes"], ["--archs", "--scales"], ["--archs", "--results-dir", "elsewhere"]]
+    "arguments",
+    [
+        ["--archs", "--sizes"],
+        ["--archs", "--scales"],
+        ["--archs", "--results-dir", "elsewhere"],
+        ["--sizes", "--finetune-tasks"],
+    ],
 )
 def test_options_without_effect_are_refused(arguments):
     done = listed(*arguments)
     assert isinstance(done.exception, UserError)
 
 
-@pytest.mark.parametrize("what", ["--archs", "--sizes", "--scales"])
+@pytest.mark.parametrize("what", ["--archs", "--sizes", "--scales", "--finetune-tasks"])
 def test_a_list_takes_less_than_a_second_and_no_torch(what):
     """Processor time, which other processes on the machine hardly change."""
     code = f"import sys; from hybridlab.cli.main import app; app(['list', '{what}'], standalone_mode=False)"

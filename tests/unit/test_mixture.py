@@ -1,8 +1,6 @@
 """Several sources mixed by weight, and tokenising with several workers."""
 
 import json
-import os
-import time
 
 import numpy as np
 import pytest
@@ -212,14 +210,3 @@ def test_progress_says_how_much_is_read_and_how_fast(tmp_path, monkeypatch):
     tokens = sum(open_corpus(tmp_path / "out").tokens(split) for split in ("train", "validation"))
     assert lines[0] == "tokenizer byte" and f"{tokens:,} tokens" in lines[-1] and "tokens/s" in lines[-1]
     assert all(word in lines[2] for word in ("documents", "% read", "tokens/s", "s left"))
-
-
-def test_what_a_killed_preparation_left_is_removed_by_the_next(tmp_path):
-    data = data_of(source=f"text:{write_text(tmp_path / 'a.txt')}", tokenizer="byte")
-    left = tmp_path / ".out.12345678.partial"
-    for old in (False, True):
-        left.mkdir(exist_ok=True)
-        if old:
-            os.utime(left, (time.time() - 3600,) * 2)
-        prepare(data, tmp_path / "out" if old else tmp_path / "other")
-        assert left.exists() != old

@@ -86,7 +86,7 @@ def test_preset_files_are_found_beside_the_file_that_names_them(written, monkeyp
         ("arch: 3\n", "run.yaml:2: arch = 3: must be the name of a preset"),
         (
             "data: recal\n",
-            "run.yaml:2: data recal: neither a data preset (chain, primitives, recall, smollm, wikibooks) nor a source",
+            "run.yaml:2: data recal: neither a data preset (c4, chain, pile, primitives, recall, slimpajama-zh, ",
         ),
         ("extends: [run.yml]\n", "run.yaml:2: extends run.yml: there is no file"),
     ],

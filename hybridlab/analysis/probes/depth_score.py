@@ -2,6 +2,7 @@
 4.1 and appendix B; Csordás et al., 2025; figures 1A, 14A, 27 and 28).
 
     hybridlab analyze RUN --probe depth-score --prompts math.jsonl
+    HYBRIDLAB_DATA_ROOT=DIR hybridlab analyze RUN --probe depth-score --prompts root:math    # or root:mquake --stride 0
 
 m_l is the mean over sequences of the largest L2 distance of the output distributions at tokens from t on, when layer l
 adds nothing to the tokens 1 … t − 1; the score is Σ l · m_l / Σ m_l with l from 0. Of prompts with levels there is a

@@ -23,9 +23,24 @@ def use_data_root(folder: Path | None) -> None:
     UserError if there is no such folder."""
     if folder is None:
         return
+    _require_folder(folder)
+    os.environ[DATA_ROOT] = str(folder.expanduser().absolute())
+
+
+def _require_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise UserError(f"--data-root {folder}: there is no such folder; give the folder that holds the task files")
-    os.environ[DATA_ROOT] = str(folder.expanduser().absolute())
+
+
+def data_root(folder: Path | None = None) -> Path | None:
+    """The data root: this folder, or the one that is set; None without. UserError if there is no such folder."""
+    if folder is not None:
+        _require_folder(folder)
+        return folder.expanduser().absolute()
+    root = os.environ.get(DATA_ROOT)
+    if root and not Path(root).is_dir():
+        raise UserError(f"{DATA_ROOT}={root}: there is no such folder; name the folder that holds the task files")
+    return Path(root) if root else None
 
 
 def located(text: str) -> Path:

@@ -117,6 +117,16 @@ def sees_no_later_token(on: Given, cells: list[CellName], within: float = 1e-4) 
     return Verdict(max(largest.values()) <= within, f"largest change of a logit: {evidence}; asked at most {within:g}")
 
 
+@claim_kind
+def sees_later_tokens(on: Given, cells: list[CellName], beyond: float = 1e-4) -> Verdict:
+    """In every run an output changes when later tokens change: the control of `sees_no_later_token` for models that
+    leak on purpose. Like it, one run decides: what the probe finds in a model is exact, and no sample."""
+    on.require(cells)
+    smallest = {cell: min(metric_of(run, CAUSALITY) for run in on.runs(cell).values()) for cell in cells}
+    evidence = ", ".join(f"{cell} {change:.1e}" for cell, change in smallest.items())
+    return Verdict(min(smallest.values()) > beyond, f"smallest change of a logit: {evidence}; asked above {beyond:g}")
+
+
 CAUSALITY = "results.causality.largest_change"
 
 

@@ -66,6 +66,11 @@ case("sees_no_later_token", True, cells, measured(a=fine, b=fine), "^largest cha
 case("sees_no_later_token", False, cells, measured(a=fine, b=leaks), "b 2.0e-01")
 case("sees_no_later_token", True, cells | {"within": 0.2}, measured(a=fine, b=leaks))
 case("sees_no_later_token", "not run", cells, measured(a=fine), "not run: b")
+both = leaking(0.3, 0.2)
+case("sees_later_tokens", True, cells, measured(a=both, b=both), "^smallest change of a logit: a 2.0e-01, b 2.0e-01;")
+case("sees_later_tokens", False, cells, measured(a=both, b=leaks), "b 1.0e-07; asked above 0.0001")
+case("sees_later_tokens", False, cells | {"beyond": 0.2}, measured(a=both, b=both))
+case("sees_later_tokens", "not run", cells, measured(a=both), "not run: b")
 
 
 def stepwise(*curves, first=1):

@@ -20,6 +20,7 @@ from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_sgt,
     cases_speed,
     cases_spiral,
+    cases_studies,
     cases_tables,
     cases_trends,
 )
@@ -53,7 +54,14 @@ EXACT = {name for name in CLAIM_KINDS.names() if CLAIM_KINDS.get(name).run.__ann
 """Kinds about printed, computed or counted numbers."""
 
 
-COUNTED = {"measured_cheaper", "lemma_on_row", "sees_no_later_token", "growth_goes", "same_in_every_run"}
+COUNTED = {
+    "measured_cheaper",
+    "lemma_on_row",
+    "sees_no_later_token",
+    "sees_later_tokens",
+    "growth_goes",
+    "same_in_every_run",
+}
 COUNTED |= {"entropies_within", "same_log"}
 
 

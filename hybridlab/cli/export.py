@@ -1,0 +1,46 @@
+"""`hybridlab export`: a trained model as a folder that other tools load."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import options as o
+
+
+class Format(StrEnum):
+    """The formats of an exported model."""
+
+    hf = "hf"
+
+
+def export(
+    run: o.ModelReference,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new, or empty.")],
+    format: Annotated[
+        Format, typer.Option("--format", help="hf: for transformers, as its own class or with one modelling file.")
+    ] = Format.hf,
+    license: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="Licence in the model card, such as apache-2.0.")
+    ] = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Write a trained model for transformers: weights, config, tokenizer and model card.
+
+    Plain models become transformers' own classes; all others need trust_remote_code=True, but not hybridlab.
+    """
+    from hybridlab.runs.export import export_hf
+
+    exported = export_hf(run, folder, license=license, runs_dir=runs_dir)
+    if as_json:
+        o.print_json(exported.to_json())
+        return
+    out = o.console()
+    kind = "transformers' own class" if exported.native else f"modeling_hybridlab.py, because {exported.reason}"
+    trust = "" if exported.native else ", trust_remote_code=True"
+    out.print(f"{exported.architecture}: {kind}", highlight=False, soft_wrap=True)
+    out.print(f'{exported.auto}.from_pretrained("{folder}"{trust})', highlight=False, soft_wrap=True)

@@ -1,0 +1,192 @@
+"""A data root: the folder below which the files of benchmarks lie, in the places of presets/benchmarks/files.yaml.
+
+DataRoot(Path("data")).split(Wanted("piqa", "baber/piqa"), "validation").rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hybridlab.config.loading import preset_folder
+from hybridlab.data.benchmarks import answers as _answers
+from hybridlab.data.benchmarks.records import Broken, Layout, Record, read_records
+from hybridlab.data.benchmarks.rows import MAKERS
+from hybridlab.errors import UserError
+
+_WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+"""What files of a split are called."""
+_ENDINGS = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
+_COMPRESSED = ("", ".gz", ".bz2", ".zst")
+_AS_THEY_ARE = "as they are"
+assert _answers, "registers its kinds of rows"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a task of lm-eval reads: its name, and the dataset and configuration that it names."""
+
+    task: str
+    dataset: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one split in one layout. labels: a file with one label on each line. only: a field and its value,
+    of the records that are taken."""
+
+    paths: tuple[str, ...]
+    layout: Layout = Layout()
+    labels: str | None = None
+    only: tuple[str, str] | None = None
+
+    @classmethod
+    def written(cls, entry: str | dict[str, Any]) -> Source:
+        """From an entry of the list."""
+        if isinstance(entry, str):
+            return cls((entry,))
+        options: dict[str, Any] = {key: tuple(v) if key == "columns" else v for key, v in entry.items()}
+        paths, labels = options.pop("paths", None) or [options.pop("path")], options.pop("labels", None)
+        only = options.pop("only", None)
+        return cls(tuple(paths), Layout(**options), labels, None if only is None else (only[0], only[1]))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the list: which tasks it serves, the kind of their rows, and where their files are."""
+
+    rows: str = _AS_THEY_ARE
+    tasks: tuple[str, ...] = ()
+    hub: tuple[str, ...] = ()
+    name: str | None = None
+    folders: tuple[str, ...] = ()
+    files: dict[str, list[Source]] = field(default_factory=dict)
+
+    def serves(self, wanted: Wanted) -> bool:
+        if wanted.task in self.tasks:
+            return True
+        return wanted.dataset in self.hub and self.name in (None, wanted.name)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The rows of a split. files: the paths below the data root. skipped: how many broken lines were left out."""
+
+    rows: list[dict[str, Any]]
+    files: tuple[str, ...]
+    skipped: int
+
+
+@dataclass
+class DataRoot:
+    """See the module. skip_bad_lines: leave out and count what would be an error."""
+
+    folder: Path
+    skip_bad_lines: bool = False
+    _read: dict[tuple[Wanted, str], Served | None] = field(default_factory=dict)
+
+    def split(self, wanted: Wanted, split: str) -> Served | None:
+        """The rows of a split; None if there is no file. UserError, with file and line, for a broken line."""
+        key = (wanted, split)
+        if key not in self._read:
+            entry = _entry(wanted)
+            found = next((source for source in self._places(entry, wanted, split) if self._is_there(source)), None)
+            self._read[key] = None if found is None else self._rows(entry, found)
+        return self._read[key]
+
+    def missing(self, wanted: Wanted, splits: tuple[str, ...]) -> str:
+        """Where files of the splits were looked for, in words."""
+        entry = _entry(wanted)
+        named = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
+        named = [_filled(path, wanted) for path in named]
+        general = [f"{_filled(folder, wanted)}/{splits[0]}.jsonl" for folder in entry.folders]
+        return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
+
+    def _places(self, entry: Entry, wanted: Wanted, split: str) -> Iterator[Source]:
+        for source in entry.files.get(split, []):
+            labels = None if source.labels is None else _filled(source.labels, wanted)
+            yield replace(source, paths=tuple(_filled(path, wanted) for path in source.paths), labels=labels)
+        for folder in entry.folders:
+            for word in _WORDS.get(split, (split,)):
+                for ending in _ENDINGS:
+                    yield from (Source((f"{_filled(folder, wanted)}/{word}{ending}{c}",)) for c in _COMPRESSED)
+
+    def _is_there(self, source: Source) -> bool:
+        return all((self.folder / path).is_file() for path in source.paths)
+
+    def _rows(self, entry: Entry, source: Source) -> Served:
+        broken = Broken(self.skip_bad_lines)
+        make = MAKERS[entry.rows]
+        rows: list[dict[str, Any]] = []
+        for path in source.paths:
+            for record in self._records(self.folder / path, source, broken):
+                if source.only is not None and record.values.get(source.only[0]) != source.only[1]:
+                    continue
+                try:
+                    rows += make(record.values)
+                except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+                    broken.found(record.origin, _problem(error))
+        if not rows:
+            raise UserError(f"{self.folder / source.paths[0]}: this file has no example that can be read; restore it")
+        return Served(rows, source.paths, sum(broken.counts.values()))
+
+    def _records(self, path: Path, source: Source, broken: Broken) -> Iterator[Record]:
+        records = read_records(path, source.layout, broken)
+        if source.labels is None or not (self.folder / source.labels).is_file():
+            yield from records
+            return
+        # A label belongs to a line, so that a broken line does not shift those after it.
+        labels = [label.values for label in read_records(self.folder / source.labels, Layout(), broken)]
+        for record in records:
+            line = int(record.origin.rpartition(":")[2])
+            if line > len(labels):
+                broken.found(record.origin, f"{source.labels} has no label for it, only {len(labels)}")
+            elif isinstance(record.values, dict):
+                yield Record({**record.values, "label": labels[line - 1].strip()}, record.origin)
+            else:
+                yield record
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"there is no {error.args[0]!r}"
+    if isinstance(error, ValueError) and error.args:
+        return str(error.args[0])
+    return "it has not the form of such a record"
+
+
+def _filled(path: str, wanted: Wanted) -> str:
+    return path.replace("{name}", wanted.name or "")
+
+
+def _entry(wanted: Wanted) -> Entry:
+    for entry in _entries():
+        if entry.serves(wanted):
+            return entry
+    dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
+    named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
+    return Entry(folders=tuple(dict.fromkeys((wanted.task, *named, dataset))))
+
+
+@cache
+def _entries() -> tuple[Entry, ...]:
+    text = (preset_folder("benchmarks") / "files.yaml").read_text(encoding="utf-8")
+    return tuple(_written(entry) for entry in yaml.safe_load(text))
+
+
+def _written(entry: dict[str, Any]) -> Entry:
+    files = {split: [Source.written(source) for source in given] for split, given in entry.get("files", {}).items()}
+    folders = (entry["folder"],) if "folder" in entry else ()
+    return Entry(
+        entry["rows"], _listed(entry.get("tasks")), _listed(entry.get("hub")), entry.get("name"), folders, files
+    )
+
+
+def _listed(value: str | list[str] | None) -> tuple[str, ...]:
+    return () if value is None else (value,) if isinstance(value, str) else tuple(value)

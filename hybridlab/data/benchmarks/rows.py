@@ -1,0 +1,234 @@
+"""Records of benchmark files as the rows that lm-eval's tasks read: one function for each kind of row.
+
+Each takes the values of a record in any layout in which its data is released, and gives the rows that stand in it. A
+record that lacks something raises KeyError, ValueError, TypeError or IndexError, which becomes an error with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Rows = Iterator[dict[str, Any]]
+Maker = Callable[[Any], Rows]
+LETTERS = "ABCDEFGHIJ"
+
+MAKERS: dict[str, Maker] = {}
+"""Kind of row, as in presets/benchmarks/files.yaml → its function."""
+
+
+def rows_of(name: str) -> Callable[[Maker], Maker]:
+    """Register a function for a kind of row."""
+
+    def register(maker: Maker) -> Maker:
+        MAKERS[name] = maker
+        return maker
+
+    return register
+
+
+def need(values: Any, *names: str) -> dict[str, Any]:
+    """These entries of an object. KeyError, ValueError: it lacks one, or is no object."""
+    if not isinstance(values, dict):
+        raise ValueError("it is not an object")
+    return {name: values[name] for name in names}
+
+
+def text(value: Any) -> str:
+    """A text; ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]!r} is not a text")
+    return value
+
+
+def one_of(value: Any, most: int, names: tuple[str, ...] = ()) -> int:
+    """A number from 0 to most − 1, given as itself, as its digits or as one of `names`."""
+    if isinstance(value, str) and value in names:
+        return names.index(value)
+    number = int(value) if isinstance(value, bool | int) or (isinstance(value, str) and value.isdecimal()) else -1
+    if not 0 <= number < most:
+        raise ValueError(f"the label is {value!r}")
+    return number
+
+
+@rows_of("as they are")
+def plain(values: Any) -> Rows:
+    if not isinstance(values, dict):
+        raise ValueError("it is not an object")
+    yield values
+
+
+@rows_of("text")
+def passage(values: Any) -> Rows:
+    """LAMBADA: a text whose last word is asked for."""
+    if "continuation" in values:
+        yield {"text": f"{text(values['context'])} {text(values['continuation']).lstrip()}"}
+    else:
+        yield {"text": text(values["text"])}
+
+
+@rows_of("page")
+def page(values: Any) -> Rows:
+    """A whole document of WikiText."""
+    yield {"page": text(values["page"] if isinstance(values, dict) else values)}
+
+
+@rows_of("hellaswag")
+def hellaswag(values: Any) -> Rows:
+    """An object, or six lines: topic and context, number of the right ending, four endings."""
+    if isinstance(values, list):
+        topic, _, context = values[0].partition(": ")
+        # lm-eval begins the unfinished sentence with a capital; in six lines it follows the last finished one.
+        place = max((found.end() for found in re.finditer(r"[.!?]\s+", context)), default=0)
+        first, second = context[:place].rstrip(), context[place:]
+        yield {
+            "activity_label": topic,
+            "ctx_a": first or second,
+            "ctx_b": second if first else "",
+            "endings": values[2:6],
+            "label": str(one_of(values[1].strip(), 4)),
+        }
+        return
+    row = need(values, "activity_label", "ctx_a", "ctx_b", "endings", "label")
+    if len(row["endings"]) != 4:
+        raise ValueError("it has not four endings")
+    yield {**row, "label": str(one_of(row["label"], 4))}
+
+
+@rows_of("piqa")
+def piqa(values: Any) -> Rows:
+    row = need(values, "goal", "sol1", "sol2", "label")
+    yield {**row, "label": one_of(row["label"], 2)}
+
+
+@rows_of("winogrande")
+def winogrande(values: Any) -> Rows:
+    row = need(values, "sentence", "option1", "option2", "answer")
+    if "_" not in text(row["sentence"]) or str(row["answer"]) not in ("1", "2"):
+        raise ValueError("a sentence has one _, and the answer is 1 or 2")
+    yield {**row, "answer": str(row["answer"])}
+
+
+def choices(values: Any) -> tuple[str, list[str], list[str], str]:
+    """(question, options, their letters, the right letter) in the layouts of AI2, of the Hugging Face hub, of MosaicML
+    and of tables."""
+    if "Question Stem" in values:
+        options = re.split(r"\s*\(([A-J])\)\s*", text(values["Choices"]))[1:]
+        return values["Question Stem"], options[1::2], options[0::2], values["Answer Key"]
+    if "query" in values:
+        asked = text(values["query"]).removeprefix("Question: ").removesuffix("\nAnswer:")
+        letters = list(LETTERS[: len(values["choices"])])
+        return asked, values["choices"], letters, letters[one_of(values["gold"], len(letters))]
+    question, listed = values.get("question", values.get("question_stem")), values.get("choices")
+    if isinstance(question, dict):
+        question, listed = question["stem"], question["choices"]
+    if isinstance(listed, dict):
+        options, letters = listed["text"], listed["label"]
+    elif isinstance(listed, list):
+        options, letters = [entry["text"] for entry in listed], [entry["label"] for entry in listed]
+    else:
+        raise KeyError("choices")
+    return text(question), list(options), list(letters), text(values["answerKey"]).strip()
+
+
+def _lettered(values: Any, name: str) -> dict[str, Any]:
+    question, options, letters, right = choices(values)
+    if right not in letters or len(options) != len(letters):
+        raise ValueError(f"the answer {right!r} is none of {', '.join(map(str, letters))}")
+    return {name: question, "choices": {"text": options, "label": letters}, "answerKey": right}
+
+
+@rows_of("choices")
+def lettered(values: Any) -> Rows:
+    """ARC, CommonsenseQA, BasicArithmetic."""
+    yield _lettered(values, "question")
+
+
+@rows_of("stem")
+def stem(values: Any) -> Rows:
+    """OpenBookQA."""
+    yield _lettered(values, "question_stem")
+
+
+@rows_of("sciq")
+def sciq(values: Any) -> Rows:
+    yield need(values, "question", "distractor1", "distractor2", "distractor3", "correct_answer", "support")
+
+
+@rows_of("social_iqa")
+def social_iqa(values: Any) -> Rows:
+    row = need(values, "context", "question", "answerA", "answerB", "answerC", "label")
+    if str(row["label"]) not in ("1", "2", "3"):
+        raise ValueError(f"the label is {row['label']!r}, and must be 1, 2 or 3")
+    yield {**row, "label": str(row["label"])}
+
+
+@rows_of("boolq")
+def boolq(values: Any) -> Rows:
+    row = need(values, "question", "passage")
+    answer = values["label"] if "label" in values else values["answer"]
+    yield {**row, "label": one_of(answer, 2, ("false", "true"))}
+
+
+@rows_of("race")
+def race(values: Any) -> Rows:
+    """An article with its questions; lm-eval asks the last one, after the others with their answers."""
+    if "problems" in values:
+        yield need(values, "article", "problems")
+        return
+    lists = need(values, "questions", "options", "answers")
+    problems = [
+        {"question": question, "options": options, "answer": answer}
+        for question, options, answer in zip(*lists.values(), strict=True)
+    ]
+    if not problems or any(p["answer"] not in "ABCD" or len(p["options"]) != 4 for p in problems):
+        raise ValueError("each question has four options, and the answer is one of A to D")
+    yield {"article": text(values["article"]), "problems": repr(problems)}
+
+
+@rows_of("logiqa")
+def logiqa(values: Any) -> Rows:
+    """An object, or eight lines: an empty one, the right letter, context, question, four options that begin with their
+    letters."""
+    if isinstance(values, dict):
+        yield need(values, "label", "context", "question", "options")
+        return
+    right = values[1].strip()
+    if values[0].strip() or right not in ("a", "b", "c", "d"):
+        raise ValueError("a record begins with an empty line and one of the letters a to d")
+    # As in the dataset of the hub that lm-eval reads.
+    context, question, *options = (
+        line.replace(".", ". ").strip() for line in (*values[2:4], *(v[2:] for v in values[4:]))
+    )
+    yield {"label": right, "context": context, "question": question, "options": options}
+
+
+@rows_of("mmlu")
+def mmlu(values: Any) -> Rows:
+    if "choices" in values:
+        row = need(values, "question", "choices", "answer")
+    else:
+        row = {"question": text(values["question"]), "choices": [values[letter] for letter in "ABCD"]}
+        row["answer"] = values["answer"].strip()
+    yield {**row, "answer": one_of(row["answer"], 4, tuple("ABCD"))}
+
+
+@rows_of("glue")
+def glue(values: Any) -> Rows:
+    """Any task of GLUE with two classes or three: texts, and the label as number or name."""
+    written = next((name for name in ("label", "gold_label", "is_duplicate") if name in values), "label")
+    row, label = {name: value for name, value in values.items() if name != written}, values[written]
+    names = {"entailment": 0, "not_entailment": 1} | (
+        {"neutral": 1, "contradiction": 2} if written == "gold_label" else {}
+    )
+    # The hub calls the two sentences of MNLI by their roles.
+    roles = {"sentence1": "premise", "sentence2": "hypothesis"} if written == "gold_label" else {}
+    row = {roles.get(name, name): value for name, value in row.items()}
+    yield {**row, "label": names[label] if label in names else one_of(label, 3)}
+
+
+@rows_of("longbench")
+def longbench(values: Any) -> Rows:
+    row = need(values, "context", "answers")
+    yield {**values, **row, "question": text(values.get("question", values.get("input")))}

@@ -1,0 +1,57 @@
+"""The Hugging Face hub: whether it can be reached, and doing without it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlparse
+
+_SECONDS = 3.0
+_SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+_MODULES = ("huggingface_hub.constants", "datasets.config")
+"""Both read the environment when they are imported."""
+_ENDPOINT = "https://huggingface.co"
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+
+
+@contextmanager
+def without_hub(wanted: bool) -> Iterator[None]:
+    """A context in which the hub is asked for nothing, so that what is not here is an error at once: if that is
+    `wanted`, or if the hub cannot be reached, where the libraries would try again and again for half a minute."""
+    before = {name: os.environ.get(name) for name in _SWITCHES}
+    set_before = any((value or "0").lower() in ("1", "true", "yes", "on") for value in before.values())
+    if not (wanted or set_before or not _reachable()):
+        yield
+        return
+    os.environ.update(dict.fromkeys(_SWITCHES, "1"))
+    _tell_modules(True)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        _tell_modules(set_before)
+
+
+def _tell_modules(offline: bool) -> None:
+    for module in _MODULES:
+        if module in sys.modules:
+            sys.modules[module].__dict__["HF_HUB_OFFLINE"] = offline
+
+
+def _reachable() -> bool:
+    """Whether a connection to the hub can be made; behind a proxy only the libraries can tell."""
+    if any(os.environ.get(name) for name in _PROXIES):
+        return True
+    address = urlparse(os.environ.get("HF_ENDPOINT", _ENDPOINT))
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), _SECONDS):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,123 @@
+"""What the tasks of this folder compute: prompts with several parts, and scores of written answers.
+
+F1 and exact match of words as in SQuAD (Rajpurkar et al., 2016): lower case, without punctuation and articles, the best
+over all accepted answers. Texts in Chinese are compared by characters.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from typing import Any
+
+from lm_eval.tasks.race.preprocess_race import doc_to_choice as race_choices
+from lm_eval.tasks.race.preprocess_race import doc_to_target as race_target
+from lm_eval.tasks.race.preprocess_race import doc_to_text as race_text
+
+__all__ = ["race_choices", "race_target", "race_text"]
+
+UNANSWERABLE = "unanswerable"
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+def words(text: str) -> list[str]:
+    """The words of an answer, as SQuAD compares them; of Chinese its characters."""
+    plain = "".join(mark for mark in text.lower() if mark not in string.punctuation)
+    if _CHINESE.search(plain):
+        return [mark for mark in plain if mark.isalnum()]
+    return _ARTICLES.sub(" ", plain).split()
+
+
+def f1(given: str, accepted: str) -> float:
+    """The harmonic mean of precision and recall of an answer's words; 1 if both have none."""
+    mine, theirs = words(given), words(accepted)
+    if not mine or not theirs:
+        return float(mine == theirs)
+    shared = sum((Counter(mine) & Counter(theirs)).values())
+    return 2 * shared / (len(mine) + len(theirs))
+
+
+def _scores(given: str, accepted: list[str]) -> dict[str, float]:
+    exact = max(float(words(given) == words(answer)) for answer in accepted)
+    return {"f1": max(f1(given, answer) for answer in accepted), "exact_match": exact}
+
+
+def _first_line(results: list[str]) -> str:
+    return results[0].strip().split("\n")[0]
+
+
+# ---- reading comprehension, and questions without a text ----
+
+
+def context_text(doc: dict[str, Any]) -> str:
+    """The passage, the conversation so far, and the question."""
+    return f"{doc['context']}\n\n{''.join(doc['history'])}Q: {doc['question']}\nA:"
+
+
+def closed_text(doc: dict[str, Any]) -> str:
+    return f"Q: {doc['question']}\nA:"
+
+
+def accepted(doc: dict[str, Any]) -> list[str]:
+    """The accepted answers of a row of any of these tasks."""
+    answers = doc["answer"] if "answer" in doc else doc["answers"]
+    if isinstance(answers, dict):
+        answers = dict.fromkeys([answers["value"], *answers["aliases"]])
+    return list(answers) or [UNANSWERABLE]
+
+
+def first_answer(doc: dict[str, Any]) -> str:
+    return accepted(doc)[0]
+
+
+def answer_scores(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+    return _scores(_first_line(results), accepted(doc))
+
+
+def coqa_text(doc: dict[str, Any]) -> str:
+    """The story, and the conversation up to its last question."""
+    asked, told = doc["questions"]["input_text"], doc["answers"]["input_text"]
+    before = "".join(f"Q: {q}\nA: {a}\n" for q, a in zip(asked[:-1], told[:-1], strict=True))
+    return f"{doc['story']}\n\n{before}Q: {asked[-1]}\nA:"
+
+
+def coqa_answers(doc: dict[str, Any]) -> list[str]:
+    lists = [doc["answers"], *(doc.get("additional_answers") or {}).values()]
+    return list(dict.fromkeys(turns["input_text"][-1] for turns in lists))
+
+
+def coqa_target(doc: dict[str, Any]) -> str:
+    return coqa_answers(doc)[0]
+
+
+def coqa_scores(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+    return _scores(_first_line(results), coqa_answers(doc))
+
+
+# ---- word problems ----
+
+
+def same_number(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+    """Whether the first number of the generated text is the answer."""
+    found = _NUMBER.search(results[0])
+    given = None if found is None else float(found[0].replace(",", ""))
+    return {"exact_match": float(given is not None and abs(given - float(doc["answer"])) < 1e-4)}
+
+
+# ---- needles ----
+
+
+def share_found(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+    """The share of the needles that the generated text contains, and whether it has all."""
+    there = [needle in results[0] for needle in doc["needles"]]
+    return {"found": sum(there) / len(there), "exact_match": float(all(there))}
+
+
+# ---- Chinese ----
+
+
+def webqa_text(doc: dict[str, Any]) -> str:
+    return f"{doc['context']}\n问:{doc['question']}\n答:"

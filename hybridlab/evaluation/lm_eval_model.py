@@ -1,0 +1,302 @@
+"""A decoder as a model of lm-eval (EleutherAI's evaluation harness, 0.4).
+
+    from hybridlab.evaluation.lm_eval_model import HarnessModel
+    lm_eval.simple_evaluate(model=HarnessModel(model, tokenizer), tasks=[...])
+
+Everything that decides a score is as in lm-eval's own class for transformers, `HFLM`, so that both give the same
+scores for the same weights: how a text becomes tokens, what is cut off on the left, which token stands before a text
+without a context, the order of the batches (longest first), requests that share a forward pass, and where a generated
+text ends. Numbers are computed in the precision of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import (
+    Collator,
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hybridlab.errors import UserError
+from hybridlab.evaluation.lm_eval_progress import Scoring
+from hybridlab.evaluation.lm_eval_tokens import SpecialTokens
+from hybridlab.models.cache import require_caches
+from hybridlab.models.decoder import Transformer
+from hybridlab.models.generate import padded
+
+NEW_TOKENS = 256
+"""A generated text has at most this many tokens where a task does not say; lm-eval's number."""
+_SAMPLING = ("temperature", "top_k", "top_p")
+_IGNORED = ("do_sample", "use_cache")
+_LOOK_BACK = 2
+"""Tokens before those of a stop text that are decoded with them to find it, as in lm-eval."""
+
+Request = tuple[tuple[str, str] | None, list[int], list[int]]
+"""(context and continuation as texts, tokens of the context, tokens of the continuation)."""
+
+
+class HarnessModel(TemplateLM):
+    """See the module.
+
+    model: a decoder, which is put into evaluation mode. special: what begins and ends a text. max_length: the most
+    tokens of a row; longer ones lose their beginning. batch_size: rows at once, which changes only speed, memory and
+    the last bits. say: told about progress where standard error is no terminal.
+
+    UserError for a model that does not predict next tokens.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        special: SpecialTokens,
+        max_length: int,
+        batch_size: int = 8,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        super().__init__()
+        require_caches(model.structure, "lm-eval")
+        self.model, self.tokens, self.special = model.eval(), tokenizer, special
+        self.max_length, self.batch_size, self.say = max_length, batch_size, say
+        self._device = next(model.parameters()).device
+        self._said_beyond = False
+        self._encoded = lru_cache(maxsize=4096)(self._encode)
+        self._prefix = tokenizer.decode([special.prefix], skip_special_tokens=False)
+
+    @property
+    def eot_token_id(self) -> int:
+        return self.special.end
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token before a text that has no context."""
+        return self.special.prefix
+
+    @property
+    def max_gen_toks(self) -> int:
+        return NEW_TOKENS
+
+    @property
+    def tokenizer_name(self) -> str:
+        return "hybridlab"
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """The tokens of a text. A text that begins with the prefix token as text does not get it twice."""
+        add = add_special_tokens
+        if add is None:
+            add = not string.startswith(self._prefix)
+        return list(self._encoded(string, add))
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        return tuple(self.tokens.encode(text, add_special_tokens=special).ids)
+
+    # ---- log-likelihoods ----
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """For each request the log-likelihood of its continuation, in nats, and whether each of its tokens is the
+        likeliest one."""
+        # lm-eval's own bar shows only how many texts have become tokens.
+        return super().loglikelihood(requests, disable_tqdm=True)
+
+    def _loglikelihood_tokens(self, requests: Sequence[Request], **kwargs: Any) -> list[tuple[float, bool]]:
+        with Scoring("log-likelihoods", len(requests), self.say) as progress:
+            return self._log_likelihoods(requests, progress.update)
+
+    def _log_likelihoods(self, requests: Sequence[Request], done: Callable[[int], None]) -> list[tuple[float, bool]]:
+        """See `loglikelihood`. Requests that differ only in the last token share a row. done: is told the number."""
+        for _, _, continuation in requests:
+            self._check_continuation(continuation)
+        order = Collator(requests, sort_fn=_longest_first, group_by="contexts", group_fn=_without_last)
+        found: list[tuple[float, bool]] = []
+        for batch in self._batches(order):
+            for logits, (text, context, continuation) in zip(self._scored(batch), batch, strict=True):
+                likeliest = logits.argmax(-1)[None]
+                # lm-eval's collator hands out every request that shares this row.
+                for text_of, tokens, shared in order.get_cache(text, context, continuation, logits[None]):
+                    answer = _answer(shared, likeliest, tokens)
+                    found.append(answer)
+                    if text_of is not None:
+                        self.cache_hook.add_partial("loglikelihood", text_of, answer)
+            done(len(found))
+        return order.get_original(found)
+
+    def _batches(self, order: Collator) -> Iterator[list[Request]]:
+        """Batches in the collator's order. With the paper's literal chunks, in which an output depends on the length
+        of its row, all rows of a batch have one length."""
+        literal = any(loop.literal for loop in self.model.plan.loops.values())
+        for batch in order.get_batched(n=self.batch_size):
+            if not literal:
+                yield batch
+                continue
+            lengths = [len(context) + len(continuation) for _, context, continuation in batch]
+            for length in dict.fromkeys(lengths):
+                yield [request for request, own in zip(batch, lengths, strict=True) if own == length]
+
+    def _scored(self, batch: Sequence[Request]) -> Iterator[Tensor]:
+        """For each request the log-probabilities (tokens of its continuation, V), from one forward pass."""
+        rows = [
+            (context + continuation)[-(max(self.max_length, len(continuation)) + 1) :][:-1]
+            for _, context, continuation in batch
+        ]
+        with torch.no_grad():
+            logits = self.model(padded(rows, self._device)).logits
+            for number, (_, _, continuation) in enumerate(batch):
+                end = len(rows[number])
+                yield logits[number, end - len(continuation) : end].log_softmax(-1)
+
+    def _check_continuation(self, continuation: list[int]) -> None:
+        if not continuation:
+            raise UserError(
+                "this tokenizer makes no token of its own of a text that is to be scored; use a model "
+                "with another tokenizer"
+            )
+        if len(continuation) > self.max_length:
+            self._beyond(f"a text to be scored has {len(continuation)} tokens")
+
+    def _beyond(self, what: str) -> None:
+        """A row must be longer than `max_length`, where lm-eval's own class would stop: UserError if the model has no
+        such positions; else it is said, once."""
+        if self.model.shape.max_positions is not None:
+            raise UserError(f"{what}, and the model has {self.max_length} positions; choose another task")
+        if not self._said_beyond:
+            self.say(f"{what}, more than the {self.max_length} that the model is made for: they are taken all the same")
+        self._said_beyond = True
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """The log-likelihood of each whole text, in nats: in windows of `max_length` tokens that do not overlap, each
+        after one token of context."""
+        windows: list[tuple[int, Request]] = []
+        for number, request in enumerate(requests):
+            tokens = self.tok_encode(request.args[0])
+            for pair in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):
+                windows.append((number, (None, *make_disjoint_window(pair))))
+        sums: list[float] = [0] * len(requests)
+        with Scoring("windows of texts", len(windows), self.say) as progress:
+            for start in range(0, len(windows), self.batch_size):
+                numbers, batch = zip(*windows[start : start + self.batch_size], strict=True)
+                for number, (value, _) in zip(numbers, self._log_likelihoods(batch, lambda _: None), strict=True):
+                    sums[number] += value
+                progress.update(start + len(batch))
+        for request, value in zip(requests, sums, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", (request.args[0],), value)
+        return sums
+
+    # ---- generated texts ----
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """For each request its context's continuation up to one of its stop texts, without it."""
+        order = Collator(
+            [request.args for request in requests],
+            sort_fn=lambda asked: (-len(self.tok_encode(asked[0])), asked[0]),
+            group_by="gen_kwargs",
+            group_fn=lambda asked: asked[1],
+        )
+        texts: list[str] = []
+        with Scoring("generated texts", len(requests), self.say) as progress:
+            for batch in order.get_batched(n=self.batch_size):
+                settings = batch[0][1]
+                for (context, _), text in zip(batch, self._continued([c for c, _ in batch], settings), strict=True):
+                    texts.append(text)
+                    self.cache_hook.add_partial("generate_until", (context, settings), text)
+                progress.update(len(texts))
+        return order.get_original(texts)
+
+    def _continued(self, contexts: list[str], settings: dict[str, Any]) -> list[str]:
+        """One batch of texts, continued with the settings of a task."""
+        asked: dict[str, Any] = dict(normalize_gen_kwargs(settings, NEW_TOKENS))
+        end = self.tokens.decode([self.special.end], skip_special_tokens=False)
+        stops = handle_stop_sequences(asked.pop("until", None), eos=end)
+        new = asked.pop("max_gen_toks")
+        room = self.max_length - new
+        if room <= 0:
+            self._beyond(f"the task asks for {new} new tokens")
+            room = self.max_length
+        add = not contexts[0].startswith(self._prefix)
+        rows = [self.tok_encode(context, add)[-room:] for context in contexts]
+        stop = _Stops(self.tokens, stops, self.special.ends)
+        generated = self.model.generate(
+            padded(rows, self._device),
+            new,
+            lengths=[len(row) for row in rows],
+            until=stop.all_done,
+            **_sampling(asked),
+        )
+        made = [row[len(prompt) :] for row, prompt in zip(generated.rows(), rows, strict=True)]
+        return [postprocess_generated_text(stop.text(row), stops, None) for row in made]
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        raise UserError("models are measured without a chat template; choose a task that needs none")
+
+
+class _Stops:
+    """When a batch of generated rows can end, and their texts.
+
+    A row ends at a token that ends texts. Stop texts do not end a row: as in lm-eval, a batch goes on until each of its
+    rows has ended or has shown a stop text among its last tokens, and texts are cut afterwards.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stops: list[str], ends: frozenset[int]) -> None:
+        self.tokenizer, self.ends = tokenizer, ends
+        lengths = [len(tokenizer.encode(stop, add_special_tokens=False).ids) + _LOOK_BACK for stop in stops]
+        self.stops = list(zip(stops, lengths, strict=True))
+        self.done: list[bool] | None = None
+
+    def all_done(self, rows: list[list[int]]) -> bool:
+        """rows: the new tokens of each row so far. To be called after every token."""
+        self.done = self.done or [False] * len(rows)
+        for number, row in enumerate(rows):
+            self.done[number] = self.done[number] or self._ended(row)
+        return all(self.done)
+
+    def _ended(self, row: list[int]) -> bool:
+        if row[-1] in self.ends:
+            return True
+        return any(
+            stop in self.tokenizer.decode(row[-length:], skip_special_tokens=False) for stop, length in self.stops
+        )
+
+    def text(self, row: list[int]) -> str:
+        """The text of a row up to its end, without special tokens."""
+        first = next((place for place, token in enumerate(row) if token in self.ends), len(row))
+        # Ids above the tokenizer's own, which a model may have in reserve, have no text.
+        return self.tokenizer.decode(row[:first], skip_special_tokens=True)
+
+
+def _sampling(asked: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a task as arguments of `generate`; UserError for one that does not exist here."""
+    unknown = [name for name in asked if name not in (*_SAMPLING, *_IGNORED)]
+    if unknown:
+        raise UserError(
+            f"the task generates with {unknown[0]}={asked[unknown[0]]!r}, which models here do not have; "
+            "choose another task"
+        )
+    chosen = {name: asked[name] for name in _SAMPLING if asked.get(name) is not None}
+    return chosen if asked.get("do_sample") else {}
+
+
+def _longest_first(request: Request) -> tuple[int, tuple[int, ...]]:
+    tokens = request[1] + request[2]
+    return -len(tokens), tuple(tokens)
+
+
+def _without_last(request: Request) -> list[int]:
+    return request[1] + request[2][:-1]
+
+
+def _answer(logits: Tensor, likeliest: Tensor, continuation: list[int]) -> tuple[float, bool]:
+    """The sum of the log-probabilities (1, S, V) of a continuation's tokens, the last ones of the S, and whether each
+    is the likeliest (1, S)."""
+    tokens = torch.tensor(continuation, device=logits.device)[None]
+    logits = logits[:, -tokens.shape[1] :]
+    greedy = bool((likeliest[:, -tokens.shape[1] :] == tokens).all())
+    return float(logits.gather(2, tokens[..., None])[..., 0].sum()), greedy

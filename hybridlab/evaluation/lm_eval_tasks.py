@@ -1,0 +1,262 @@
+"""Tasks of lm-eval by name, from the Hugging Face hub or from files below a data root.
+
+The configuration of a task is lm-eval's own, or one of hybridlab's in evaluation/benchmarks/; with a data root only
+where its rows come from is another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from lm_eval.api.group import Group
+from lm_eval.api.task import ConfigurableTask, Task
+from lm_eval.tasks import TaskManager
+from lm_eval.tasks._index import Kind
+
+from hybridlab.data.benchmarks.root import DataRoot, Served, Wanted
+from hybridlab.errors import UserError
+from hybridlab.evaluation.lm_eval_names import OWN, folders, require_task
+
+_SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+_SEEDS = 0, 1234, 1234
+"""Of Python, numpy and torch, as lm-eval sets them before it loads tasks."""
+
+
+class NotHere(UserError):
+    """A task whose data cannot be read. reason: why, in words."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        super().__init__(f"--tasks {task}: {reason}")
+        self.reason = reason
+
+
+@dataclass
+class Data:
+    """Where the rows of a task come from. files: split → files below the data root, or the dataset of the hub.
+    examples_from: the split that solved examples are taken from, if the task's own is not there. skipped: broken lines
+    that were left out."""
+
+    files: dict[str, list[str]] = field(default_factory=dict)
+    examples_from: str | None = None
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class LoadedTask:
+    """A task or group of tasks that was asked for by this name. tasks: those that it consists of, by name. shots: the
+    number of solved examples in the configuration of each, None where it has none."""
+
+    name: str
+    tasks: dict[str, Task]
+    groups: dict[str, Group]
+    shots: dict[str, int | None]
+
+
+@dataclass
+class Library:
+    """All tasks that can be measured. root: where their files are; None for the hub. say: told about what takes
+    long."""
+
+    root: DataRoot | None = None
+    say: Callable[[str], None] = lambda text: None
+    data: dict[str, Data] = field(default_factory=dict)
+    """By the name of a loaded task."""
+
+    def load(self, name: str) -> LoadedTask:
+        """A task, a group or a tag of lm-eval by its name. UserError if there is none, or if it cannot run here;
+        NotHere if its data cannot be read."""
+        manager = self._manager(name)
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)
+        random.seed(_SEEDS[0])
+        np.random.seed(_SEEDS[1])
+        torch.manual_seed(_SEEDS[2])
+        entry = manager.task_index[name]
+        if entry.kind is Kind.PY_TASK and self.root is not None:
+            raise NotHere(name, "lm-eval has it as a program that reads its data from the hub; leave out --data-root")
+        changes = {} if self.root is None else {"class": _served_by(self)}
+        try:
+            with contextlib.redirect_stdout(None), without_bars():
+                # TaskManager.load takes no changes for the tasks of a group, its factory does.
+                built = manager._factory.build(entry, overrides=changes, registry=manager.task_index)
+                found = manager.load(built if isinstance(built, list) else [built])
+        except UserError:
+            raise
+        except ImportError as error:
+            missing = f"{error.name}, which is not installed" if error.name else str(error).splitlines()[0][:120]
+            raise NotHere(name, f"lm-eval's code for it needs {missing}") from None
+        except Exception as error:  # the libraries raise many kinds of errors
+            raise NotHere(name, _why(error, self.root)) from None
+        for task, loaded in found["tasks"].items():
+            if task not in self.data:
+                path = getattr(loaded, "DATASET_PATH", None)
+                self.data[task] = Data({"hub": [path]} if path else {})
+        shots = {task: loaded.get_config("num_fewshot") for task, loaded in found["tasks"].items()}
+        return LoadedTask(name, found["tasks"], found.get("groups", {}), shots)
+
+    def _manager(self, name: str) -> TaskManager:
+        """lm-eval's index of tasks, of those folders alone that the task is in; of all if that is not enough, which
+        takes long."""
+        require_task(name)
+        manager = _index(tuple(dict.fromkeys((OWN, *folders()[name]))), False)
+        if name in manager.task_index and _complete(manager, name):
+            return manager
+        self.say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
+        return _index((OWN,), True)
+
+
+@cache
+def _index(places: tuple[Path, ...], everything: bool) -> TaskManager:
+    return TaskManager(include_path=[str(place) for place in places], include_defaults=everything)
+
+
+def _complete(manager: TaskManager, name: str) -> bool:
+    """Whether the index has all members of a group."""
+    entry = manager.task_index.get(name)
+    if entry is None:
+        return False
+    return entry.kind is not Kind.GROUP or all(_has(manager, member) for member in _members(entry.cfg or {}))
+
+
+def _has(manager: TaskManager, member: str | dict[str, Any]) -> bool:
+    """Whether the index has a member of a group: a name, a task or group with changes, or a group written in place."""
+    if isinstance(member, str):
+        return _complete(manager, member)
+    if isinstance(member.get("task"), list):
+        return all(_has(manager, inner) for inner in _members(member))
+    return _complete(manager, member.get("task") or member.get("group", ""))
+
+
+def _members(group: dict[str, Any]) -> list[str | dict[str, Any]]:
+    members = group.get("task") or []
+    return [members] if isinstance(members, str) else members
+
+
+def _served_by(library: Library) -> type[ConfigurableTask]:
+    """lm-eval's class of tasks with rows from the library's data root."""
+
+    class FromFiles(ConfigurableTask):
+        def __init__(self, config: dict[str, Any]) -> None:
+            config = {key: value for key, value in config.items() if key != "class"}
+            self._splits: dict[str, Served] = {}
+            self._made: dict[str, Any] = {}
+            self._read(config)
+            super().__init__(config=config)
+
+        def _read(self, config: dict[str, Any]) -> None:
+            """Read the files and leave out of the configuration what is not there."""
+            assert library.root is not None
+            wanted = Wanted(config["task"], config.get("dataset_path"), config.get("dataset_name"))
+            named = [config.get(key) for key in _SPLITS]
+            for split in dict.fromkeys([*filter(None, named), "validation", "test"]):
+                if served := library.root.split(wanted, split):
+                    self._splits[split] = served
+            if not self._splits:
+                if "custom_dataset" in config:
+                    return
+                raise NotHere(wanted.task, library.root.missing(wanted, tuple(filter(None, reversed(named[:3])))))
+            data = library.data[wanted.task] = Data()
+            _keep_what_is_there(config, self._splits, data)
+            used = {config.get(key) for key in _SPLITS}
+            for split, served in self._splits.items():
+                if split in used:
+                    data.files[split], data.skipped = list(served.files), data.skipped + served.skipped
+
+        def training_docs(self) -> Any:
+            return self._once("training", super().training_docs)
+
+        def validation_docs(self) -> Any:
+            return self._once("validation", super().validation_docs)
+
+        def test_docs(self) -> Any:
+            return self._once("test", super().test_docs)
+
+        def _once(self, part: str, read: Callable[[], Any]) -> Any:
+            """The examples of a part, which lm-eval asks for again and again and makes from the rows each time."""
+            if part not in self._made:
+                self._made[part] = read()
+            return self._made[part]
+
+        def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+            if not self._splits:
+                super().download(dataset_kwargs, **kwargs)
+                return
+            self.dataset = {split: _as_dataset(served) for split, served in self._splits.items()}
+
+    return FromFiles
+
+
+def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], data: Data) -> None:
+    """Take the splits without files out of a task's configuration, and say which one gives solved examples if the
+    task's own is not there."""
+    first = config.get("fewshot_split") or config.get("training_split") or config.get("validation_split")
+    for key in _SPLITS:
+        if config.get(key) not in splits:
+            config[key] = None
+    if config["validation_split"] is None and config["test_split"] is None:
+        asked = next((split for split in ("test", "validation") if split in splits), None)
+        if asked is None:
+            raise NotHere(config["task"], f"there is only the split {', '.join(splits)}, which is not for measuring")
+        config[f"{asked}_split"] = asked
+    instead = config["fewshot_split"] or config["training_split"] or config["validation_split"] or config["test_split"]
+    if instead != first:
+        data.examples_from = instead
+    if config["training_split"] is None and config["fewshot_split"] is None and config["validation_split"] is None:
+        # Named, so that lm-eval leaves the question itself out of its examples.
+        config["fewshot_split"] = config["test_split"]
+
+
+def _as_dataset(served: Served) -> datasets.Dataset:
+    try:
+        return datasets.Dataset.from_list(served.rows)
+    except Exception as error:  # pyarrow's and the library's own
+        raise UserError(
+            f"{served.files[0]}: its records have not all the same kinds of values ({str(error).splitlines()[0][:100]})"
+        ) from None
+
+
+def _why(error: Exception, root: DataRoot | None) -> str:
+    """Why a task could not be loaded, in words."""
+    text = (str(error) or type(error).__name__).splitlines()[0][:160]
+    if root is not None:
+        return f"its rows do not fit its configuration ({type(error).__name__}: {text})"
+    offline = isinstance(error, ConnectionError | OSError | ValueError) and any(
+        word in f"{type(error).__name__} {error}" for word in ("Connection", "offline", "resolve", "Hub", "timed out")
+    )
+    if offline:
+        return "its data cannot be fetched from the Hugging Face hub; give the folder of its files with --data-root DIR"
+    return f"it cannot be loaded ({type(error).__name__}: {text})"
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """A context without the bars that the library `datasets` shows for each change of a table."""
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def compiled_templates() -> Iterator[None]:
+    """A context in which lm-eval compiles each template of a prompt once, not for each question."""
+    from lm_eval.utils import env
+
+    original = env.from_string
+    env.from_string = lru_cache(maxsize=1024)(original)
+    try:
+        yield
+    finally:
+        env.from_string = original

@@ -1,0 +1,187 @@
+"""Attention refined by belief propagation on a GPU, as Triton kernels: the factors high and low, forward and backward,
+in memory that grows linearly with the length.
+
+FlexAttention cannot express it: it changes a score by a function of its row and key, and the messages that a row gets
+are a sum over other rows, in a decoder a different one for each row.
+
+Three passes go forward. The first finds the normaliser (log Σ exp) of each row. The second sums the messages
+ℓ_ik = log1p((e^−λ − 1) A_ik) over the rows, by key. The third refines the rows and weighs the values. In an encoder and
+in a leaking decoder the sums are over all rows. In a decoder row j gets those of earlier rows: SLOTS blocks of rows at
+a time, the second pass notes the sums before each block and goes on from there, and the third adds the rows within a
+block, as a product with a triangular matrix. So B·H·SLOTS·S sums exist at once, not B·H·S·S/BLOCK.
+
+Backward everything is computed again from the normalisers. The blocks come last to first: of the sums over all rows,
+what later ones have sent is subtracted, and the gradients of later rows are added up, since a message has the gradients
+of all rows that it goes to. Then a pass over rows gives the gradient of q, and one over keys those of k and v.
+
+    hybridlab pretrain --arch saobp-high --set runtime.kernel=triton --set runtime.device=cuda
+
+Shape legend: B batch, H query heads, K KV heads, S positions, D head width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hybridlab.models.belief import factor, from_earlier
+from hybridlab.models.kernels import Visible
+from hybridlab.models.triton_requirements import require_messages, require_numbers, require_triton
+from hybridlab.plan.belief import Belief
+
+BLOCK = 32
+"""Rows, and keys, of a tile; a power of two from 16 on, as products of Triton need."""
+SLOTS = 16
+"""Blocks of a decoder's rows that are refined at once, each with a sum for every key."""
+
+
+@torch.compiler.disable
+def in_triton(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
+    """Refined attention by Triton kernels. q (B, H, S, D), k and v (B, K, S, D) in fp32, bf16 or fp16 → (B, H, S, D) in
+    the type of v. UserError for a device, factor, head width or type that they do not compute."""
+    require_triton(q.device)
+    require_messages(belief)
+    require_numbers(q.shape[-1], torch.promote_types(q.dtype, v.dtype))
+    return _InTriton.apply(q, k, v, visible, belief)
+
+
+class _InTriton(torch.autograd.Function):
+    """`in_triton`, with gradients from q, k, v, the output, two normalisers of each row and the sums of messages."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
+        q, k, v = (t.contiguous() for t in (q, k, v))
+        launches = _Launches(q, k, v, visible, belief)
+        out, saved = launches.forward()
+        ctx.save_for_backward(q, k, v, out, *saved)
+        ctx.visible, ctx.belief = visible, belief
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, *saved = ctx.saved_tensors
+        launches = _Launches(q, k, v, ctx.visible, ctx.belief)
+        return *launches.backward(out, dout.contiguous(), _Saved(*saved)), None, None
+
+
+class _Saved(NamedTuple):
+    """Numbers by row or key, each (B, H, S): the normalisers of the scores and of the refined scores, and the messages
+    of all rows about each key, in fp64."""
+
+    prior: Tensor
+    refined: Tensor
+    sums: Tensor
+
+
+class _Launches:
+    """The kernels' launches on one device for q (B, H, S, D), k and v (B, K, S, D), all contiguous."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> None:
+        self.q, self.k, self.v = q, k, v
+        self.batch, self.heads, self.length, width = q.shape
+        self.kv_heads, self.group = k.shape[1], self.heads // k.shape[1]
+        self.blocks = -(-self.length // BLOCK)
+        self.causal, self.earlier, self.detached = visible.causal, from_earlier(belief, visible), belief.detach_messages
+        self.slots = min(SLOTS, self.blocks) if self.earlier else 1
+        valid, segments = visible.valid, visible.segments
+        self.restrictions = (
+            None if valid is None else valid.to(torch.uint8).contiguous(),
+            None if segments is None else segments.contiguous(),
+        )
+        self.factors = _factors(visible, belief, q)
+        self.sizes = (self.length, self.heads, self.group, 1 / math.sqrt(width))
+        low = all(t.dtype in (torch.bfloat16, torch.float16) for t in (q, k, v))
+        # Numbers of 16 bits are exact in TF32; what is computed from them keeps as many digits. Products in full fp32
+        # take more registers, of which more warps have more.
+        self.settings = {
+            "num_warps": 4 if low else 8,
+            "D": width,
+            "WIDTH": max(16, 1 << (width - 1).bit_length()),
+            "BLOCK": BLOCK,
+            "PRECISION": "tf32" if low else "ieee",
+        }
+
+    def forward(self) -> tuple[Tensor, _Saved]:
+        """out (B, H, S, D), and what `backward` takes."""
+        from hybridlab.models import belief_triton_kernels as kernels
+
+        q, k, v = self.q, self.k, self.v
+        prior, refined, sums = self._numbers(), self._numbers(), self._sums()
+        out, before = torch.empty_like(q, dtype=v.dtype), self._slots()
+        inputs = (*self.restrictions, prior)
+        self._run(kernels.prior_normalisers, self.blocks, q, k, *inputs, *self.sizes, CAUSAL=self.causal)
+        rules = {"CAUSAL": self.causal, "EARLIER": self.earlier}
+        for first, stop in self._parts():
+            span, place = (*self.sizes, first, stop, self.slots), (*self.sizes, first, self.slots)
+            self._run(kernels.message_sums, self._keys(stop), q, k, *inputs, self.factors, sums, before, *span, **rules)
+            outputs = (before if self.earlier else sums, refined, out)
+            self._run(kernels.refined_rows, stop - first, q, k, v, *inputs, self.factors, *outputs, *place, **rules)
+        return out, _Saved(prior, refined, sums)
+
+    def backward(self, out: Tensor, dout: Tensor, saved: _Saved) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of q, k and v from that of the output."""
+        from hybridlab.models import belief_triton_kernels as kernels
+
+        dq, dk, dv = (torch.empty_like(t) for t in (self.q, self.k, self.v))
+        delta, mean, dsums = self._numbers(), self._numbers(), self._sums()
+        sums, before, after = saved.sums.clone(), self._slots(), self._slots()
+        self._run(kernels.output_products, self.blocks, out, dout, delta, self.length)
+        inputs = (self.q, self.k, self.v, *self.restrictions, saved.prior, self.factors, saved.refined, dout, delta)
+        rules = {"CAUSAL": self.causal, "EARLIER": self.earlier}
+        detached = {**rules, "DETACHED": self.detached}
+        for first, stop in reversed(self._parts()):
+            span, place = (*self.sizes, first, stop, self.slots), (*self.sizes, first, self.slots)
+            tables = (sums, dsums, before, after)
+            self._run(kernels.gradient_sums, self._keys(stop), *inputs, *tables, *span, **rules)
+            shown = (before, after) if self.earlier else (sums, dsums)
+            self._run(kernels.query_gradients, stop - first, *inputs, *shown, mean, dq, *place, **detached)
+        outputs = (saved.sums, dsums, mean, dk, dv)
+        self._run(kernels.key_gradients, self.blocks, *inputs, *outputs, *self.sizes, shared=True, **detached)
+        return dq, dk, dv
+
+    def _run(self, kernel: Any, blocks: int, *arguments: Any, shared: bool = False, **settings: Any) -> None:
+        """Launch programs for all pairs of a batch row and a head (shared: a KV head) and so many blocks."""
+        pairs = self.batch * (self.kv_heads if shared else self.heads)
+        # Triton launches on torch's current device.
+        with torch.cuda.device_of(self.q):
+            kernel[(pairs, blocks)](*arguments, **self.settings, **settings)
+
+    def _parts(self) -> list[tuple[int, int]]:
+        """The first block and the one after the last of the rows that are refined at once."""
+        if not self.earlier:
+            return [(0, self.blocks)]
+        return [(first, min(first + SLOTS, self.blocks)) for first in range(0, self.blocks, SLOTS)]
+
+    def _keys(self, stop: int) -> int:
+        """The blocks of keys that rows of the blocks before `stop` see."""
+        return stop if self.causal else self.blocks
+
+    def _numbers(self) -> Tensor:
+        return self.q.new_empty(self.batch, self.heads, self.length, dtype=torch.float32)
+
+    def _sums(self) -> Tensor:
+        return self.q.new_zeros(self.batch, self.heads, self.length, dtype=torch.float64)
+
+    def _slots(self) -> Tensor | None:
+        """(B, H, SLOTS, S): sums by key for each block of a decoder's rows that are refined at once."""
+        if not self.earlier:
+            return None
+        return self.q.new_empty(self.batch, self.heads, self.slots, self.length, dtype=torch.float32)
+
+
+def _factors(visible: Visible, belief: Belief, q: Tensor) -> Tensor:
+    """e^−λ − 1 of each row (B, S), 0 for padding, which sends nothing."""
+    batch, length = q.shape[0], q.shape[2]
+    factors = q.new_empty(batch, length, dtype=torch.float32)
+    # Some rows of the mask at a time: it is counted only if λ depends on the number of keys.
+    step = BLOCK if belief.length_ref is not None else max(1, length)
+    for start in range(0, length, step):
+        rows = torch.arange(start, min(start + step, length), device=q.device)
+        seen = visible.mask(rows, length) if belief.length_ref is not None else rows
+        value = factor(seen, visible.causal, belief, torch.float32)
+        factors[:, start : start + step] = value if isinstance(value, float) else value.reshape(-1, len(rows))
+    return factors if visible.valid is None else factors * visible.valid

@@ -1,0 +1,233 @@
+"""Benchmarks of trained models: tasks of lm-eval or a paper's suite, kept in the record of a finished run.
+
+hybridlab eval RUN --tasks arc_easy,piqa --num-fewshot 5 --data-root DIR
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from hybridlab.config.evaluation import Benchmarks as Settings
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.benchmarks.root import DataRoot
+from hybridlab.data.finetune.places import data_root
+from hybridlab.data.hub_access import without_hub
+from hybridlab.data.tokenizers import end_token, load_tokenizer
+from hybridlab.errors import UserError
+from hybridlab.evaluation.results import BenchmarkResult, Results
+from hybridlab.evaluation.suites import Suite, load_suite
+from hybridlab.models.cache import require_caches
+from hybridlab.models.decoder import Transformer
+from hybridlab.plan.structure import Structure
+from hybridlab.runs.opening import OpenedModel, dropping, open_model
+from hybridlab.runs.record import read_record, write_record
+from hybridlab.statistics import Measurement
+from hybridlab.training.engine import Run
+from hybridlab.training.folders import RunFolder, Runs, part_of_run
+from hybridlab.training.machine import pick_device
+
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure. tasks: names of lm-eval's tasks, or suite: a paper's. shots: solved examples before each
+    question; None for each task's own number. limit: only so many examples of each task. data_root: the folder of the
+    tasks' files; None for HYBRIDLAB_DATA_ROOT, else the hub. max_length: tokens of a row at most; None for what the
+    model was made for. skip_bad_lines: leave out and count broken lines of files. drop_heads: names of query heads that
+    are left out of the model, as L1-H3,L2-H5."""
+
+    tasks: tuple[str, ...] = ()
+    suite: str | None = None
+    shots: int | None = None
+    limit: int | None = None
+    batch_size: int = BATCH
+    max_length: int | None = None
+    data_root: Path | None = None
+    skip_bad_lines: bool = False
+    drop_heads: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Request:
+        """What `evaluation.benchmarks` asks for."""
+        tasks = tuple(settings.tasks or ())
+        return cls(tasks, settings.suite, settings.shots, settings.limit, max_length=settings.max_length)
+
+    def checked(self) -> Request:
+        """Itself; UserError for what cannot be meant."""
+        if bool(self.tasks) == bool(self.suite):
+            raise UserError("eval: give either --tasks NAME,NAME or --suite NAME")
+        if self.suite and self.shots is not None:
+            raise UserError(f"--num-fewshot has no effect on --suite {self.suite}, which has its own; leave it out")
+        numbers = {"--limit": self.limit, "--batch": self.batch_size, "--max-length": self.max_length}
+        for option, number in numbers.items():
+            if number is not None and number < 1:
+                raise UserError(f"{option} {number}: it must be 1 or more")
+        if self.shots is not None and self.shots < 0:
+            raise UserError(f"--num-fewshot {self.shots}: it must be 0 or more")
+        return self
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """What was measured. results: by name, as in `Results.lm_eval`. not_measured: task → why. columns: of a suite, the
+    paper's columns with their measured values. recorded: whether the run's record has them now.
+
+        found = hybridlab.evaluate("runs/first", suite="saobp", data_root="benchmarks")
+        found.columns["BoolQ"].value, found.not_measured
+    """
+
+    results: dict[str, BenchmarkResult]
+    not_measured: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, Measurement] = field(default_factory=dict)
+    suite: Suite | None = None
+    recorded: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "lm_eval": {name: result.model_dump(mode="json") for name, result in self.results.items()},
+            "not_measured": self.not_measured,
+            "recorded": self.recorded,
+        }
+        if self.suite is not None:
+            found["suite"] = {
+                "name": self.suite.name,
+                "title": self.suite.title,
+                "columns": {name: measured.model_dump(mode="json") for name, measured in self.columns.items()},
+            }
+        return found
+
+
+def benchmark_run(reference: str, runs: Runs, request: Request, say: Callable[[str], None]) -> Benchmarks:
+    """Measure a model on tasks; the results of a finished run enter its record beside those that are there. UserError
+    for a name that does not exist, and for a model that predicts no next token."""
+    request = request.checked()
+    opened = open_model(reference, runs, say)
+    require_caches(opened.model.structure, f"eval {reference}")
+    if not opened.tokenizer.is_file():
+        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    model, tokenizer = opened.model.to(pick_device("auto")), load_tokenizer(opened.tokenizer)
+    if request.drop_heads is not None:
+        model = dropping(model, request.drop_heads)
+    found = benchmark_model(model, tokenizer, opened.path, opened.seq_len, request, say)
+    folder = _record_of(opened, reference)
+    if request.drop_heads is not None:
+        say(f"{reference}: measured without {request.drop_heads}, so that nothing is recorded")
+        return found
+    if folder is None:
+        say(f"{reference}: no finished run, so that nothing is recorded")
+        return found
+    record_benchmarks(folder, found)
+    return Benchmarks(found.results, found.not_measured, found.columns, found.suite, recorded=True)
+
+
+def benchmark_model(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    folder: Path | None,
+    length: int,
+    request: Request,
+    say: Callable[[str], None],
+    lenient: bool = False,
+) -> Benchmarks:
+    """Measure a model on tasks, in the precision of its weights, on the device where it is. folder: where its
+    configuration and tokenizer lie, if it has one. length: tokens of a row at most if neither the request nor the
+    folder says it. lenient: also a task that is no part of a suite may be without data."""
+    root = data_root(request.data_root)
+    # lm-eval is imported in here: it takes seconds, and reads at import whether the hub may be asked.
+    with without_hub(wanted=root is not None):
+        return _benchmarks(model, tokenizer, folder, length, request, root, say, lenient)
+
+
+def _benchmarks(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    folder: Path | None,
+    length: int,
+    request: Request,
+    root: Path | None,
+    say: Callable[[str], None],
+    lenient: bool,
+) -> Benchmarks:
+    """See `benchmark_model`. root: the data root."""
+    from hybridlab.evaluation.lm_eval_model import HarnessModel
+    from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
+    from hybridlab.evaluation.lm_eval_tasks import Library
+    from hybridlab.evaluation.lm_eval_tokens import SpecialTokens, longest_row, special_tokens_of
+
+    if folder is None:
+        end = end_token(tokenizer)
+        special, known = SpecialTokens(end, end, frozenset([end])), None
+    else:
+        special, known = special_tokens_of(folder, tokenizer), longest_row(folder)
+    length = request.max_length or known or length
+    positions = model.shape.max_positions
+    if positions is not None and length > positions:
+        raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
+    harness = HarnessModel(model, tokenizer, special, length, request.batch_size, say)
+    library = Library(None if root is None else DataRoot(root, request.skip_bad_lines), say)
+    suite = load_suite(request.suite) if request.suite else None
+    if suite is None:
+        asked = [Asked(task, request.shots) for task in dict.fromkeys(request.tasks)]
+    else:
+        asked = [Asked(task, shots) for task, shots in suite.asked()]
+    results, missing = measure_tasks(harness, library, asked, request.limit, lenient or suite is not None)
+    if suite is None:
+        return Benchmarks(results, missing)
+    return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite)
+
+
+def record_benchmarks(folder: RunFolder, found: Benchmarks) -> None:
+    """Add results to the record of a finished run, in the place of older ones of the same names."""
+    path = folder.path / "record.json"
+    with folder.locked():
+        record = read_record(path)
+        assert record is not None and record.results is not None, "the run has finished"
+        write_record(record.model_copy(update={"results": including(record.results, found)}), path)
+
+
+def with_benchmarks(results: Results, run: Run) -> Results:
+    """The results of a run that has done its last step with those of its settings' benchmarks, if it has any."""
+    settings = run.config.evaluation.benchmarks
+    if settings is None:
+        return results
+    length, tokenizer = run.config.training.seq_len, run.corpus.tokenizer
+    found = benchmark_model(run.model, tokenizer, None, length, Request.of(settings), run.say, lenient=True)
+    return including(results, found)
+
+
+def require_benchmarks(config: RunConfig, structure: Structure) -> None:
+    """UserError, before anything is trained, for benchmarks that do not exist or that the model cannot be asked."""
+    settings = config.evaluation.benchmarks
+    if settings is None:
+        return
+    require_caches(structure, "evaluation.benchmarks")
+    if settings.tasks:
+        from hybridlab.evaluation.lm_eval_names import require_task
+
+        for task in settings.tasks:
+            require_task(task)
+
+
+def including(results: Results, found: Benchmarks) -> Results:
+    """Results with those of benchmarks, which replace older ones of the same names."""
+    reasons = {**results.lm_eval_missing, **found.not_measured}
+    missing = {name: why for name, why in reasons.items() if name not in found.results}
+    changed: dict[str, Any] = {"lm_eval": results.lm_eval | found.results, "lm_eval_missing": missing}
+    if found.suite is not None:
+        columns = {name: measured for name, measured in found.columns.items() if measured.value is not None}
+        changed["suites"] = results.suites | {found.suite.name: columns}
+    return results.model_copy(update=changed)
+
+
+def _record_of(opened: OpenedModel, reference: str) -> RunFolder | None:
+    """The folder of the finished run whose final model was measured."""
+    if opened.config is None or part_of_run(reference)[1] == "best":
+        return None
+    folder = RunFolder(opened.path)
+    return folder if folder.finished() else None

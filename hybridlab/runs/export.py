@@ -1,0 +1,167 @@
+"""Trained models as folders for transformers: weights, config, tokenizer and model card.
+
+exported = hybridlab.export_hf("runs/first", "first-hf")    # or `hybridlab export runs/first first-hf`
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.hf_tokenizer import TokenizerFiles, tokenizer_files
+from hybridlab.errors import UserError
+from hybridlab.files import read_object
+from hybridlab.models.decoder import Transformer
+from hybridlab.models.hf_export import check_free, form_of, write_hf_folder
+from hybridlab.models.hf_native import labels_of
+from hybridlab.plan.structure import Structure
+from hybridlab.registry import FINETUNE_TASKS
+from hybridlab.runs.hf_card import card
+from hybridlab.runs.opening import open_model
+from hybridlab.runs.record import Record, read_record
+from hybridlab.runs.train import TrainedRun
+from hybridlab.training.folders import RunFolder, Runs, part_of_run
+
+POSITIONS = 2048
+"""max_position_embeddings of a model of which nothing says how long its sequences were."""
+_NO_TOKENIZER = TokenizerFiles({}, {})
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported model. folder, files: where it is. architecture: the name of its class, which `auto`, an Auto class
+    of transformers, loads. native: whether that class is transformers' own; otherwise reason says what it lacks, and
+    loading needs trust_remote_code=True. parameters: of the model.
+
+        exported = hybridlab.export_hf("runs/first", "first-hf")
+        exported.architecture, exported.native    # ("Qwen3ForCausalLM", True)
+    """
+
+    folder: Path
+    architecture: str
+    auto: str
+    native: bool
+    reason: str | None
+    parameters: int
+    files: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is exported. tokenizer: the path of a tokenizer.json; None if there is none. max_positions: see
+    `write_hf_folder`. run: hash of the run. note: a sentence for the model card."""
+
+    model: Transformer
+    tokenizer: Path | None
+    max_positions: int
+    config: RunConfig | None = None
+    record: Record | None = None
+    run: str | None = None
+    note: str | None = None
+
+
+def export_hf(
+    run_or_model: str | Path | TrainedRun | Transformer,
+    folder: str | Path,
+    *,
+    tokenizer: str | Path | None = None,
+    license: str | None = None,
+    runs_dir: str | Path = "runs",
+    quiet: bool = False,
+) -> Exported:
+    """Write a model into a folder that transformers loads, as `hybridlab export` does.
+
+    A plain model of a family that transformers has becomes transformers' own class. Every other one gets the file
+    modeling_hybridlab.py beside its weights, and is loaded with trust_remote_code=True where hybridlab need not be
+    installed. Logits are the same to 1e-5; `generate` works with its cache.
+
+    run_or_model: a run (a `TrainedRun`, its name, folder or the start of its hash, also RUN/best), a folder in the
+    Hugging Face layout, or a model. folder: where to write; new, or empty. tokenizer: the tokenizer.json of a model; a
+    run has its own. license: for the model card, an identifier such as `mit`. runs_dir: where runs are. quiet: print
+    nothing. UserError for a folder that holds files, and for a model that cannot be exported.
+
+        exported = hybridlab.export_hf("runs/first", "first-hf", license="mit")
+        exported.native    # True: AutoModelForCausalLM.from_pretrained("first-hf")
+    """
+    say = _silent if quiet else _say
+    # Checked before a large model is opened.
+    check_free(Path(folder))
+    if isinstance(run_or_model, Transformer):
+        source = _Source(run_or_model, None if tokenizer is None else Path(tokenizer), POSITIONS)
+    elif tokenizer is not None:
+        raise UserError("export_hf: tokenizer= has no effect on a run, which has its own; leave it out")
+    else:
+        reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
+        source = _opened(str(reference), Runs(Path(runs_dir)), say)
+    return _write(source, Path(folder).expanduser().absolute(), license, say)
+
+
+def _opened(reference: str, runs: Runs, say: Callable[[str], None]) -> _Source:
+    opened = open_model(reference, runs, say)
+    tokenizer = opened.tokenizer if opened.tokenizer.is_file() else None
+    if opened.config is None:
+        theirs = read_object(opened.path / "config.json", "configuration").get("max_position_embeddings")
+        longest = theirs if isinstance(theirs, int) and theirs > 0 else opened.seq_len
+        return _Source(opened.model, tokenizer, longest)
+    record = read_record(opened.path / "record.json")
+    note = None
+    if part_of_run(reference)[1] == "best":
+        note = "These are the weights of the lowest validation loss of the run, not those of its last step."
+        record = record and record.model_copy(update={"results": None})
+    elif record is None:
+        note = "The run has not finished: these are the weights of its newest checkpoint."
+    run = RunFolder(opened.path).digest
+    return _Source(opened.model, tokenizer, opened.seq_len, opened.config, record, run, note)
+
+
+def _write(source: _Source, folder: Path, license: str | None, say: Callable[[str], None]) -> Exported:
+    if license is not None and (not license.strip() or "\n" in license):
+        raise UserError(f"license {license!r}: give an identifier of the hub on one line, such as mit or apache-2.0")
+    structure = source.model.structure
+    tokenizer = _tokenizer_files(source, structure)
+    form = form_of(source.model, tokenizer.pads_with_end)
+    texts = {**tokenizer.texts, "README.md": card(folder, structure, form, source.record, license, source.note)}
+    settings = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
+    lineage = {} if source.run is None else {"run": source.run}
+    names = labels_of(structure.shape, _class_names(source.config))
+    files = write_hf_folder(folder, source.model, form, source.max_positions, texts, settings | names, lineage)
+    if not tokenizer.texts:
+        say(f"{folder}: written without a tokenizer, which this model does not have")
+    parameters = sum(parameter.numel() for parameter in source.model.parameters())
+    return Exported(folder, form.architecture, form.auto, form.native, form.reason, parameters, files)
+
+
+_IN_CONFIG = ("bos_token", "eos_token", "pad_token")
+"""The special tokens whose ids config.json has."""
+
+
+def _tokenizer_files(source: _Source, structure: Structure) -> TokenizerFiles:
+    if source.tokenizer is None:
+        return _NO_TOKENIZER
+    shape = structure.shape
+    longest = shape.max_positions or source.max_positions
+    return tokenizer_files(source.tokenizer, structure.causal, not shape.gives_tokens, longest)
+
+
+def _class_names(config: RunConfig | None) -> tuple[str, ...]:
+    """The names of the classes of the task that a run was fine-tuned on; empty for any other."""
+    if config is None or config.finetune is None:
+        return ()
+    task = FINETUNE_TASKS.get(config.finetune.task)
+    return task.classes if task.kind == "classes" else ()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    return None

@@ -1,0 +1,175 @@
+"""Studies: measurements on a model that is there already, each with a record of its own; see config/study.py."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.analysis.probe import run_probe
+from hybridlab.analysis.task_prompts import TokenizerAlone
+from hybridlab.config.evaluation import Evaluation
+from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
+from hybridlab.data.benchmarks.root import DataRoot
+from hybridlab.data.finetune.places import data_root
+from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import Job
+from hybridlab.data.tokenizers import load_tokenizer
+from hybridlab.errors import UserError
+from hybridlab.evaluation.measure import measure
+from hybridlab.evaluation.results import NO_LOSS, Results
+from hybridlab.models.cache import require_caches
+from hybridlab.models.decoder import Transformer
+from hybridlab.plan.heads import Head, head_name
+from hybridlab.runs.benchmarks import Request, benchmark_model, including
+from hybridlab.runs.opening import OpenedModel, dropping, open_model
+from hybridlab.runs.record import DataSummary, Record, load_record, read_record, record_path, write_record
+from hybridlab.runs.summary import summary
+from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
+
+Say = Callable[[str], None]
+
+
+def run_study(study: Study, digest: str, seed: int, runs: Runs, results_dir: Path, say: Say) -> Record:
+    """The record of a study, from RESULTS-DIR or by measuring, which writes it there.
+
+    A record that lacks tasks is measured again where their files are at hand now. seed: of the run that is measured; 0
+    for a model of the hub. UserError if the model cannot be opened, or nothing can be measured.
+    """
+    known = load_record(digest, results_dir)
+    if known is not None and not _found_now(known):
+        return known
+    started = time.monotonic()
+    opened = open_model(study.model.removeprefix(RUN), runs, say)
+    if not opened.tokenizer.is_file():
+        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    names = dropped_heads(study.drop_heads, results_dir)
+    model = opened.model.to(pick_device("auto")).eval()
+    model = dropping(model, ",".join(names)) if names else model
+    results = _measured(study, model, opened, runs, say)
+    record = _record(study, digest, seed, model, opened, results, names)
+    record = record.model_copy(update={"evaluation_seconds": round(time.monotonic() - started, 1)})
+    write_record(record, record_path(digest, results_dir))
+    return record
+
+
+def missing_tasks(record: Record) -> dict[str, str]:
+    """The tasks that a study asked for and that were not measured, with the reason."""
+    assert record.results is not None, "a study that was measured has results"
+    missing = dict(record.results.lm_eval_missing)
+    for probe in record.results.probes.values():
+        missing |= probe.get("missing", {})
+    return missing
+
+
+def _found_now(record: Record) -> bool:
+    """Whether the files of a task that a study lacks are below the data root now."""
+    missing, root = missing_tasks(record), data_root()
+    if not missing or root is None:
+        return False
+    from hybridlab.evaluation.lm_eval_tasks import Library, NotHere
+
+    library = Library(DataRoot(root))
+    for name in missing:
+        try:
+            library.load(name.partition("@")[0])
+        except NotHere:
+            continue
+        return True
+    return False
+
+
+def dropped_heads(choice: list[str] | HeadsByEntropy | None, results_dir: Path) -> list[str]:
+    """The names of the heads that a study leaves out. UserError if the entropies to choose by are not there."""
+    if not isinstance(choice, HeadsByEntropy):
+        return choice or []
+    record = load_record(choice.of, results_dir)
+    found = record.results.probes.get("entropy") if record is not None and record.results is not None else None
+    if found is None or "heads" not in found:
+        raise UserError(f"drop_heads: {choice.of} has no entropies to choose heads by; let it run the probe entropy")
+    low = _sorted(found.get("highest", found["heads"]), 1)[: choice.n]
+    high = _sorted(found.get("lowest", found["heads"]), -1)[: choice.n]
+    if choice.select != "random":
+        return [head_name(head) for head in (high if choice.select == "high" else low)]
+    others = sorted({*_sorted(found["heads"], 1)} - {*low, *high})
+    if len(others) < choice.n:
+        raise UserError(f"drop_heads: {len(others)} heads are neither high nor low, fewer than n = {choice.n}")
+    return [head_name(head) for head in sorted(random.Random(choice.draw).sample(others, choice.n))]
+
+
+def _sorted(table: list[list[float | None]], sign: int) -> list[Head]:
+    """The heads that run, by their value times a sign."""
+    values = [(sign * value, (i, j)) for i, row in enumerate(table) for j, value in enumerate(row) if value is not None]
+    return [head for _, head in sorted(values)]
+
+
+def _measured(study: Study, model: Transformer, opened: OpenedModel, runs: Runs, say: Say) -> Results:
+    settings, length = study.evaluation, opened.seq_len
+    tokenizer = load_tokenizer(opened.tokenizer)
+    if study.text:
+        assert opened.config is not None, "text is for runs alone"
+        config = opened.config.model_copy(update={"evaluation": settings})
+        corpus = corpus_of(config, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
+        results = measure(model, config, corpus, "fp32", say=say)
+    else:
+        probes = {name: _probed(name, model, tokenizer, length, settings) for name in settings.all_probes}
+        results = Results(causality={}, validation=NO_LOSS, probes=probes)
+    if settings.benchmarks is None:
+        return results
+    require_caches(model.structure, "evaluation.benchmarks")
+    folder = None if opened.config is not None else opened.path
+    request = Request.of(settings.benchmarks)
+    return including(results, benchmark_model(model, tokenizer, folder, length, request, say, lenient=True))
+
+
+def _probed(name: str, model: Transformer, tokenizer: Any, length: int, settings: Evaluation) -> dict[str, Any]:
+    own = (settings.probe_settings or {}).get(name, {})
+    return run_probe(name, model, TokenizerAlone(tokenizer), length, None, **own)
+
+
+def _record(
+    study: Study,
+    digest: str,
+    seed: int,
+    model: Transformer,
+    opened: OpenedModel,
+    results: Results,
+    names: list[str],
+) -> Record:
+    """The record of what was measured. The training that it names is the run's; a model of the hub has none."""
+    trained = None if opened.config is None else read_record(RunFolder(opened.path).path / "record.json")
+    parameters = count_parameters(model.shape, model.plan)
+    about = {"model": study.model, "revision": opened.path.name} if study.model.startswith(HUB) else {}
+    nothing = DataSummary(source="prompts of benchmark tasks", fingerprint="", train_tokens=0, validation_tokens=0)
+    return Record(
+        status="finished",
+        hash=digest,
+        parents=[study.model.removeprefix(RUN)] if study.model.startswith(RUN) else [],
+        config={"shape": model.shape.model_dump(mode="json"), "study": study.as_written(), "dropped": names, **about},
+        git=git_revision(),
+        libraries=library_versions(),
+        machine=describe_machine(next(model.parameters()).device),
+        precision="fp32",
+        kernels={},
+        seed=seed,
+        steps=trained.steps if trained else 0,
+        tokens=trained.tokens if trained else 0,
+        seconds=0.0,
+        tokens_per_second=None,
+        flops=trained.flops if trained else 0.0,
+        redone_steps=0,
+        parameters={
+            "total": parameters.total,
+            "blocks": parameters.block_matrices + parameters.norms_and_biases,
+        },
+        structure=model.structure.to_json(),
+        model=summary(model.structure),
+        events=[],
+        history={},
+        data=trained.data if trained else nothing,
+        results=results,
+    )

@@ -1,0 +1,356 @@
+"""`hybridlab eval --tasks` and `--suite`: from files without network, into the record, and with every mistake."""
+
+import json
+import os
+
+import pytest
+
+import hybridlab as public
+from hybridlab import UserError
+from hybridlab.config.presets import preset_names
+from hybridlab.evaluation.suites import load_suite
+from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.runs.record import number_at, read_record
+from tests.conftest import ROOT
+from tests.integration.test_cli import hybridlab, json_of
+from tests.lm_eval import saved_model
+
+LENGTH = ["--max-length", "200"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A data root with a few questions for some tasks."""
+    folder = tmp_path_factory.mktemp("root")
+    choices = {"text": ["cat", "mat", "rain", "the far hills"], "label": ["A", "B", "C", "D"]}
+    asked = [{"question": f"What sat on {n}?", "choices": choices, "answerKey": "ABCD"[n % 4]} for n in range(12)]
+    piqa = [{"goal": f"sit {n}", "sol1": "on a mat", "sol2": "on rain", "label": n % 2} for n in range(7)]
+    for path, rows in {
+        "arc_easy/test.jsonl": asked,
+        "arc_easy/train.jsonl": asked[:5],
+        "piqa/validation.jsonl": piqa,
+        "lambada/test.jsonl": [{"text": f"the cat sat on {n} mats"} for n in range(6)],
+        "mawps/AddSub.json": [{"sQuestion": f"What is {n} + 1?", "lSolutions": [n + 1.0]} for n in range(8)],
+        "boolq/validation.jsonl": [{"question": "did it rain", "passage": "rain fell", "answer": True}] * 3,
+        "race/test_middle.jsonl": [
+            {"article": "The cat sat.", "questions": ["Who sat?"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
+        ],
+    }.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(rows) if path.endswith(".json") else "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / path).write_text(text)
+    for subject in (path.stem.removesuffix("_dev") for path in [ROOT / "anatomy_dev"]):
+        for part in ("dev", "test"):
+            (folder / "mmlu" / part).mkdir(parents=True, exist_ok=True)
+            (folder / "mmlu" / part / f"{subject}_{part}.csv").write_text("a bone,b,c,d,e,A\nx,b,c,d,e,B\n" * 3)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_data_root(monkeypatch):
+    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", "")
+
+
+@pytest.fixture(scope="module")
+def run(trained, tmp_path_factory):
+    """A finished run of its own, since its record changes."""
+    import shutil
+
+    folder = tmp_path_factory.mktemp("measured") / "run"
+    shutil.copytree(trained[1] / "parent", folder)
+    return folder
+
+
+def evaluated(run, root, *options):
+    return hybridlab("eval", run, "--data-root", root, *LENGTH, *options, cwd=run.parent)
+
+
+def test_tasks_from_files_enter_the_record_and_stay_there(run, root):
+    before = read_record(run / "record.json")
+    found = json_of(evaluated(run, root, "--tasks", "arc_easy,piqa", "--num-fewshot", "2", "--json"))
+    assert found["recorded"] and found["not_measured"] == {} and list(found["lm_eval"]) == ["arc_easy@2", "piqa@2"]
+    arc = found["lm_eval"]["arc_easy@2"]
+    assert (arc["metrics"]["acc"]["n"], arc["shots"], arc["limit"]) == (12, 2, None)
+    assert arc["data"] == {"test": ["arc_easy/test.jsonl"], "train": ["arc_easy/train.jsonl"]}
+    assert arc["examples_from"] is None and found["lm_eval"]["piqa@2"]["examples_from"] == "validation"
+    assert arc["metrics"]["acc"]["stderr"] > 0 and arc["harness"].startswith("lm-eval 0.4.")
+    later = json_of(evaluated(run, root, "--tasks", "lambada_openai", "--limit", "4", "--json"))
+    record = read_record(run / "record.json")
+    assert list(record.results.lm_eval) == ["arc_easy@2", "piqa@2", "lambada_openai"]
+    measured = number_at(record, "results.lm_eval.arc_easy@2.metrics.acc_norm")
+    assert measured.model_dump() == arc["metrics"]["acc_norm"]
+    assert later["lm_eval"]["lambada_openai"]["metrics"]["perplexity"]["stderr"] > 0
+    assert record.results.lm_eval["lambada_openai"].limit == 4
+    unchanged = record.model_copy(update={"results": record.results.model_copy(update={"lm_eval": {}})})
+    assert unchanged == before
+
+
+def test_the_table_names_what_one_should_know(run, root):
+    done = evaluated(run, root, "--tasks", "piqa", "--num-fewshot", "1", "--limit", "3")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines[:8])) <= 80
+    assert any("piqa@1" in line and "acc_norm" in line and line.rstrip().endswith("3") for line in lines)
+    assert "only the first 3 questions of each task" in done.stdout
+    assert "solved examples from the split validation" in done.stdout
+
+
+def test_all_examples_of_another_split_can_be_taken(run, root):
+    """MMLU has five examples for five shots; of the questions themselves one more is needed."""
+    options = ["--tasks", "mmlu_anatomy_continuation", "--num-fewshot"]
+    found = json_of(evaluated(run, root, *options, "6", "--json"))
+    assert found["lm_eval"]["mmlu_anatomy_continuation@6"]["metrics"]["acc"]["n"] == 6
+    done = evaluated(run, root, *options, "7")
+    assert done.returncode == 2 and "has 6 examples to choose from" in done.stderr
+    done = evaluated(run, root, "--tasks", "piqa", "--num-fewshot", "7")
+    assert done.returncode == 2 and "piqa has 7 examples to choose from" in done.stderr
+
+
+def test_a_group_without_the_files_of_its_tasks(run, root):
+    done = evaluated(run, root, "--tasks", "mmlu_stem")
+    assert done.returncode == 2 and "no file of mmlu_" in done.stderr
+
+
+def test_generated_answers_are_compared(run, root):
+    found = json_of(evaluated(run, root, "--tasks", "mawps_addsub,needle_multikey_short", "--limit", "2", "--json"))
+    assert found["lm_eval"]["mawps_addsub"]["metrics"]["exact_match"]["n"] == 2
+    needles = found["lm_eval"]["needle_multikey_short"]
+    assert set(needles["metrics"]) == {"found", "exact_match"} and needles["data"] == {}
+
+
+def test_a_suite_measures_what_is_at_hand_and_names_the_rest(run, root):
+    found = json_of(evaluated(run, root, "--suite", "saobp", "--json"))
+    columns = found["suite"]["columns"]
+    assert columns["BoolQ"]["n"] == 3 and 0 <= columns["BoolQ"]["value"] <= 100
+    assert columns["Race-middle"]["n"] == 1 and columns["PPL (WikiText)"]["value"] is None
+    assert "wikitext" in found["not_measured"] and "no file of wikitext" in found["not_measured"]["wikitext"]
+    recorded = read_record(run / "record.json").results.suites["saobp"]
+    assert recorded["BoolQ"].value == columns["BoolQ"]["value"] and set(recorded) == {"BoolQ", "Race-middle"}
+    done = evaluated(run, root, "--suite", "consa", "--limit", "2")
+    assert done.returncode == 0 and "not measured: LogiQA-CN: the Chinese half" in done.stdout
+
+
+def test_the_same_task_with_and_without_examples(trained, root, monkeypatch):
+    """SpiralFormer's suite asks each of its tasks twice."""
+    from hybridlab.evaluation import suites
+
+    column = {"tasks": ["arc_easy"], "metric": "acc"}
+    columns = [{"name": str(shots), "shots": shots, **column} for shots in (0, 2)]
+    monkeypatch.setattr(
+        "hybridlab.runs.benchmarks.load_suite",
+        lambda name: suites.Suite(name=name, title="T", source="S", columns=columns),
+    )
+    found = public.evaluate(trained[1] / "parent" / "final", suite="two", data_root=root, seq_len=2000, quiet=True)
+    assert [result.shots for result in found.results.values()] == [0, 2]
+    assert list(found.results) == ["arc_easy", "arc_easy@2"] and found.columns["2"].n == 12
+    alone = public.evaluate(
+        trained[1] / "parent" / "final", tasks=["arc_easy"], num_fewshot=2, data_root=root, seq_len=2000, quiet=True
+    )
+    assert alone.results["arc_easy@2"].metrics == found.results["arc_easy@2"].metrics
+
+
+@pytest.mark.parametrize("name", ["sgt", "spiral", "consa", "depth", "saobp"])
+def test_columns_of_suites_can_be_computed(name):
+    suite = load_suite(name)
+    assert suite.asked() and all(column.metric for column in suite.columns if column.tasks)
+    known = [column.name for column in suite.columns]
+    assert len(set(known)) == len(known) and not any("." in column for column in known)
+    for place, column in enumerate(suite.columns):
+        assert sum(map(bool, (column.tasks, column.columns, column.missing))) == 1
+        assert set(column.columns) <= set(known[:place])
+
+
+def test_columns_of_tables_are_columns_of_their_papers_suite():
+    asked = set()
+    for name in experiment_ids():
+        experiment = load_experiment(name)
+        for column in experiment.columns if isinstance(experiment, Experiment) else []:
+            if (column.metric or "").startswith("results.suites."):
+                _, _, suite, _ = parts = (column.metric or "").split(".")
+                assert suite == experiment.paper
+                known = [one.name for one in load_suite(suite).columns]
+                assert {column.metric_of(row).split(".")[-1] for row in experiment.rows} <= set(known), parts
+                asked.add(suite)
+    assert asked == set(preset_names("suites"))
+
+
+def test_broken_lines_are_named_or_counted(run, root, tmp_path):
+    (tmp_path / "piqa").mkdir()
+    good = (root / "piqa" / "validation.jsonl").read_text()
+    (tmp_path / "piqa" / "validation.jsonl").write_text(good + '{"goal": "cut o\n')
+    done = evaluated(run, tmp_path, "--tasks", "piqa")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "piqa/validation.jsonl:8: this line is not JSON" in done.stderr and "--skip-bad-lines" in done.stderr
+    done = evaluated(run, tmp_path, "--tasks", "piqa", "--skip-bad-lines")
+    assert done.returncode == 0 and "piqa: 1 broken lines left out" in done.stdout
+
+
+MISTAKES = {
+    "a task that does not exist": (["--tasks", "arc_eazy"], "did you mean 'arc_easy'?"),
+    "a tag that does not exist": (["--tasks", "lambda"], "did you mean 'lambada'?"),
+    "a suite that does not exist": (["--suite", "spirl"], "did you mean 'spiral'?"),
+    "no task": (["--tasks", ","], "give either --tasks"),
+    "both": (["--tasks", "piqa", "--suite", "sgt"], "give either --tasks"),
+    "shots of a suite": (["--suite", "sgt", "--num-fewshot", "5"], "--num-fewshot has no effect on --suite sgt"),
+    "text": (["--tasks", "piqa", "--data", "embedded"], "--data has no effect on benchmarks"),
+    "no file": (["--tasks", "sciq"], "no file of sciq below"),
+    "more examples than there are": (["--tasks", "piqa", "--num-fewshot", "9"], "piqa has 7 examples to choose from"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_ends_in_one_sentence(run, root, case):
+    options, message = MISTAKES[case]
+    done = evaluated(run, root, *options)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+def test_options_of_benchmarks_need_one(run):
+    done = hybridlab("eval", run, "--limit", "4", cwd=run.parent)
+    assert done.returncode == 2 and "--limit has no effect without --tasks or --suite" in done.stderr
+    done = hybridlab("eval", run, "--tasks", "piqa", "--data-root", "nowhere", cwd=run.parent)
+    assert done.returncode == 2 and "--data-root nowhere: there is no such folder" in done.stderr
+
+
+def test_without_files_and_without_network_it_ends_at_once(run, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = hybridlab("eval", run, "--tasks", "piqa", cwd=run.parent)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "cannot be fetched from the Hugging Face hub; give the folder of its files with --data-root" in done.stderr
+
+
+def test_an_encoder_is_refused(tmp_path, root):
+    public.save(public.build_model("bert", size="bert-tiny"), tmp_path / "encoder")
+    done = hybridlab("eval", "encoder", "--tasks", "piqa", "--data-root", root, cwd=tmp_path)
+    assert done.returncode == 2 and "an encoder sees the tokens on both sides" in done.stderr, done.stderr
+
+
+SETTINGS = {"tasks": ["piqa", "sciq"], "limit": 4, "shots": 1, "max_length": 90}
+
+
+def test_a_run_can_ask_benchmarks_at_its_end(small, tmp_path, runs_dir, root, monkeypatch):
+    from hybridlab.config.resolve import run_hash
+    from tests.training import train
+
+    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", str(root))
+    config = small(training={"steps": 2}, evaluation={"benchmarks": SETTINGS})
+    assert run_hash(config) != run_hash(small(training={"steps": 2}))
+    record = train(config, tmp_path / "run", runs_dir)
+    assert record.results.lm_eval["piqa@1"].metrics["acc"].n == 4
+    assert record.results.lm_eval["piqa@1"].max_length == 90
+    assert "no file of sciq below" in record.results.lm_eval_missing["sciq"]
+    assert number_at(record, "results.lm_eval.sciq@1.metrics.acc").value is None
+    again = json_of(
+        hybridlab(
+            "eval",
+            tmp_path / "run",
+            "--tasks",
+            "piqa",
+            "--num-fewshot",
+            "1",
+            "--limit",
+            "4",
+            *["--max-length", "90"],
+            "--json",
+            cwd=tmp_path,
+        )
+    )
+    assert again["lm_eval"]["piqa@1"]["metrics"] == json.loads(
+        json.dumps({name: m.model_dump() for name, m in record.results.lm_eval["piqa@1"].metrics.items()})
+    )
+    after = read_record(tmp_path / "run" / "record.json")
+    assert after.results.lm_eval_missing == record.results.lm_eval_missing
+
+
+def test_settings_of_benchmarks_are_checked_before_training(small, tmp_path, runs_dir):
+    from tests.training import train
+
+    with pytest.raises(UserError, match="did you mean 'piqa'"):
+        train(small(evaluation={"benchmarks": {"tasks": ["piqaa"]}}), tmp_path / "run", runs_dir)
+    assert not (tmp_path / "run" / "run.json").exists()
+    for wrong, message in [
+        ({"suite": "spirl"}, "did you mean 'spiral'"),
+        ({}, "either tasks or suite"),
+        ({"suite": "sgt", "shots": 3}, "shots has no effect on a suite"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            small(evaluation={"benchmarks": wrong})
+
+
+def test_from_python(run, root, tmp_path):
+    found = public.evaluate(run, tasks=["arc_easy"], data_root=root, seq_len=200, limit=5, quiet=True)
+    result = found.results["arc_easy"]
+    assert isinstance(found, public.Benchmarks) and (result.metrics["acc"].n, result.max_length) == (5, 200)
+    folder = saved_model("llama", tmp_path / "llama")
+    model = public.load_hf(folder)
+    alone = public.evaluate(
+        model, tasks=["arc_easy"], tokenizer=f"file:{folder}", seq_len=96, data_root=root, quiet=True
+    )
+    same = public.evaluate(folder, tasks=["arc_easy"], data_root=root, quiet=True)
+    assert alone.results["arc_easy"].metrics == same.results["arc_easy"].metrics
+    assert not same.recorded and os.environ["HYBRIDLAB_DATA_ROOT"] == ""
+    with pytest.raises(UserError, match="limit= has no effect without tasks"):
+        public.evaluate(run, limit=3)
+    with pytest.raises(UserError, match="a model needs tokenizer="):
+        public.evaluate(model, tasks=["arc_easy"], data_root=root)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, root, family):
+    """lm-eval's own tasks with prompts that are too long for the model, and generated answers."""
+    pytest.importorskip("accelerate")
+    from lm_eval.models.huggingface import HFLM
+
+    from hybridlab.data.benchmarks.root import DataRoot
+    from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
+    from hybridlab.evaluation.lm_eval_tasks import Library
+
+    folder = saved_model(family, tmp_path / family)
+    asked = [Asked("arc_easy", 2), Asked("piqa", 3), Asked("lambada_openai"), Asked("boolq"), Asked("mawps_addsub", 2)]
+    theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=7, dtype="float32")
+    theirs.say = lambda text: None
+    expected, _ = measure_tasks(theirs, Library(DataRoot(root)), asked)
+    names = ["arc_easy@2", "piqa@3", "lambada_openai", "boolq", "mawps_addsub@2"]
+    assert list(expected) == names
+    for one in asked:
+        found = public.evaluate(
+            folder, tasks=[one.task], num_fewshot=one.shots, batch_size=7, data_root=root, quiet=True
+        )
+        (name,) = found.results
+        for metric, measured in found.results[name].metrics.items():
+            value = expected[name].metrics[metric].value
+            assert measured.value == (pytest.approx(value, rel=1e-5) if metric == "perplexity" else value), (
+                name,
+                metric,
+            )
+
+
+def test_a_run_scores_as_lm_eval_scores_its_exported_folder(trained, tmp_path, root):
+    """A plan with a loop over one head, which transformers runs from the modelling file beside the weights."""
+    pytest.importorskip("accelerate")
+    from lm_eval.models.huggingface import HFLM
+
+    from hybridlab.data.benchmarks.root import DataRoot
+    from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
+    from hybridlab.evaluation.lm_eval_tasks import Library
+
+    run, folder = trained[1] / "parent", tmp_path / "exported"
+    public.export_hf(run, folder)
+    theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=4, dtype="float32", trust_remote_code=True)
+    theirs.say = lambda text: None
+    asked = [Asked("arc_easy", 1), Asked("piqa"), Asked("lambada_openai"), Asked("mawps_addsub", 1)]
+    expected, _ = measure_tasks(theirs, Library(DataRoot(root)), asked)
+    for one in asked:
+        found = public.evaluate(
+            run / "final", tasks=[one.task], num_fewshot=one.shots, batch_size=4, data_root=root, quiet=True
+        )
+        ((name, result),) = found.results.items()
+        assert result.max_length == theirs.max_length
+        for metric, measured in result.metrics.items():
+            value = expected[name].metrics[metric].value
+            assert measured.value == (pytest.approx(value, rel=1e-5) if metric == "perplexity" else value), (
+                name,
+                metric,
+            )

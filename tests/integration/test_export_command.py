@@ -1,0 +1,171 @@
+"""`hybridlab export`: runs become folders that a process without hybridlab loads; card, tokenizer, mistakes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hybridlab import export_hf, load_checkpoint, load_hf
+from hybridlab.errors import UserError
+from tests.integration.test_cli import hybridlab, json_of
+from tests.training import train, train_until
+
+WITHOUT_HYBRIDLAB = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hybridlab":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Blocked())
+import json, torch, transformers
+torch.set_num_threads(1)
+folder, trust = sys.argv[1], sys.argv[2] == "True"
+model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=trust).eval()
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
+tokens = torch.tensor([json.loads(sys.argv[3])])
+with torch.no_grad():
+    logits = model(tokens).logits[0].tolist()
+pipe = transformers.pipeline("text-generation", model=folder, trust_remote_code=trust)
+prompts = ["the cat", "rain fell over the far hills"]
+texts = [made[0]["generated_text"] for made in pipe(prompts, max_new_tokens=8, do_sample=False, batch_size=2)]
+print(json.dumps({"logits": logits, "texts": texts, "class": type(model).__name__}))
+"""
+
+
+def elsewhere(folder, trust, tokens, cwd):
+    """What a process prints that cannot import hybridlab."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", WITHOUT_HYBRIDLAB, str(folder), str(trust), json.dumps(tokens)]
+    home = {"HF_HOME": str(cwd / "home"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment | home, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "spiral-b"])
+def test_an_exported_run_works_where_hybridlab_is_not_installed(arch, small, runs, tmp_path):
+    shape = {} if arch == "vanilla" else {"shape": {"layers": 6}}
+    train(small(arch, training={"steps": 3}, **shape), runs / "run", runs)
+    done = hybridlab("export", runs / "run", tmp_path / "out", "--license", "mit", "--json", cwd=tmp_path)
+    told = json_of(done)
+    assert told["native"] == (arch == "vanilla") and told["folder"] == str(tmp_path / "out")
+    assert told["architecture"] == ("Qwen3ForCausalLM" if told["native"] else "HybridlabForCausalLM")
+    model, tokens = load_checkpoint(runs / "run"), list(range(5, 33))
+    found = elsewhere(tmp_path / "out", not told["native"], tokens, tmp_path)
+    assert found["class"] == told["architecture"]
+    with torch.no_grad():
+        wanted = model(torch.tensor([tokens])).logits[0]
+    torch.testing.assert_close(torch.tensor(found["logits"]), wanted, atol=1e-5, rtol=1e-5)
+    for prompt, text in zip(["the cat", "rain fell over the far hills"], found["texts"], strict=True):
+        ours = json_of(hybridlab("generate", runs / "run", prompt, "--max-new-tokens", "8", "--json", cwd=tmp_path))
+        assert text == ours["text"]
+
+
+def test_the_model_card_says_what_was_recorded(trained, tmp_path):
+    config, runs = trained
+    record = json.loads((runs / "parent" / "record.json").read_text())
+    exported = export_hf("parent", tmp_path / "out", license="apache-2.0", runs_dir=runs, quiet=True)
+    assert not exported.native and "plan" in exported.reason
+    card = (tmp_path / "out" / "README.md").read_text()
+    header = re.match(r"---\n(.*?)\n---\n", card, re.DOTALL)[1]
+    assert 'license: "apache-2.0"' in header and "pipeline_tag: text-generation" in header
+    loss = record["results"]["validation"]["loss"]
+    for part in (
+        record["model"]["plan"],
+        record["hash"],
+        f"{record['tokens']:,}",
+        f"{record['flops']:.3g}",
+        f"{loss['value']:.5g} | {loss['stderr']:.4g} | {loss['n']}",
+        f"{record['parameters']['total']:,}" if "total" in record["parameters"] else "parameters",
+        "text:words.txt",
+        'AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)',
+    ):
+        assert part in card, part
+    assert str(runs) not in card and str(tmp_path) not in card
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["lineage"] == {"run": record["hash"]} and config["max_position_embeddings"] == 32
+
+
+def test_an_exported_folder_is_evaluated_and_exported_like_a_run(trained, tmp_path):
+    _, runs = trained
+    export_hf(runs / "parent", tmp_path / "own", quiet=True)
+    done = hybridlab("generate", "own", "the cat", "--max-new-tokens", "4", "--json", cwd=tmp_path)
+    ours = hybridlab("generate", runs / "parent", "the cat", "--max-new-tokens", "4", "--json", cwd=tmp_path)
+    assert json_of(done) == json_of(ours)
+    again = export_hf(tmp_path / "own", tmp_path / "again", quiet=True)
+    one, two = (load_checkpoint(tmp_path / name) for name in ("own", "again"))
+    assert one.structure == two.structure and not again.native
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    card = tmp_path / "own" / "README.md"
+    card.write_text(card.read_text() + "More about it.\n")
+    assert load_checkpoint(tmp_path / "own").structure == one.structure, "a model card may be changed"
+
+
+def test_a_grown_model_and_the_best_weights_are_exported(small, runs, tmp_path):
+    shape = {"layers": 4}
+    controller = {"kind": "stacking", "method": "midas", "block": 2, "start": 2}
+    settings = {"evaluation": {"every": 6, "keep_best": True}}
+    train(small("midas", shape=shape, controller=controller, **settings), runs / "grown", runs)
+    exported = export_hf(runs / "grown", tmp_path / "out", quiet=True)
+    assert exported.native and load_hf(tmp_path / "out").shape.layers == 4
+    assert "from 2 layers" in (tmp_path / "out" / "README.md").read_text()
+    export_hf(f"{runs / 'grown'}/best", tmp_path / "best", quiet=True)
+    card = (tmp_path / "best" / "README.md").read_text()
+    assert "lowest validation loss" in card and "## Results" not in card
+
+
+def test_an_unfinished_run_is_exported_and_says_so(small, runs, tmp_path, monkeypatch, capsys):
+    train_until(small(), runs / "half", runs, monkeypatch, 6)
+    export_hf(runs / "half", tmp_path / "out", runs_dir=runs)
+    assert "this run has not finished: step 4 of 12" in capsys.readouterr().err
+    assert "has not finished" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_folder_of_transformers_keeps_its_own_tokenizer_settings(trained, tmp_path):
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    _, runs = trained
+    shape = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 24}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=300, max_position_embeddings=100, **shape))
+    model.save_pretrained(tmp_path / "llama")
+    export_hf(runs / "parent", tmp_path / "donor", quiet=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "donor")
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    tokenizer.save_pretrained(tmp_path / "llama")
+    export_hf(tmp_path / "llama", tmp_path / "out", quiet=True)
+    again = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert again.pad_token == "<pad>" and again("the cat <pad>")["input_ids"] == tokenizer("the cat <pad>")["input_ids"]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["pad_token_id"] == tokenizer.pad_token_id and config["max_position_embeddings"] == 100
+
+
+def test_mistakes_end_in_one_sentence(trained, tmp_path):
+    _, runs = trained
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    cases = [
+        (["export", runs / "parent", "full"], "full: it is a folder with files, which an export does not overwrite"),
+        (["export", "nobody", "out", "--runs-dir", runs], "neither a run folder nor the start of the hash"),
+        (["export", runs / "parent", "out", "--license", " "], "give an identifier of the hub"),
+        (["export", runs / "parent" / "best", "out"], "this run has no best weights"),
+    ]
+    for arguments, message in cases:
+        done = hybridlab(*arguments, cwd=tmp_path)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    done = hybridlab("export", runs / "parent", "out", "--format", "gguf", cwd=tmp_path)
+    assert done.returncode == 2 and "gguf" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    with pytest.raises(UserError, match="tokenizer= has no effect on a run"):
+        export_hf(runs / "parent", tmp_path / "out", tokenizer="x.json")
+
+
+def test_text_output_names_the_class_and_how_to_load_it(trained, tmp_path):
+    _, runs = trained
+    done = hybridlab("export", runs / "parent", "out", cwd=tmp_path)
+    assert done.returncode == 0 and "HybridlabForCausalLM: modeling_hybridlab.py, because its plan" in done.stdout
+    assert 'AutoModelForCausalLM.from_pretrained("out", trust_remote_code=True)' in done.stdout

@@ -1,0 +1,156 @@
+"""Cells that are studies of models which are there already: measured, recorded, shown, and with every mistake."""
+
+import json
+
+import pytest
+
+from hybridlab import UserError
+from hybridlab.config.loading import Layer, check
+from hybridlab.config.study import Study, study_hash
+from hybridlab.runs.record import read_record
+from hybridlab.runs.study import dropped_heads
+from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.integration.test_cli import hybridlab, json_of
+from tests.records import make_record, make_results
+
+MINE = """
+id: mine-table1
+paper: mine
+title: Heads left out
+source: my notes
+reference: Whole
+columns:
+  - {name: loss, title: loss, kind: trained, metric: results.validation.loss, digits: 2}
+  - {name: arc, title: ARC, kind: trained, metric: results.lm_eval.arc_easy.metrics.acc, digits: 2}
+rows:
+  - {name: Whole, short: Whole, cell: whole}
+  - {name: Without heads, short: High, cell: high}
+  - {name: Entropies, short: Entropies, cell: entropies}
+cells:
+  trunk: {arch: vanilla, phase: train}
+  whole: {model: "cell:trunk", phase: masked}
+  entropies: {model: "cell:trunk", phase: entropies}
+  high: {model: "cell:trunk", phase: masked, config: {drop_heads: {select: high, of: "cell:entropies", n: 2}}}
+scales:
+  smoke:
+    machine: a laptop
+    size: tiny
+    data: "text:words.txt"
+    seeds: [0]
+    phases:
+      train: {}
+      masked: {text: true, evaluation: {benchmarks: {tasks: [arc_easy], limit: 4, max_length: 200}}}
+      entropies: {evaluation: {probes: [entropy], probe_settings: {entropy: {tasks: [arc_easy, piqa], rows: 4}}}}
+    config: CONFIG
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mine")
+    write_text(folder / "words.txt")
+    config = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 3}, "data": {"tokenizer": "byte"}}
+    (folder / "mine.yaml").write_text(MINE.replace("CONFIG", json.dumps(config)))
+    choices = {"text": ["cat", "mat"], "label": ["A", "B"]}
+    rows = [{"question": f"What sat on {n}?", "choices": choices, "answerKey": "A"} for n in range(6)]
+    (folder / "root" / "arc_easy").mkdir(parents=True)
+    (folder / "root" / "arc_easy" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_data_root(monkeypatch):
+    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", "")
+
+
+def test_a_run_is_trained_and_then_measured_with_and_without_heads(folder):
+    done = hybridlab("reproduce", "./mine.yaml", "--data-root", "root", "--json", cwd=folder)
+    data = json_of(done)
+    whole, high, entropies = (row["cells"] for row in data["rows"])
+    assert whole["loss"]["measured"] != high["loss"]["measured"] and whole["arc"]["measured"] is not None
+    assert "not measured: piqa" in done.stderr
+    records = folder / "results" / "records"
+    record = read_record(records / f"{data['runs']['high']['0']}.json")
+    measured = read_record(records / f"{data['runs']['entropies']['0']}.json").results.probes["entropy"]
+    table = measured["lowest"]
+    values = sorted(((v, i, j) for i, row in enumerate(table) for j, v in enumerate(row)), key=lambda one: -one[0])
+    assert set(record.config["dropped"]) == {f"L{i + 1}-H{j + 1}" for _, i, j in values[:2]}
+    assert record.parents == [data["runs"]["trunk"]["0"]] and record.steps == 3
+    again = hybridlab("reproduce", "./mine.yaml", "--data-root", "root", "--json", cwd=folder)
+    assert json_of(again)["rows"] == data["rows"]
+    # A task whose files come later is measured then.
+    (folder / "root" / "piqa").mkdir()
+    text = json.dumps({"goal": "sit", "sol1": "on a mat", "sol2": "on rain", "label": 0}) + "\n"
+    (folder / "root" / "piqa" / "validation.jsonl").write_text(text)
+    json_of(hybridlab("reproduce", "./mine.yaml", "--data-root", "root", "--json", cwd=folder))
+    later = read_record(records / f"{data['runs']['entropies']['0']}.json").results.probes["entropy"]
+    assert list(later["tasks"]) == ["arc_easy", "piqa"] and later["missing"] == {}
+
+
+def test_a_study_of_a_suite_has_the_columns_of_the_paper(folder):
+    (folder / "root" / "boolq").mkdir(parents=True)
+    asked = {"question": "did it rain", "passage": "rain fell", "answer": True}
+    (folder / "root" / "boolq" / "validation.jsonl").write_text((json.dumps(asked) + "\n") * 3)
+    written = (folder / "mine.yaml").read_text().replace("mine-table1", "mine-table2")
+    (folder / "suite.yaml").write_text(written.replace("{tasks: [arc_easy], limit", "{suite: saobp, limit"))
+    data = json_of(hybridlab("reproduce", "./suite.yaml", "--data-root", "root", "--json", cwd=folder))
+    record = read_record(folder / "results" / "records" / f"{data['runs']['whole']['0']}.json")
+    assert list(record.results.suites["saobp"]) == ["BoolQ"]
+    assert record.results.suites["saobp"]["BoolQ"].n == 3 and "race_middle" in record.results.lm_eval_missing
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('{model: "cell:trunk", phase: masked}', '{model: "cell:trnk", phase: masked}', "no cell 'trnk'"),
+        ('{model: "cell:trunk", phase: masked}', "{model: trunk, phase: masked}", "'trunk' names no model"),
+        ('{model: "cell:trunk", phase: masked}', '{model: "cell:high", phase: masked}', "start from each other"),
+        ("{arch: vanilla, phase: train}", "{phase: train}", "either arch, for a run, or model"),
+        ("{text: true, evaluation", "{txt: true, evaluation", "txt"),
+        ("entropy: {tasks: [arc_easy, piqa], rows: 4}", "entropy: {rows: 4}", "probe entropy reads text"),
+        ("n: 2}", "n: 2, draw: 1}", "draw has no effect on select: high"),
+    ],
+)
+def test_mistakes_in_a_file_are_one_sentence(folder, old, new, says):
+    text = (folder / "mine.yaml").read_text()
+    if "high" in new:
+        text = text.replace('of: "cell:entropies"', 'of: "cell:whole"')
+    (folder / "wrong.yaml").write_text(text.replace(old, new, 1))
+    done = hybridlab("reproduce", "./wrong.yaml", "--dry-run", cwd=folder)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def study(**changes):
+    probes = {"probes": ["entropy"], "probe_settings": {"entropy": {"tasks": ["piqa"]}}}
+    return check(Study, Layer({"model": "hub:a/b", "evaluation": probes, **changes}))
+
+
+def test_the_hash_covers_the_model_and_what_is_asked():
+    hashes = {study_hash(study()), study_hash(study(model="hub:a/b@main")), study_hash(study(drop_heads=["L1-H1"]))}
+    assert len(hashes) == 3 and study_hash(study()) in hashes
+    with pytest.raises(UserError, match="text has no effect on a model of the hub"):
+        study(text=True)
+
+
+def test_heads_are_chosen_by_the_entropies_of_a_record(tmp_path):
+    heads = [[0.9, 0.1, 0.5], [0.4, 0.8, 0.2]]
+    record = make_record(hash="ab", results=make_results(probes={"entropy": {"heads": heads}}))
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "ab.json").write_text(json.dumps(record.model_dump(mode="json")))
+
+    def chosen(**settings):
+        choice = {"of": "ab", "n": 2, **settings}
+        return dropped_heads(study(drop_heads=choice).drop_heads, tmp_path)
+
+    assert chosen(select="high") == ["L1-H1", "L2-H2"] and chosen(select="low") == ["L1-H2", "L2-H3"]
+    assert chosen(select="random") == ["L1-H3", "L2-H1"], "all that are neither"
+    assert chosen(select="random", n=1, draw=1)[0] in ("L1-H3", "L2-H1", "L1-H1", "L2-H3", "L2-H2", "L1-H2")
+    with pytest.raises(UserError, match="fewer than n = 3"):
+        chosen(select="random", n=3)
+    with pytest.raises(UserError, match="cd has no entropies to choose heads by"):
+        chosen(select="high", of="cd")
+    # Over several tasks the least entropy decides what is high, and the largest what is low.
+    tasks = {"heads": heads, "lowest": [[0.0, 0.1, 0.5], [0.4, 0.8, 0.2]], "highest": heads}
+    record = make_record(hash="ab", results=make_results(probes={"entropy": tasks}))
+    (tmp_path / "records" / "ab.json").write_text(json.dumps(record.model_dump(mode="json")))
+    assert chosen(select="high") == ["L2-H2", "L1-H3"]

@@ -1,0 +1,107 @@
+"""Probes on prompts of benchmark tasks, and models without some heads: of runs, of folders, and with mistakes."""
+
+import json
+import shutil
+
+import pytest
+from tokenizers import Tokenizer
+
+from hybridlab.plan.heads import parse_heads
+from tests.integration.test_cli import hybridlab, json_of
+from tests.lm_eval import saved_model
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A data root with a few questions."""
+    folder = tmp_path_factory.mktemp("root")
+    choices = {"text": ["cat", "mat", "rain", "hills"], "label": ["A", "B", "C", "D"]}
+    asked = [{"question": f"What sat on {'a mat ' * n}?", "choices": choices, "answerKey": "B"} for n in range(12)]
+    piqa = [{"goal": f"sit {n}", "sol1": "on a mat", "sol2": "on rain", "label": 0} for n in range(7)]
+    for path, rows in {"arc_easy/test.jsonl": asked, "piqa/validation.jsonl": piqa}.items():
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_data_root(monkeypatch):
+    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", "")
+
+
+@pytest.fixture(scope="module")
+def run(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("measured") / "run"
+    shutil.copytree(trained[1] / "parent", folder)
+    return folder
+
+
+def analyzed(run, probe, root, *options):
+    found = hybridlab("analyze", run, "--probe", probe, "--data-root", root, *options, "--json", cwd=root)
+    return json_of(found)
+
+
+def test_entropies_on_prompts_of_tasks(run, root):
+    found = analyzed(run, "entropy", root, "--tasks", "arc_easy,piqa,sciq", "--rows", "5", "--longest", "30")
+    assert list(found["tasks"]) == ["arc_easy", "piqa"] and "sciq" in found["missing"]
+    arc = found["tasks"]["arc_easy"]
+    tokenizer = Tokenizer.from_file(str(run / "final" / "tokenizer.json"))
+    texts = [f"Question: What sat on {'a mat ' * n}?\nAnswer:" for n in (0, 3, 6, 8, 11)]
+    lengths = [len(tokenizer.encode(text).ids) for text in texts]
+    assert arc["mean_length"] == pytest.approx(sum(lengths) / 5, abs=0.01) and arc["longest"] == max(lengths)
+    assert arc["cut"] == sum(length > 30 for length in lengths) > 0
+    tables = [task["heads"] for task in found["tasks"].values()]
+    assert found["heads"][1][0] == pytest.approx((tables[0][1][0] + tables[1][1][0]) / 2, abs=1e-5)
+    assert found["lowest"][1][0] == pytest.approx(min(table[1][0] for table in tables), abs=1e-5)
+
+
+def test_a_folder_needs_no_text_for_prompts_of_tasks(tmp_path, root):
+    folder = saved_model("llama", tmp_path / "llama")
+    options = ["--tasks", "piqa", "--rows", "4"]
+    found = analyzed(folder, "last-token", root, *options, "--heads-of", "1")
+    [one] = found["tasks"].values()
+    assert [sum(layer) for layer in one["layers"]] == pytest.approx([1, 1], abs=1e-4)
+    assert [len(layer) for layer in one["heads"]] == [2] and found["task_spread"] is None
+    maps = analyzed(folder, "attention-maps", root, *options, "--heads", "L1-H2,L2-H1", "--shown", "6")
+    assert list(maps["heads"]) == ["L1-H2", "L2-H1"]
+    assert [len(row) for row in maps["maps"]["piqa"]["weights"]["L1-H2"]] == [6] * 6
+
+
+def test_heads_of_extreme_entropy_are_chosen_over_all_tasks(run, root):
+    options = ["--tasks", "arc_easy,piqa", "--rows", "5"]
+    table = analyzed(run, "entropy", root, *options)
+    maps = analyzed(run, "attention-maps", root, *options)
+    low, high = maps["heads"]
+    places = [parse_heads(name, 99, 99)[0] for name in (low, high)]
+    flat = [value for row in table["highest"] for value in row]
+    assert table["highest"][places[0][0]][places[0][1]] == min(flat)
+    assert table["lowest"][places[1][0]][places[1][1]] == max(value for row in table["lowest"] for value in row)
+
+
+def test_a_model_without_heads_is_measured_and_not_recorded(run, root):
+    before = (run / "record.json").read_bytes()
+    options = ["--tasks", "arc_easy", "--max-length", "200", "--data-root", root]
+    whole = json_of(hybridlab("eval", run, *options, "--limit", "6", "--json", cwd=run.parent))
+    recorded = (run / "record.json").read_bytes()
+    asked = hybridlab("eval", run, *options, "--limit", "6", "--drop-heads", "L1-H1,L2-H2", "--json", cwd=run.parent)
+    assert whole["recorded"] and not json_of(asked)["recorded"] and (run / "record.json").read_bytes() == recorded
+    (run / "record.json").write_bytes(before)
+    text = json_of(hybridlab("eval", run, "--drop-heads", "L1-H1,L2-H2", "--json", cwd=run.parent))
+    intact = json_of(hybridlab("eval", run, "--json", cwd=run.parent))
+    assert text["validation"]["loss"]["value"] != intact["validation"]["loss"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["eval", "--drop-heads", "L1-H99"], "--drop-heads L1-H99: L1-H99: the model has the layers L1 to"),
+        (["analyze", "--probe", "entropy", "--longest", "5"], "--longest has no effect without --tasks"),
+        (["analyze", "--probe", "entropy", "--tasks", "arc_esy"], "arc_esy"),
+        (["analyze", "--probe", "entropy", "--tasks", "piqa", "--data", "embedded"], "--data has no effect"),
+        (["analyze", "--probe", "last-token", "--heads-of", "99"], "--heads-of 99: this model has the layers 0 to"),
+        (["analyze", "--probe", "attention-maps", "--heads", "first"], "'first' is no name of a head"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(run, command, says):
+    found = hybridlab(command[0], run, *command[1:], cwd=run.parent)
+    assert found.returncode == 2 and says in found.stderr and "Traceback" not in found.stderr

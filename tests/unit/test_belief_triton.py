@@ -1,0 +1,210 @@
+"""Triton's kernels of attention refined by belief propagation, against the plain formula.
+
+Their cases run in Triton's interpreter, which needs no GPU, in a process of their own: what Triton has once imported
+without the interpreter stays so. Without Triton they are skipped. tests/gpu has the same cases for a GPU.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hybridlab.errors import UserError
+from hybridlab.models import belief_triton, triton_requirements
+from hybridlab.models.attention import HeadGroup, attend
+from hybridlab.models.belief import explicit
+from hybridlab.models.belief_triton import in_triton
+from hybridlab.models.build import build_model
+from hybridlab.models.kernels import Visible, choose, choose_beside, choose_refined, eager, require_kernel, sdpa
+from hybridlab.plan.belief import Belief
+from hybridlab.plan.kinds import Full, Window
+from tests.conftest import ROOT
+from tests.unit.test_belief import KINDS, PLACES, peak_bytes, restrictions, sent
+from tests.unit.test_kernels import tensors
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+in_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs in the interpreter's own process")
+HIGH, LOW, ELEMMUL = KINDS[:3]
+MESSAGES = [kind for kind in KINDS if kind.sends_messages]
+TILES = belief_triton.BLOCK, belief_triton.SLOTS
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.skipif(INTERPRETED, reason="is the process that this test starts")
+def test_cases_in_the_interpreter():
+    pytest.importorskip("triton")
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", __file__]
+    run = subprocess.run(
+        command, env={**others, "TRITON_INTERPRET": "1"}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0 and " passed" in run.stdout, run.stdout + run.stderr
+
+
+@pytest.fixture(autouse=INTERPRETED)
+def small_tiles(monkeypatch):
+    """The smallest tiles, and two blocks of a decoder's rows at once, so that short sequences have several parts."""
+    pytest.importorskip("triton")
+    from triton.runtime import interpreter
+
+    plain = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        plain(tensor, scope)
+        # NumPy from 2.4 on makes no number of an array of one element, which Triton 3.6 asks for.
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+    monkeypatch.setattr(belief_triton, "BLOCK", 16)
+    monkeypatch.setattr(belief_triton, "SLOTS", 2)
+
+
+def results(form, inputs, visible, kind):
+    """The output, and the gradients of q, k and v."""
+    weight = torch.randn(inputs[0].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    out = form(*inputs, visible, kind)
+    return out, *torch.autograd.grad((out * weight.to(out)).sum(), inputs)
+
+
+def difference(kind, visible, heads=(2, 1), length=37, width=8, batch=1, dtype=torch.float32):
+    """The largest differences between Triton's results and the plain formula's in fp64, each relative to the largest
+    number among the latter, or to 1."""
+    inputs = [t.detach().to(dtype).requires_grad_() for t in tensors(batch, *heads, length, width)]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    pairs = zip(results(in_triton, inputs, visible, kind), results(explicit, exact, visible, kind), strict=True)
+    return [float((got.detach().double() - want).abs().max() / want.abs().max().clamp_min(1)) for got, want in pairs]
+
+
+# ---- in the interpreter ----
+
+# Measured: 5e-7 at most in fp32, 5.4e-3 in bf16, whose last digit is up to 8e-3 of a number.
+FP32, BF16 = 3e-6, 1e-2
+
+
+@in_interpreter
+@pytest.mark.parametrize(("causal", "send"), PLACES)
+@pytest.mark.parametrize("factor", ["high", "low"])
+def test_output_and_gradients_equal_the_plain_formula(factor, causal, send):
+    for length in (1, 37):
+        assert max(difference(Belief(factor, 0.7, send), Visible(causal=causal), length=length)) < FP32
+
+
+@in_interpreter
+def test_messages_matter_to_what_is_compared():
+    """The positive control of the comparison above: without messages, or with a leak, it would fail."""
+    inputs = [t.float().requires_grad_() for t in tensors(1, 2, 1, 37, 8)]
+    refined = results(in_triton, inputs, Visible(), HIGH)
+    for other in (Belief("high", 0), sent(HIGH, "leaking"), Belief("high", 0.7, detach_messages=True)):
+        changed = [
+            float((a - b).detach().abs().max())
+            for a, b in zip(refined, results(explicit, inputs, Visible(), other), strict=True)
+        ]
+        assert max(changed) > 1e-2
+
+
+@in_interpreter
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("case", range(1, 5))
+def test_padding_and_packing(case, causal):
+    valid, segments = restrictions(37)[case]
+    kind = Belief("low", 0.3, length_ref=7)
+    assert max(difference(kind, Visible(None, valid, segments, causal=causal), (1, 1), batch=2)) < FP32
+
+
+@in_interpreter
+@pytest.mark.parametrize("kind", MESSAGES[2:], ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_settings_of_messages(kind, causal):
+    assert max(difference(kind, Visible(causal=causal))) < FP32
+
+
+@in_interpreter
+@pytest.mark.parametrize(("heads", "length", "width"), [((3, 3), 16, 20), ((4, 2), 33, 16), ((2, 2), 17, 64)], ids=str)
+def test_heads_lengths_and_widths(heads, length, width):
+    assert max(difference(LOW, Visible(), heads, length, width)) < FP32
+
+
+@in_interpreter
+def test_numbers_of_16_bits():
+    for causal in (True, False):
+        assert max(difference(HIGH, Visible(causal=causal), dtype=torch.bfloat16)) < BF16
+
+
+@in_interpreter
+@pytest.mark.parametrize("strength", [10.0, 1e-3])
+def test_the_strongest_and_the_weakest_messages(strength):
+    """exp(−10) − 1 has lost digits that fp32 cannot hold, in the plain formula too."""
+    for factor in ("high", "low"):
+        assert max(difference(Belief(factor, strength), Visible(), length=33)) < (1e-2 if strength > 1 else FP32)
+
+
+@in_interpreter
+def test_strength_0_is_softmax_attention():
+    inputs = [t.float() for t in tensors(1, 2, 1, 37, 8)]
+    torch.testing.assert_close(in_triton(*inputs, Visible(), Belief("high", 0)), eager(*inputs, Visible()))
+
+
+@in_interpreter
+def test_heads_of_other_kinds_take_their_kernels_beside_it():
+    q, k, v = (t.float() for t in tensors(1, 4, 2, 20))
+    mixed = attend(HeadGroup(q, k, v, "triton"), [HIGH, Window(3)]).out
+    torch.testing.assert_close(mixed, attend(HeadGroup(q, k, v, "eager"), [HIGH, Window(3)]).out)
+
+
+@in_interpreter
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_is_allocated_is_linear_in_the_length_and_near_that_of_sdpa(causal, monkeypatch):
+    """Tensors alone, which is all that is held between kernels: these are not run here, and allocate nothing."""
+    monkeypatch.setattr(belief_triton, "BLOCK", TILES[0])
+    monkeypatch.setattr(belief_triton, "SLOTS", TILES[1])
+    monkeypatch.setattr(belief_triton._Launches, "_run", lambda *arguments, **settings: None)
+    visible = Visible(causal=causal)
+    peaks = {length: peak_bytes(lambda *x: in_triton(*x, visible, HIGH), length) for length in (1024, 2048, 4096)}
+    assert peaks[4096] <= 1.5 * peak_bytes(lambda *x: sdpa(*x, visible), 4096)
+    assert all(peak <= 1.02 * length / 1024 * peaks[1024] for length, peak in peaks.items())
+
+
+# ---- selection ----
+
+
+def test_it_is_chosen_by_name_only():
+    assert choose_refined("triton", 16) == "triton"
+    assert {choose_refined("auto", length) for length in (16, 4096)} == {"eager", "blocks"}
+    for device in (CPU, GPU):
+        for setting in ((None, 128), (8, 128), (8, 4096)):
+            assert choose("triton", *setting, device, True) == choose("auto", *setting, device, True)
+        assert choose_beside("triton", 8, 128, device, False) == choose_beside("auto", 8, 128, device, False)
+
+
+def test_a_model_names_it_for_its_belief_heads():
+    model = build_model("saobp-high", size="bert-tiny", kernel="triton")
+    assert model.kernels_used(128, GPU, low_precision=True) == {"belief": {"triton"}}
+
+
+def test_it_needs_a_gpu_triton_and_messages(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    inputs = [t.float() for t in tensors(1, 2, 1, 5)]
+    with pytest.raises(UserError, match="kernel triton runs on a CUDA GPU only, not on cpu; use auto"):
+        attend(HeadGroup(*inputs, "triton"), [HIGH])
+    with pytest.raises(UserError, match="kernel triton runs on a CUDA GPU only"):
+        require_kernel("triton", CPU, training=False, kinds=[Full()])
+    monkeypatch.setattr(triton_requirements.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs Triton, which is not installed; pip install triton"):
+        require_kernel("triton", GPU, training=True)
+    monkeypatch.setattr(triton_requirements.importlib.util, "find_spec", lambda name: importlib.util)
+    require_kernel("triton", GPU, training=True, kinds=[Full(), HIGH, LOW])
+    with pytest.raises(UserError, match=r"not those of belief\(elemmul\); use auto, blocks or eager"):
+        require_kernel("triton", GPU, training=True, kinds=[HIGH, ELEMMUL])
+
+
+def test_what_it_does_not_compute_is_said_in_a_sentence(monkeypatch):
+    monkeypatch.setattr(belief_triton, "require_triton", lambda device: None)
+    with pytest.raises(UserError, match="heads of a width of 128 at most, not 130"):
+        in_triton(*(t.float() for t in tensors(1, 1, 1, 4, 130)), Visible(), HIGH)
+    with pytest.raises(UserError, match="computes in fp32, not in fp64"):
+        in_triton(*tensors(1, 1, 1, 4, 8), Visible(), HIGH)
+    with pytest.raises(UserError, match="not those of belief"):
+        in_triton(*(t.float() for t in tensors(1, 1, 1, 4, 8)), Visible(), ELEMMUL)
