@@ -27,6 +27,7 @@ from hybridlab.data.tokenizers import (
     load_tokenizer,
     make_tokenizer,
     tokenizer_digest,
+    tokenizer_file,
 )
 from hybridlab.data.unfinished import others, unfinished
 from hybridlab.data.writing import CorpusWriter, Job, training_documents
@@ -87,7 +88,7 @@ def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, job: Job | Non
     kind, argument = split_source(data.source)
     if kind == "shards":
         return open_for_run(Path(argument).expanduser())
-    folder = cache / _cache_key(data, tokenizer)
+    folder = _prepared_folder(data, cache / _cache_key(data, tokenizer))
     if not (folder / "meta.json").exists():
         if job is None:
             raise _NotPreparedYet
@@ -96,6 +97,16 @@ def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, job: Job | Non
             if not (folder / "meta.json").exists():
                 CorpusWriter(data, partial, tokenizer, job).write()
     return open_for_run(folder)
+
+
+def _prepared_folder(data: Data, folder: Path) -> Path:
+    """`folder`, or another one beside it if that was prepared when the file of the tokenizer had another content. One
+    that is no longer there leaves what was prepared with it."""
+    file = tokenizer_file(data.tokenizer)
+    if file is None or not file.is_file() or not (folder / "meta.json").exists():
+        return folder
+    now, then = (tokenizer_digest(load_tokenizer(path)) for path in (file, folder))
+    return folder if now == then else folder.with_name(f"{folder.name}-{now[:8]}")
 
 
 def _cache_key(data: Data, tokenizer: Tokenizer | None = None) -> str:

@@ -38,8 +38,9 @@ def make_tokenizer(spec: str, documents: Iterable[str]) -> Tokenizer:
         return _byte_level(_byte_vocabulary(special), special)
     if special and base == "bpe" and argument.isdecimal() and len(argument) < 9:
         return _trained(int(argument), documents, special)
-    if kind == "file" and argument:
-        return load_tokenizer(Path(argument).expanduser())
+    file = tokenizer_file(spec)
+    if file is not None:
+        return load_tokenizer(file)
     if kind == "hub" and argument:
         return _from_hub(argument)
     raise UserError(
@@ -58,9 +59,19 @@ def is_trained(spec: str) -> bool:
     return spec.partition(":")[0].partition("+")[0] == "bpe"
 
 
+def tokenizer_file(spec: str) -> Path | None:
+    """The tokenizer.json of a specification file:PATH, which may not be there; None for other kinds."""
+    kind, _, argument = spec.partition(":")
+    return _json_of(Path(argument).expanduser()) if kind == "file" and argument else None
+
+
+def _json_of(path: Path) -> Path:
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
     """From a tokenizer.json, or from a folder that holds one."""
-    path = path / "tokenizer.json" if path.is_dir() else path
+    path = _json_of(path)
     if not path.is_file():
         raise UserError(f"tokenizer {path}: there is no such file; a folder must hold a tokenizer.json")
     try:

@@ -30,6 +30,8 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place
 
+_ALIGNMENT = 64
+"""Bytes: where torch places new tensors of a CPU; those of a GPU lie at multiples of more."""
 Factors = dict[Place, Tensor]
 """Place → (h,): the output of each query head of that visit is multiplied by these."""
 
@@ -92,8 +94,8 @@ class Transformer(nn.Module):
         factors: Factors | None = None,
         source: str | None = None,
     ) -> Self:
-        """A model that uses these tensors, by parameter name, without copying them; of `Transformer` itself, a decoder
-        or an encoder, as the structure says.
+        """A model that uses these tensors, by parameter name; of `Transformer` itself, a decoder or an encoder, as the
+        structure says. Only those are copied that do not lie as new tensors do; see `_as_new`.
 
         UserError names a tensor that is missing or has the wrong shape. source: the file or folder of the tensors, for
         messages; with it, tensors that the model does not have are an error too.
@@ -114,7 +116,7 @@ class Transformer(nn.Module):
                     f"{source or 'model'}: {name} holds {str(tensors[name].dtype).removeprefix('torch.')} numbers; "
                     "the parameters of a model are floating-point numbers"
                 )
-        model.load_state_dict({name: tensors[name] for name in shapes}, assign=True)
+        model.load_state_dict({name: _as_new(tensors[name]) for name in shapes}, assign=True)
         return cast(Self, model)
 
     @property
@@ -323,6 +325,14 @@ class Encoder(Transformer):
 def make_model(structure: Structure, kernel: str = "auto", factors: Factors | None = None) -> Transformer:
     """The model of a structure: a `Decoder` if it is causal, else an `Encoder`. Its weights are not drawn yet."""
     return _class_of(structure)(structure, kernel, factors)
+
+
+def _as_new(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy if it is not contiguous or its address is no multiple of 64 bytes, as in a file that is
+    mapped into memory: some matrix products have other last bits there, so that a resumed run would differ."""
+    if tensor.is_contiguous() and tensor.data_ptr() % _ALIGNMENT == 0:
+        return tensor
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _class_of(structure: Structure) -> type[Transformer]:

@@ -1,5 +1,7 @@
 """Fixtures of the tests that train: a finished run that several files read."""
 
+import shutil
+
 import pytest
 
 from hybridlab.config.loading import Layer
@@ -22,6 +24,20 @@ def trained(tmp_path_factory, text_file):
     config = resolve("vanilla", "tiny", layers=[Layer(base)])
     execute(config, RunFolder(runs / "parent"), Runs(runs), quiet=True)
     return config, runs
+
+
+@pytest.fixture(scope="module")
+def run(trained, tmp_path_factory):
+    """The folder of a finished run that the tests of one file may change."""
+    folder = tmp_path_factory.mktemp("measured") / "run"
+    shutil.copytree(trained[1] / "parent", folder)
+    return folder
+
+
+@pytest.fixture
+def no_data_root(monkeypatch):
+    """Without the folder of benchmark files that the machine may have."""
+    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", "")
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from tests.conftest import ROOT
 from tests.integration.test_cli import hybridlab, json_of
 from tests.lm_eval import saved_model
 
+pytestmark = pytest.mark.usefixtures("no_data_root")
+
 LENGTH = ["--max-length", "200"]
 
 
@@ -44,21 +46,6 @@ def root(tmp_path_factory):
         for part in ("dev", "test"):
             (folder / "mmlu" / part).mkdir(parents=True, exist_ok=True)
             (folder / "mmlu" / part / f"{subject}_{part}.csv").write_text("a bone,b,c,d,e,A\nx,b,c,d,e,B\n" * 3)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def no_data_root(monkeypatch):
-    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", "")
-
-
-@pytest.fixture(scope="module")
-def run(trained, tmp_path_factory):
-    """A finished run of its own, since its record changes."""
-    import shutil
-
-    folder = tmp_path_factory.mktemp("measured") / "run"
-    shutil.copytree(trained[1] / "parent", folder)
     return folder
 
 

@@ -13,6 +13,8 @@ from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.records import make_record, make_results
 
+pytestmark = pytest.mark.usefixtures("no_data_root")
+
 MINE = """
 id: mine-table1
 paper: mine
@@ -56,11 +58,6 @@ def folder(tmp_path_factory):
     (folder / "root" / "arc_easy").mkdir(parents=True)
     (folder / "root" / "arc_easy" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
-
-
-@pytest.fixture(autouse=True)
-def no_data_root(monkeypatch):
-    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", "")
 
 
 def test_a_run_is_trained_and_then_measured_with_and_without_heads(folder):

@@ -1,7 +1,6 @@
 """Probes on prompts of benchmark tasks, and models without some heads: of runs, of folders, and with mistakes."""
 
 import json
-import shutil
 
 import pytest
 from tokenizers import Tokenizer
@@ -9,6 +8,8 @@ from tokenizers import Tokenizer
 from hybridlab.plan.heads import parse_heads
 from tests.integration.test_cli import hybridlab, json_of
 from tests.lm_eval import saved_model
+
+pytestmark = pytest.mark.usefixtures("no_data_root")
 
 
 @pytest.fixture(scope="module")
@@ -21,18 +22,6 @@ def root(tmp_path_factory):
     for path, rows in {"arc_easy/test.jsonl": asked, "piqa/validation.jsonl": piqa}.items():
         (folder / path).parent.mkdir(parents=True)
         (folder / path).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def no_data_root(monkeypatch):
-    monkeypatch.setenv("HYBRIDLAB_DATA_ROOT", "")
-
-
-@pytest.fixture(scope="module")
-def run(trained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("measured") / "run"
-    shutil.copytree(trained[1] / "parent", folder)
     return folder
 
 

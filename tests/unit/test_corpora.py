@@ -20,6 +20,7 @@ from hybridlab.data.preparing import _cache_key, corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
 from hybridlab.data.sources import read_documents
 from hybridlab.data.splitting import Split
+from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
 from tests.unit.test_data import data_of
 
@@ -303,3 +304,17 @@ def test_corpora_of_the_papers_are_data_presets(name):
     for source in data.all_sources:
         assert source.startswith("hub:") and "/" in hub.HubName.read(source.removeprefix("hub:")).name
     assert (data.validation_by == "content") == (name in ("c4", "pile", "slimpajama-zh"))
+
+
+def test_another_content_of_the_tokenizers_file_prepares_the_data_again(tmp_path, layout):
+    """Its path is the same, and the corpus of the first content stays for when it comes back."""
+    file, cache = tmp_path / "tokenizer.json", tmp_path / "cache"
+    data = data_of(source=f"hub:{layout}:deutsch", field="inhalt", tokenizer=f"file:{file}")
+    found = []
+    for spec in ("byte", "bpe:270", "byte"):
+        file.write_text(make_tokenizer(spec, ["deutsch 0 1"] * 50).to_str())
+        found.append(corpus_for(data, cache))
+    assert found[0].vocab == found[2].vocab == 257 < found[1].vocab
+    assert found[0].folder == found[2].folder != found[1].folder
+    file.unlink()
+    assert corpus_for(data, cache).folder == found[0].folder

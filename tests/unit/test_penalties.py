@@ -9,7 +9,7 @@ from hybridlab import build_model
 from hybridlab.config.penalties import EigenRegConfig, EntropyRegConfig
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Output
+from hybridlab.models.decoder import Output, Transformer
 from hybridlab.structure.penalties import EntropyReg, mean_entropies, spectra
 from hybridlab.training.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
@@ -80,6 +80,22 @@ def test_the_settings_of_the_presets():
         resolve("vanilla", "tiny", settings=["hooks=[{kind: entropy-reg, threshold: 1.5}]"])
     with pytest.raises(UserError, match="entropy-rg"):
         resolve("vanilla", "tiny", settings=["hooks=[{kind: entropy-rg}]"])
+
+
+def test_the_address_and_the_strides_of_the_weights_change_no_bit():
+    """Tensors of a mapped file lie at any multiple of four bytes, where matrix products can have other last bits."""
+    model = build_model("vanilla", shape=SMALL_SHAPE)
+    given = dict(model.named_parameters())
+    for offset in (1, 2, 3):
+        moved = {name: torch.empty(p.numel() + offset)[offset:].view(p.shape) for name, p in given.items()}
+        for name, tensor in moved.items():
+            tensor.copy_(given[name].detach())
+        turned = {name: p.detach().T.clone().T if p.dim() == 2 else p.detach() for name, p in given.items()}
+        for tensors in (moved, turned):
+            other = Transformer.from_tensors(model.structure, tensors)
+            assert all(map(torch.equal, spectra(model), spectra(other)))
+    same = Transformer.from_tensors(model.structure, given)
+    assert all(one is other for one, other in zip(model.parameters(), same.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("arch", ["entropy-reg", "eigen-reg"])
