@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -28,6 +29,7 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_names import OWN, folders, require_task
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+_EXTRA = re.compile(r"lm[_-]eval\[\W*(\w+)")
 _SEEDS = 0, 1234, 1234
 """Of Python, numpy and torch, as lm-eval sets them before it loads tasks."""
 
@@ -92,8 +94,7 @@ class Library:
         except UserError:
             raise
         except ImportError as error:
-            missing = f"{error.name}, which is not installed" if error.name else str(error).splitlines()[0][:120]
-            raise NotHere(name, f"lm-eval's code for it needs {missing}") from None
+            raise NotHere(name, _packages(error)) from None
         except Exception as error:  # the libraries raise many kinds of errors
             raise NotHere(name, _why(error, self.root)) from None
         for task, loaded in found["tasks"].items():
@@ -224,9 +225,20 @@ def _as_dataset(served: Served) -> datasets.Dataset:
         ) from None
 
 
+def _packages(error: ImportError) -> str:
+    """What to install for a task: an extra of lm-eval, where its message names one, else the package."""
+    extra = _EXTRA.search(str(error))
+    if extra is not None:
+        return f"it needs packages that are not installed; get them with pip install 'lm-eval[{extra[1]}]'"
+    missing = f"{error.name}, which is not installed" if error.name else str(error).splitlines()[0][:120]
+    return f"lm-eval's code for it needs {missing}"
+
+
 def _why(error: Exception, root: DataRoot | None) -> str:
     """Why a task could not be loaded, in words."""
     text = (str(error) or type(error).__name__).splitlines()[0][:160]
+    if "module script" in text:
+        return "its measure is a program that lm-eval fetches from the Hugging Face hub, which cannot be reached here"
     if root is not None:
         return f"its rows do not fit its configuration ({type(error).__name__}: {text})"
     offline = isinstance(error, ConnectionError | OSError | ValueError) and any(

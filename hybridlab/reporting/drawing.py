@@ -59,7 +59,7 @@ def draw(data: dict[str, Any], plot: Plot) -> Figure:
         place_legend(figure, shown)
     # A picture that is shown without its page says what it is, and whose models these are.
     about = [f"{data['id']}: {data['title']}", data.get("shown", "")] if "id" in data else [data.get("shown", "")]
-    lines = [line for text in about for line in textwrap.wrap(text, int(22 * figure.get_figwidth()))]
+    lines = [line for text in about for line in textwrap.wrap(text, int(20 * figure.get_figwidth()))]
     if lines:
         figure.set_figheight(figure.get_figheight() + 0.14 * len(lines))
         figure.suptitle("\n".join(lines), fontsize=6.5, color="0.35")
