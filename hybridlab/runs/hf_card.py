@@ -108,11 +108,20 @@ def _results(results: Results) -> list[str]:
 
 
 def _measured(results: Results) -> Iterator[tuple[str, Measurement]]:
-    text = results.validation
     if results.finetune is not None:
         for name, found in results.finetune.metrics.items():
             yield f"{results.finetune.task}, {name.replace('_', ' ')}", found
-        return
+    else:
+        yield from _predictions(results)
+    for benchmark in results.lm_eval.values():
+        first = "" if benchmark.limit is None else f", the first {benchmark.limit:,} questions of each task"
+        for name, found in benchmark.metrics.items():
+            yield f"{benchmark.task}, {name} ({benchmark.harness}, {benchmark.shots} shots{first})", found
+
+
+def _predictions(results: Results) -> Iterator[tuple[str, Measurement]]:
+    """How well the model predicts tokens: of text, in synthetic tasks, and of options to choose from."""
+    text = results.validation
     yield "validation loss (nats per token)", text.loss
     yield "validation perplexity", text.perplexity
     if text.pseudo_perplexity is not None:

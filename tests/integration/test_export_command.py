@@ -11,6 +11,9 @@ import torch
 
 from hybridlab import export_hf, load_checkpoint, load_hf
 from hybridlab.errors import UserError
+from hybridlab.evaluation.results import BenchmarkResult
+from hybridlab.runs.record import read_record, write_record
+from hybridlab.statistics import NOT_MEASURED, Measurement
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import train, train_until
 
@@ -88,6 +91,20 @@ def test_the_model_card_says_what_was_recorded(trained, tmp_path):
     assert str(runs) not in card and str(tmp_path) not in card
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["lineage"] == {"run": record["hash"]} and config["max_position_embeddings"] == 32
+
+
+def test_the_model_card_has_the_scores_of_benchmarks(run, tmp_path):
+    record = read_record(run / "record.json")
+    scores = {"acc": Measurement(value=0.3251, stderr=0.0123, n=40), "acc_norm": NOT_MEASURED}
+    found = BenchmarkResult(
+        task="arc_easy", metrics=scores, shots=5, limit=40, harness="lm-eval 0.4.13", max_length=32, batch_size=8
+    )
+    results = record.results.model_copy(update={"lm_eval": {"arc_easy@5": found}})
+    write_record(record.model_copy(update={"results": results}), run / "record.json")
+    export_hf(run, tmp_path / "out", quiet=True)
+    row = "| arc_easy, acc (lm-eval 0.4.13, 5 shots, the first 40 questions of each task) | 0.3251 | 0.0123 | 40 |"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert row in card.splitlines() and "acc_norm" not in card
 
 
 def test_an_exported_folder_is_evaluated_and_exported_like_a_run(trained, tmp_path):
