@@ -103,7 +103,8 @@ def test_every_shipped_table_is_whole_and_the_committed_one(all_tables):
     for path in all_tables:
         check(path.read_text())
         committed = ROOT / "results" / path.relative_to(path.parents[2])
-        assert path.read_text() == committed.read_text(), "run `hybridlab report --tables`"
+        command = f"hybridlab report {path.parents[1].name} --scale {path.parents[0].name}"
+        assert path.read_text() == committed.read_text(), f"run `{command}`"
 
 
 ENGINE = next((name for name in ("tectonic", "pdflatex", "xelatex", "lualatex") if shutil.which(name)), None)

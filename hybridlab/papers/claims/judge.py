@@ -44,7 +44,8 @@ def _under(verdict: Verdict) -> Verdict:
     takes = [verdict] if verdict.n_needed is not None else [one.verdict for one in waiting]
     dearest = max(takes, key=lambda one: one.n_needed or 0)
     silent = [one for one in waiting if one.verdict.word == "fails" or _unresolved(one.verdict)]
-    named = "; ".join(f"control {one.test} {_outcome(one.verdict)}" for one in silent or waiting)
+    # The outcome says which arms and numbers the test is about.
+    named = "; ".join(f"control {one.test.split()[0]} {_outcome(one.verdict)}" for one in silent or waiting)
     said = replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
     said = replace(said, n_needed=dearest.n_needed, minutes_needed=dearest.minutes_needed)
     return replace(said, word="cannot tell here", note="") if silent else said
