@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import traceback
 import uuid
 from collections.abc import Iterator
@@ -64,6 +65,16 @@ def writing(path: Path, needed: int | None = None) -> Iterator[None]:
         numbers = f"{needed:,} bytes are needed, {free}" if needed else free
         text = f"{path}: it cannot be written ({reason}; {numbers}); make room, then give the same command again"
         raise NoRoom(text, reason) from None
+
+
+def mode_of_new_files(folder: Path) -> int:
+    """The permissions that a new file in a folder gets, after the user's umask."""
+    file = folder / f".{uuid.uuid4().hex[:8]}"
+    file.touch()
+    try:
+        return stat.S_IMODE(file.stat().st_mode)
+    finally:
+        file.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hybridlab.errors import UserError
-from hybridlab.files import DIGESTS, damage, new_folder, read_object, write_json, write_text
+from hybridlab.files import DIGESTS, damage, mode_of_new_files, new_folder, read_object, write_json, write_text
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.plan.kinds import ATTENTION_KINDS
 from hybridlab.plan.structure import Structure
@@ -36,12 +36,15 @@ FORMAT = 2
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file and flush it to disk. OSError if that fails."""
+    # The library would let nobody but its owner read it.
+    mode = mode_of_new_files(path.parent)
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from None
+    path.chmod(mode)
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

@@ -107,6 +107,15 @@ def test_the_model_card_has_the_scores_of_benchmarks(run, tmp_path):
     assert row in card.splitlines() and "acc_norm" not in card
 
 
+def test_weights_can_be_read_by_whom_the_umask_allows(trained, tmp_path):
+    before = os.umask(0o027)
+    try:
+        export_hf(trained[1] / "parent", tmp_path / "out", quiet=True)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {0o640}
+
+
 def test_an_exported_folder_is_evaluated_and_exported_like_a_run(trained, tmp_path):
     _, runs = trained
     export_hf(runs / "parent", tmp_path / "own", quiet=True)
