@@ -238,7 +238,7 @@ def _why(error: Exception, root: DataRoot | None) -> str:
     """Why a task could not be loaded, in words."""
     text = (str(error) or type(error).__name__).splitlines()[0][:160]
     if "module script" in text:
-        return "its measure is a program that lm-eval fetches from the Hugging Face hub, which cannot be reached here"
+        return "its measure is a program that lm-eval fetches from the Hugging Face hub, and which is not at hand"
     if root is not None:
         return f"its rows do not fit its configuration ({type(error).__name__}: {text})"
     offline = isinstance(error, ConnectionError | OSError | ValueError) and any(

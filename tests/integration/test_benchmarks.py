@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -341,3 +342,28 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(trained, tmp_path, r
                 name,
                 metric,
             )
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            ImportError('Please install … with `pip install lm_eval["longbench"] or …`'),
+            "pip install 'lm-eval[longbench]'",
+        ),
+        (ImportError("use `pip install lm-eval[math]`"), "pip install 'lm-eval[math]'"),
+        (ModuleNotFoundError("No module named 'nagisa'", name="nagisa"), "needs nagisa, which is not installed"),
+    ],
+)
+def test_a_task_without_its_packages_says_what_to_install(error, says, root, monkeypatch):
+    from lm_eval.tasks import TaskManager
+
+    from hybridlab.data.benchmarks.root import DataRoot
+    from hybridlab.evaluation.lm_eval_tasks import Library
+
+    def missing(*_, **__):
+        raise error
+
+    monkeypatch.setattr(TaskManager, "load", missing)
+    with pytest.raises(UserError, match=re.escape(says)):
+        Library(DataRoot(root)).load("piqa")

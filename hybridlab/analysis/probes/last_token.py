@@ -36,10 +36,9 @@ def measure(
     data_root: str | None = None,
 ) -> dict[str, Any]:
     """tasks: for each task (or `text`, windows of the validation text) the statistics of analysis/last_token.py,
-    each [layer], over `rows` prompts; and of the first prompt its tokens, layers [layer][token] and heads, [i][KV
-    head][token],
-    of the layers heads_of, counted from 0. head_entropy, head_range, head_local: [layer][KV head], over all prompts of
-    all tasks. task_spread: [layer], how much the attention moves between tasks; null with fewer than two.
+    each [layer], over `rows` prompts; and of the first prompt its tokens, layers [layer][token] and heads [i][KV
+    head][token], of the layers heads_of, counted from 0. head_entropy, head_range, head_local: [layer][KV head], over
+    all prompts of all tasks. task_spread: [layer], how much the attention moves between tasks; null for only one.
     """
     if unknown := [layer for layer in heads_of if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
