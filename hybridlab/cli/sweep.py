@@ -34,18 +34,20 @@ def reproduce_sweep(
     if as_json:
         print_json(sweep_data(experiment, sweep, results_dir))
     else:
-        _print_sweep(experiment, sweep, cells)
+        for metric in sweep.metrics:
+            _print_sweep(experiment, sweep, metric, [swept for swept in cells if swept.metric == metric])
+        console().print("[figure]: the chosen value, which the reported runs have; –: not run.", highlight=False)
     if (sentence := advice(cells)) is not None:
         say(f"{experiment.id}: {sentence}")
     raise_failures(outcome, experiment.id)
 
 
-def _print_sweep(experiment: Experiment, sweep: Sweep, cells: list[Swept]) -> None:
+def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[Swept]) -> None:
     """A line for each cell, with a column for each value; the chosen value has brackets around its figure."""
     from rich import box
     from rich.table import Table
 
-    title = f"{experiment.id}, scale {sweep.scale}: {sweep.metric} by {sweep.setting} (seed {sweep.seed}, not reported)"
+    title = f"{experiment.id}, scale {sweep.scale}: {metric} by {sweep.setting} (seed {sweep.seed}, not reported)"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     table.add_column("cell", overflow="fold")
     for value in sweep.grid:
@@ -54,9 +56,7 @@ def _print_sweep(experiment: Experiment, sweep: Sweep, cells: list[Swept]) -> No
     for swept in cells:
         figures = [f"[{one.in_words}]" if one.value == swept.chosen else one.in_words for one in swept.tries]
         table.add_row(swept.cell, *figures, _best_in_words(swept))
-    out = console()
-    out.print(table)
-    out.print("[figure]: the chosen value, which the reported runs have; –: not run.", highlight=False)
+    console().print(table)
 
 
 def _best_in_words(swept: Swept) -> str:

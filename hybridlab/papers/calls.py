@@ -41,6 +41,8 @@ MetricPath = Annotated[str, Refers("metric or measure")]
 """A dotted path into a record, or a measure of the file."""
 TablePath = Annotated[str, Refers("metric")]
 """A dotted path into a record, to a table."""
+METRICS = ("metric or measure", "metric")
+"""What a name refers to that stands for something in a record."""
 
 
 def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:

@@ -11,7 +11,7 @@ from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import CELL, Experiment
+from hybridlab.papers.experiment import CELL, RATE_FOR, Experiment, cell_of_arm
 from hybridlab.registry import nearest
 from hybridlab.runs.budget import within_budget
 from hybridlab.runs.continuation import continued
@@ -114,8 +114,8 @@ def _cell_config(
 ) -> RunConfig:
     """The configuration of one cell. made: the runs of its parents, by cell. swept: cell → value of the setting that is
     swept."""
-    spec, cell = experiment.at(scale), experiment.cells_at(scale)[name]
-    place: KeyPath = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
+    spec, cell, written = experiment.at(scale), experiment.cells_at(scale)[name], cell_of_arm(name)
+    place: KeyPath = ("scales", scale, "cells", written) if written in spec.cells else ("cells", written)
     size = spec.size_of(cell)
     if size is None:
         line = experiment.at_line((*place, "group"))
@@ -141,7 +141,7 @@ def _cell_config(
         experiment.part((*here, "phases", cell.phase), phase),
         Layer(inherited, origins),
         replace(experiment.part((*place, "config"), own), asked=True),
-        replace(experiment.part((*here, "overrides", name), spec.overrides.get(name, {})), asked=True),
+        replace(experiment.part((*here, "overrides", written), spec.overrides.get(written, {})), asked=True),
         _swept_layer(experiment, name, swept),
         Layer({"training": {"seed": seed}}, origins),
     ]
@@ -174,7 +174,8 @@ def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) ->
     """The value of the swept setting for a cell; an empty layer if it has none."""
     if experiment.sweep is None or name not in swept:
         return Layer()
-    here: KeyPath = ("sweep", "chosen", name)
+    metric = name.partition(RATE_FOR)[2] or experiment.sweep.metrics[0]
+    here: KeyPath = ("sweep", "chosen", metric, cell_of_arm(name))
     setting = nested(experiment.sweep.setting, swept[name])
     return Layer(setting, {(): experiment.at_line(here).removesuffix(": ")}, asked=True)
 

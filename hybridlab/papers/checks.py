@@ -262,8 +262,9 @@ def _check_shared(experiment: Experiment, layer: Layer, names: Names) -> None:
 def _swept(experiment: Experiment) -> Iterator[Named]:
     sweep = experiment.sweep
     if sweep is not None:
-        yield ("sweep", "metric"), "metric or measure", sweep.metric
+        yield from ((("sweep", "metrics", i), "metric or measure", name) for i, name in enumerate(sweep.metrics))
         yield from ((("sweep", "cells", i), "cell", name) for i, name in enumerate(sweep.cells))
+        yield from ((("sweep", "measured_in", cell), "cell", name) for cell, name in sweep.measured_in.items())
 
 
 def _check_sweep(experiment: Experiment, layer: Layer) -> None:
@@ -280,23 +281,33 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
         raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
     spec = experiment.scales[sweep.scale]
     experiment.refuse_tuning_seed(sweep.scale, spec.seeds)
-    for key, values in (("grid", sweep.grid), ("cells", sweep.cells)):
+    for key, values in (("grid", sweep.grid), ("cells", sweep.cells), ("metrics", sweep.metrics)):
         if len(set(values)) < len(values):
             raise wrong((key,), f"sweep.{key} names a value twice; give each once")
     for i, name in enumerate(sweep.cells):
         cell = experiment.cells_at(sweep.scale).get(name)
         if cell is None or spec.size_of(cell) is None:
             raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
-    for name, value in sweep.chosen.items():
-        if name not in sweep.cells:
-            raise wrong(
-                ("chosen", name), f"sweep.chosen has no cell {name!r} to choose for; {nearest(name, sweep.cells)}"
-            )
-        if value not in sweep.grid:
-            grid = ", ".join(map(str, sweep.grid))
-            raise wrong(
-                ("chosen", name), f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid"
-            )
+    for cell, name in sweep.measured_in.items():
+        if cell not in sweep.cells:
+            hint = nearest(cell, sweep.cells)
+            raise wrong(("measured_in", cell), f"sweep.cells has no {cell!r} to measure in {name}; {hint}")
+        if len(sweep.metrics) > 1:
+            raise wrong(("measured_in", cell), "a cell that is measured in another one can have one metric only")
+    for metric, values in sweep.chosen.items():
+        if metric not in sweep.metrics:
+            hint = nearest(metric, sweep.metrics)
+            raise wrong(("chosen", metric), f"sweep.metrics has no {metric!r} to choose by; {hint}")
+        for name, value in values.items():
+            if name not in sweep.cells:
+                hint = nearest(name, sweep.cells)
+                raise wrong(("chosen", metric, name), f"sweep.chosen has no cell {name!r} to choose for; {hint}")
+            if value not in sweep.grid:
+                grid = ", ".join(map(str, sweep.grid))
+                raise wrong(
+                    ("chosen", metric, name),
+                    f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid",
+                )
 
 
 def _measured(experiment: Experiment) -> Iterator[Named]:

@@ -15,8 +15,9 @@ from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.records import Records, benchmark_record, records_of
-from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.papers.plans import history
+from hybridlab.papers.records import benchmark_record, records_of
+from hybridlab.papers.verdicts import verdicts
 
 ABOUT = ("print", "runs", "not here")
 """What a claim is tested on: what the paper prints and what can be counted, runs made here, or nothing at hand."""
@@ -40,15 +41,15 @@ class Listed:
     n: int | None
     n_needed: int | None
     minutes_needed: float | None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """The records of an experiment at one scale."""
+    """The verdicts on all claims of an experiment at one scale."""
 
     scale: str
-    records: Records
-    benchmark: BenchmarkRecord | None
+    verdicts: list[Verdict]
 
 
 def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
@@ -93,33 +94,29 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
             about = "not here"
         elif found.holds is None:
             about = "runs"
-            measured = _by_scale(experiment, results_dir) if measured is None else measured
-            found, scale = _at_best(claim, experiment, measured, found)
+            measured = list(_by_scale(experiment, results_dir)) if measured is None else measured
+            found, scale = _at_best(experiment.claims.index(claim), measured, found)
         places = (experiment.id, experiment.paper, claim.text, claim.source)
         needed = (found.n, found.n_needed, found.minutes_needed)
-        yield Listed(*places, about, found.word, scale, found.evidence, found.note, *needed)
+        yield Listed(*places, about, found.word, scale, found.evidence, found.note, *needed, found.flags)
 
 
-def _by_scale(experiment: Experiment, results_dir: Path) -> list[_Measured]:
+def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[_Measured]:
     """What has been measured for an experiment, from the largest scale to the smallest; nothing without records."""
-    found = []
     for scale in reversed(SCALES):
-        here = _Measured(
-            scale, records_of(experiment, scale, results_dir), benchmark_record(experiment, scale, results_dir)
-        )
-        found += [here] if here.records or here.benchmark else []
-    return found
+        records = records_of(experiment, scale, results_dir)
+        benchmark = benchmark_record(experiment, scale, results_dir)
+        if records or benchmark:
+            plans = history(experiment.id, scale, results_dir)
+            yield _Measured(scale, verdicts(experiment, scale, records, benchmark, plans))
 
 
-def _at_best(
-    claim: Claim, experiment: Experiment, measured: list[_Measured], without: Verdict
-) -> tuple[Verdict, str | None]:
-    """The verdict at the largest scale at which what the claim needs has been run, and that scale.
+def _at_best(number: int, measured: list[_Measured], without: Verdict) -> tuple[Verdict, str | None]:
+    """The verdict at the largest scale at which what a claim needs has been run, and that scale.
 
-    without: the verdict without any record.
+    number: of the claim. without: the verdict without any record.
     """
     for at in measured:
-        verdict = judge(claim, experiment, at.records, at.benchmark, at.scale)
-        if verdict.word != "not run":
-            return verdict, at.scale
+        if at.verdicts[number].word != "not run":
+            return at.verdicts[number], at.scale
     return without, None

@@ -130,6 +130,13 @@ class CellSpec(Strict):
 
 
 CELL = "cell:"
+RATE_FOR = "@"
+"""Between a cell and a metric: the arm of the cell with the value of the swept setting that this metric chose."""
+
+
+def cell_of_arm(name: str) -> str:
+    """The cell of an arm; see `Experiment.chosen`."""
+    return name.partition(RATE_FOR)[0]
 
 
 def _texts(values: Any) -> Iterator[str]:
@@ -144,6 +151,7 @@ class ScaleSpec(Strict):
     scale with studies alone needs neither size nor data.
     overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
     file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others.
+    seeds: those that are reported. earlier_seeds: those of runs under an earlier plan, which are not reported.
     phases: the settings of each; cells of a phase that is null are left out too.
     shared: cells that are, at this scale, runs of other experiments: {experiment: {cell here: cell there}}."""
 
@@ -151,11 +159,18 @@ class ScaleSpec(Strict):
     size: str | dict[str, str] = {}
     data: str = "embedded"
     seeds: list[int]
+    earlier_seeds: list[int] = []
     phases: dict[str, dict[str, Any] | None]
     config: dict[str, Any] = {}
     overrides: dict[str, dict[str, Any]] = {}
     cells: dict[str, CellSpec] = {}
     shared: dict[str, dict[str, str]] = {}
+
+    @model_validator(mode="after")
+    def _seeds_are_reported_or_not(self) -> ScaleSpec:
+        if both := sorted({*self.seeds} & {*self.earlier_seeds}):
+            raise ValueError(f"seed {both[0]} stands in seeds and in earlier_seeds; name it in one of them")
+        return self
 
     @property
     def places(self) -> dict[str, tuple[str, str]]:
@@ -175,7 +190,8 @@ class Sweep(Strict):
     """A setting that was searched for each arm on a seed that is not reported, before the reported runs.
 
     Every cell gets the same grid. `hybridlab reproduce ID --scale SCALE --sweep` trains the grid; the experiment then
-    uses `chosen` at this scale.
+    uses `chosen` at this scale. A value belongs to the metric that chose it: a cell whose best values differ between
+    metrics is trained with each of them, and every claim and column reads the run of its own metric.
     """
 
     setting: str
@@ -186,16 +202,21 @@ class Sweep(Strict):
     """The tuning seed; it must not be among the scale's seeds."""
     scale: Scale
     cells: Annotated[list[str], Field(min_length=1)]
-    metric: str = "results.validation.loss"
-    """The number that decides: a dotted path into the record, or a measure of the file."""
+    metrics: Annotated[list[str], Field(min_length=1)] = ["results.validation.loss"]
+    """The numbers that are judged, each of which chooses its own value: dotted paths into the record, or measures of
+    the file. What is read with any other metric is the run of the first one."""
+    measured_in: dict[str, str] = {}
+    """Cell → the cell that starts from it, whose record is measured in the place of its own."""
     better: Literal["lower", "higher"] = "lower"
-    chosen: dict[str, Scalar] = {}
-    """Cell → the value that its reported runs have."""
+    chosen: dict[str, dict[str, Scalar]] = {}
+    """Metric → cell → the value that its reported runs have."""
 
 
 class Claim(Strict):
     """A sentence of the paper, its section or page, and its test: a claim kind with arguments; see papers/claims/.
 
+    differ_in: settings, or their first parts, in which its arms may differ beside their method, since its sentence is
+    about them.
     controls: tests that must hold for the claim to be read here, such as a task that a model without the mechanism
     cannot solve. If one fails, the verdict is `cannot tell here`; while one is open, so is the claim.
     """
@@ -204,6 +225,7 @@ class Claim(Strict):
     source: str
     test: dict[str, Any]
     controls: list[dict[str, Any]] = []
+    differ_in: list[str] = []
     effect: float | None = None
     """The size of the paper's effect in the unit of the test, for the number of seeds that an open claim states: for a
     loss in nats the relative difference of the paper's perplexities. Default: the effect observed here."""
@@ -263,6 +285,9 @@ class Experiment(Strict):
     measures: dict[str, Measure] = {}
     """Numbers and lists computed from records, by name, for claims and figures."""
     benchmark: Benchmark | None = None
+    differ_in: list[str] = []
+    """Settings, or their first parts, in which arms may differ beside their method, because the table is about them.
+    What else compared arms differ in is an error."""
     reference: str | list[str] | None = None
     """Short name of the row that the others are compared with. Of several, each row is compared with the last one that
     stands above it."""
@@ -321,9 +346,26 @@ class Experiment(Strict):
             raise UserError(f"{self.id}: it has no scale {scale!r}; known: {', '.join(self.available_scales())}")
         return self.scales[scale]
 
-    def chosen(self, scale: str) -> dict[str, Scalar]:
-        """Cell → the value of the swept setting at a scale; empty where nothing was swept or chosen."""
-        return self.sweep.chosen if self.sweep is not None and self.sweep.scale == scale else {}
+    def chosen(self, scale: str | None) -> dict[str, Scalar]:
+        """Arm → the value of the swept setting at a scale; empty where nothing was swept or chosen. An arm is a cell,
+        with the value that the first metric chose, or CELL@METRIC where a further one chose another."""
+        if self.sweep is None or self.sweep.scale != scale:
+            return {}
+        first, *further = self.sweep.metrics
+        arms = dict(self.sweep.chosen.get(first, {}))
+        for metric in further:
+            values = self.sweep.chosen.get(metric, {})
+            arms |= {cell + RATE_FOR + metric: value for cell, value in values.items() if value != arms.get(cell)}
+        return arms
+
+    def swept_setting(self, scale: str, arm: str) -> dict[str, Scalar]:
+        """The swept setting of an arm by its dotted name; empty where none was chosen for it."""
+        chosen = self.chosen(scale)
+        return {self.sweep.setting: chosen[arm]} if self.sweep is not None and arm in chosen else {}
+
+    def arm(self, scale: str | None, cell: str, metric: str) -> str:
+        """The arm of a cell whose run a metric is read from: the one that the metric itself chose, if it did."""
+        return name if (name := cell + RATE_FOR + metric) in self.chosen(scale) else cell
 
     def refuse_tuning_seed(self, scale: str, seeds: Iterable[int]) -> None:
         """UserError if the seed of the sweep is among seeds to report at its scale."""
@@ -346,8 +388,11 @@ class Experiment(Strict):
         return self._loaded[identifier]
 
     def cells_at(self, scale: str | None) -> dict[str, CellSpec]:
-        """The cells of a scale: the file's, with those that the scale replaces or adds. None: the file's alone."""
-        return {**self.cells, **(self.scales[scale].cells if scale and scale in self.scales else {})}
+        """The cells of a scale: the file's, with those that the scale replaces or adds, and the arms of cells that are
+        trained with several values of a swept setting. None: the file's alone."""
+        cells = {**self.cells, **(self.scales[scale].cells if scale and scale in self.scales else {})}
+        arms = [name for name in self.chosen(scale) if RATE_FOR in name]
+        return cells | {name: cells[cell_of_arm(name)] for name in arms if cell_of_arm(name) in cells}
 
     def known_cells(self) -> list[str]:
         """The names of all cells, also of those that only some scales have."""
@@ -382,8 +427,10 @@ class Experiment(Strict):
         cells, spec = self.cells_at(scale), self.scales.get(scale)
         shared = spec.places if spec else {}
         needed: dict[str, None] = {}
-        waiting = [name for name in self._named_cells() if name in cells and (not spec or spec.size_of(cells[name]))]
-        waiting += [name for name in self._named_cells() if name in shared]
+        named = self._named_cells()
+        named += [arm for arm in cells if RATE_FOR in arm and cell_of_arm(arm) in named]
+        waiting = [name for name in named if name in cells and (not spec or spec.size_of(cells[name]))]
+        waiting += [name for name in named if name in shared]
         while waiting:
             name = waiting.pop()
             if name not in needed:

@@ -30,19 +30,19 @@ _SEED = re.compile(r'^ "seed": (\d+),?$', re.MULTILINE)
 def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> Records:
     """The records of the cells whose runs have finished: of the file's seeds, and of further seeds that are complete.
 
-    A further seed is one below 100 that the file does not name, such as `reproduce --seeds` trains, and of which every
-    cell has its record. runs_dir: a record that RESULTS-DIR lacks is copied from its run in this folder, so that
-    deleted results come back.
+    A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
+    --seeds` trains, and of which every cell has its record. runs_dir: a record that RESULTS-DIR lacks is copied from
+    its run in this folder, so that deleted results come back.
     """
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):
         return records
-    asked = experiment.scales[scale].seeds
+    asked, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
     for seed in asked:
         for cell, record in _of_seed(experiment, scale, seed, results_dir, runs_dir):
             if record is not None:
                 records.setdefault(cell, {})[seed] = record
-    further = recorded_seeds(results_dir, runs_dir) - {*asked}
+    further = recorded_seeds(results_dir, runs_dir) - {*asked, *earlier}
     for seed in sorted(seed for seed in further if seed < TUNING):
         found: dict[str, Record] = {}
         for cell, record in _of_seed(experiment, scale, seed, results_dir, runs_dir):

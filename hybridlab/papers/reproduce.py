@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,10 @@ from hybridlab.errors import UserError
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.loading import experiment_ids
+from hybridlab.papers.plans import readers, register
 from hybridlab.runs.queue import Outcome, run_all
+from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
 from hybridlab.training.folders import Runs
 
@@ -117,6 +120,31 @@ def _keeping(config: RunConfig, steps: Sequence[int]) -> RunConfig:
     return config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_steps": kept})})
 
 
+def stamps(all_wanted: Sequence[Wanted], results_dir: Path) -> dict[str, list[Stamp]]:
+    """hash → the plans of all experiments that read this run, which are added to their histories before it starts."""
+    found: dict[str, list[Stamp]] = {}
+
+    def stamp(experiment: Experiment, scale: str, seeds: Sequence[int], cells: Sequence[str]) -> None:
+        planned = register(experiment, scale, results_dir)
+        for seed in seeds:
+            for run in cell_runs(experiment, scale, seed, cells):
+                known = found.setdefault(run.hash, [])
+                known += [planned] if planned not in known else []
+
+    for wanted in all_wanted:
+        experiment, scale = wanted.experiment, wanted.scale
+        if not (cells := experiment.needed_cells(scale)) or experiment.benchmark is not None:
+            continue
+        seeds = wanted.seeds or experiment.at(scale).seeds
+        stamp(experiment, scale, seeds, cells)
+        if experiment.id in (ids := experiment_ids()):
+            for other in readers(experiment, scale, ids):
+                # Its own runs are no matter of this queue.
+                places = other.at(scale).places
+                stamp(other, scale, seeds, [cell for cell in other.needed_cells(scale) if cell in places])
+    return found
+
+
 def run_cells(
     all_wanted: Sequence[Wanted],
     runs_dir: Path,
@@ -147,12 +175,13 @@ def run_cells(
                     say(f"{wanted.experiment.id}: {error}; trying again after the last run")
             left[wanted.experiment.id] = runs
 
-    outcome = run_all(queue, runs_dir, results_dir, say, quiet, jobs, finished) if queue else Outcome()
+    plans = stamps(all_wanted, results_dir)
+    outcome = run_all(queue, runs_dir, results_dir, say, quiet, jobs, finished, plans) if queue else Outcome()
     for wanted in waiting:
         done(wanted)
     for wanted in all_wanted:
         if studies := wanted.studies():
-            _run_studies(studies, runs_dir, results_dir, say, outcome)
+            _run_studies(studies, runs_dir, results_dir, say, outcome, plans)
             done(wanted)
     for wanted in all_wanted:
         if wanted.experiment.benchmark is not None:
@@ -162,14 +191,21 @@ def run_cells(
 
 
 def _run_studies(
-    studies: dict[str, QueuedStudy], runs_dir: Path, results_dir: Path, say: Callable[[str], None], outcome: Outcome
+    studies: dict[str, QueuedStudy],
+    runs_dir: Path,
+    results_dir: Path,
+    say: Callable[[str], None],
+    outcome: Outcome,
+    plans: Mapping[str, Sequence[Stamp]],
 ) -> None:
     """Measure what has no record yet; a study that cannot be measured is noted, and the others go on."""
     for number, (digest, queued) in enumerate(studies.items(), 1):
         title = f"[{number}/{len(studies)}] {queued.name}"
         say(f"{title}: {queued.study.model}")
         try:
-            record = run_study(queued.study, digest, queued.seed, Runs(runs_dir), results_dir, say)
+            record = run_study(
+                queued.study, digest, queued.seed, Runs(runs_dir), results_dir, say, plans.get(digest, ())
+            )
         except UserError as error:
             outcome.failed[queued.name] = str(error)
             say(f"{title}: failed: {error}")

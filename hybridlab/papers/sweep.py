@@ -46,9 +46,10 @@ class Try:
 
 @dataclass(frozen=True)
 class Swept:
-    """The sweep of one cell. best: the value that its records favour, once all of them are there and one did not
-    diverge. at_edge: no value beyond the best was tried. chosen: what the experiment uses; None if nothing."""
+    """The sweep of one cell for one metric. best: the value that its records favour, once all of them are there and one
+    did not diverge. at_edge: no value beyond the best was tried. chosen: what the experiment uses; None if nothing."""
 
+    metric: str
     cell: str
     tries: list[Try]
     best: Scalar | None
@@ -76,8 +77,9 @@ def sweep_runs(experiment: Experiment, sweep: Sweep) -> Pending:
     pending: Pending = {}
     for cell in sweep.cells:
         for value in sweep.grid:
-            for run in cell_runs(experiment, sweep.scale, sweep.seed, [cell], {cell: value}):
-                name = f"{cell}, {sweep.setting} {value}" if run.cell == cell else run.cell
+            measured = sweep.measured_in.get(cell, cell)
+            for run in cell_runs(experiment, sweep.scale, sweep.seed, [measured], {cell: value}):
+                name = f"{run.cell}, {sweep.setting} {value}" if run.cell in (cell, measured) else run.cell
                 pending.setdefault(run.hash, (f"{name} (seed {sweep.seed})", run.trained))
     return pending
 
@@ -112,33 +114,44 @@ def run_sweep(
 
 
 def swept_cells(experiment: Experiment, sweep: Sweep, results_dir: Path) -> list[Swept]:
-    """What the records say about every cell of the sweep."""
-    return [_swept(experiment, sweep, cell, results_dir) for cell in sweep.cells]
+    """What the records say about every cell of the sweep, metric by metric."""
+    records = {cell: _records(experiment, sweep, cell, results_dir) for cell in sweep.cells}
+    return [_swept(experiment, sweep, metric, cell, records[cell]) for metric in sweep.metrics for cell in sweep.cells]
 
 
-def _swept(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path) -> Swept:
-    tries = [_try(experiment, sweep, cell, value, results_dir) for value in sweep.grid]
+Tried = dict[Scalar, tuple[str, Record | None]]
+"""Value → hash and record of the run with it."""
+
+
+def _records(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path) -> Tried:
+    tried: Tried = {}
+    for value in sweep.grid:
+        *_, run = cell_runs(experiment, sweep.scale, sweep.seed, [sweep.measured_in.get(cell, cell)], {cell: value})
+        tried[value] = (run.hash, read_record(record_path(run.hash, results_dir)))
+    return tried
+
+
+def _swept(experiment: Experiment, sweep: Sweep, metric: str, cell: str, tried: Tried) -> Swept:
+    tries = [
+        Try(value, digest, _measured(experiment, metric, record), _diverged(record))
+        for value, (digest, record) in tried.items()
+    ]
     complete = all(one.measured is not None or one.diverged for one in tries)
     measured = [(one.measured, one.value) for one in tries if one.measured is not None]
     best = None
     if complete and measured:
         order = min if sweep.better == "lower" else max
         best = order(measured, key=lambda pair: pair[0])[1]
-    return Swept(cell, tries, best, best is not None and best in _edges(sweep.grid), sweep.chosen.get(cell))
+    chosen = sweep.chosen.get(metric, {}).get(cell)
+    return Swept(metric, cell, tries, best, best is not None and best in edges(sweep.grid), chosen)
 
 
-def _try(experiment: Experiment, sweep: Sweep, cell: str, value: Scalar, results_dir: Path) -> Try:
-    *_, run = cell_runs(experiment, sweep.scale, sweep.seed, [cell], {cell: value})
-    record = read_record(record_path(run.hash, results_dir))
-    return Try(value, run.hash, _measured(experiment, sweep, record), _diverged(record))
-
-
-def _measured(experiment: Experiment, sweep: Sweep, record: Record | None) -> float | None:
+def _measured(experiment: Experiment, metric: str, record: Record | None) -> float | None:
     """The number that decides; None if there is none."""
     if record is None or record.status != "finished":
         return None
     try:
-        return number_of(record, sweep.metric, experiment.measures)
+        return number_of(record, metric, experiment.measures)
     except NoValue:
         return None
 
@@ -148,7 +161,7 @@ def _diverged(record: Record | None) -> bool:
     return record is not None and record.status == "failed"
 
 
-def _edges(grid: list[Scalar]) -> list[Scalar]:
+def edges(grid: list[Scalar]) -> list[Scalar]:
     """The smallest and the largest value of a grid of numbers; words have no order."""
     numbers = [value for value in grid if isinstance(value, int | float) and not isinstance(value, bool)]
     return [min(numbers), max(numbers)] if len(numbers) == len(grid) else []
@@ -161,6 +174,7 @@ def sweep_data(experiment: Experiment, sweep: Sweep, results_dir: Path) -> dict[
     """The sweep as data: for each cell the figure of every value, the best and the chosen one."""
     cells = [
         {
+            "metric": swept.metric,
             "cell": swept.cell,
             "values": [
                 {"value": one.value, "run": one.run, "measured": one.measured, "diverged": one.diverged}
@@ -173,15 +187,18 @@ def sweep_data(experiment: Experiment, sweep: Sweep, results_dir: Path) -> dict[
         for swept in swept_cells(experiment, sweep, results_dir)
     ]
     head = {"id": experiment.id, "scale": sweep.scale, "setting": sweep.setting, "grid": sweep.grid}
-    return {**head, "seed": sweep.seed, "metric": sweep.metric, "better": sweep.better, "cells": cells}
+    return {**head, "seed": sweep.seed, "metrics": sweep.metrics, "better": sweep.better, "cells": cells}
 
 
 def advice(cells: list[Swept]) -> str | None:
     """What to write under `chosen`, in one sentence; None if it stands there already."""
-    better = {swept.cell: swept.best for swept in cells if swept.outdated}
+    better: dict[str, list[str]] = {}
+    for swept in cells:
+        if swept.outdated:
+            better.setdefault(swept.metric, []).append(f"{swept.cell}: {swept.best}")
     if not better:
         return None
-    written = ", ".join(f"{cell}: {best}" for cell, best in better.items())
+    written = ", ".join(f"{metric}: {{{', '.join(values)}}}" for metric, values in better.items())
     return f"write under `sweep.chosen`: {{{written}}}"
 
 
@@ -191,20 +208,28 @@ def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterat
     if sweep is None or sweep.scale != scale:
         return
     grid = ", ".join(str(value) for value in sweep.grid)
-    measure = experiment.measures.get(sweep.metric)
-    metric = sweep.metric if measure is None else measure.title
+    titles = [metric_in_words(experiment, metric) for metric in sweep.metrics]
     yield (
         f"{sweep.setting} was chosen for each arm on seed {sweep.seed}, which is not reported, by the "
-        f"{'lowest' if sweep.better == 'lower' else 'highest'} {metric}; every arm had the same grid: {grid}."
+        f"{'lowest' if sweep.better == 'lower' else 'highest'} {titles[0]}"
+        + (f", and where that is judged by {' and '.join(titles[1:])}" if titles[1:] else "")
+        + f"; every arm had the same grid: {grid}."
     )
     for swept in swept_cells(experiment, sweep, results_dir):
-        yield _in_words(swept)
+        metric = f" by {metric_in_words(experiment, swept.metric)}" if titles[1:] else ""
+        yield _in_words(swept, metric)
 
 
-def _in_words(swept: Swept) -> str:
+def metric_in_words(experiment: Experiment, metric: str) -> str:
+    """The title of a measure, or the path into a record."""
+    measure = experiment.measures.get(metric)
+    return metric if measure is None else measure.title
+
+
+def _in_words(swept: Swept, metric: str) -> str:
     """The figures of one cell, and a warning where its choice is not the one that they favour."""
     figures = ", ".join(f"{one.value}: {one.in_words}" for one in swept.tries)
-    text = f"Sweep of {swept.cell}: {figures}; chosen {'nothing' if swept.chosen is None else swept.chosen}"
+    text = f"Sweep of {swept.cell}{metric}: {figures}; chosen {'nothing' if swept.chosen is None else swept.chosen}"
     if swept.at_edge and not swept.outdated:
         text += " (at the edge of the grid)"
     if swept.best is None:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.plans import history, register
 from hybridlab.reporting.figures import write_figure
 from hybridlab.reporting.table_files import write_table
 from hybridlab.reporting.terminal import print_figure, print_table
@@ -18,8 +19,11 @@ def write_entry(
 ) -> tuple[dict[str, Any], Path]:
     """Its files under results_dir/<id>/<scale>/; returns its data and that folder.
 
-    runs_dir: where records that results_dir lacks are copied from. all_columns: see `write_table`.
+    runs_dir: where records that results_dir lacks are copied from. all_columns: see `write_table`. A plan that has
+    changed since runs were started is added to its history first, which gives the change a date.
     """
+    if history(experiment.id, scale, results_dir):
+        register(experiment, scale, results_dir)
     if experiment.plot is None:
         return write_table(experiment, scale, results_dir, runs_dir, all_columns)
     return write_figure(experiment, scale, results_dir, runs_dir)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.papers.plans import Planned
 from hybridlab.papers.records import Records, complete_seeds
 from hybridlab.papers.scales import SAYS
+from hybridlab.papers.verdicts import arms_differ, verdicts
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS
 
@@ -31,12 +32,15 @@ def entry_data(
     benchmark: BenchmarkRecord | None,
     content: dict[str, Any],
     notes: Iterable[str] = (),
+    plans: tuple[Planned, ...] = (),
 ) -> dict[str, Any]:
-    """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. machine: the
-    one for the runs, None if nothing is run. runs: cell → seed → hash of the run."""
+    """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. plans: those
+    that it has had. machine: the one for the runs, None if nothing is run. runs: cell → seed → hash of the run. differ:
+    setting → arm → its value, of the settings in which the arms that a claim compares differ."""
+    found = verdicts(experiment, scale, records, benchmark, plans)
     claims = [
-        {"text": claim.text, "source": claim.source, **judge(claim, experiment, records, benchmark, scale).as_json()}
-        for claim in experiment.claims
+        {"text": claim.text, "source": claim.source, **verdict.as_json()}
+        for claim, verdict in zip(experiment.claims, found, strict=True)
     ]
     machine = experiment.machine(scale)
     asked = experiment.scales[scale].seeds if scale in experiment.scales else []
@@ -53,6 +57,7 @@ def entry_data(
         "seeds": sorted({*asked, *(seed for by_seed in records.values() for seed in by_seed)}),
         "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
+        "differ": arms_differ(experiment, found, records),
         "claims": claims,
         "notes": [*experiment.notes, *notes],
         "runs": runs,

@@ -14,6 +14,7 @@ import pandas as pd
 from hybridlab.errors import UserError
 from hybridlab.files import write_json, write_text, writing
 from hybridlab.papers.experiment import CELL, Experiment
+from hybridlab.papers.plans import history
 from hybridlab.papers.plot import Panel, Plot, Series
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
@@ -40,7 +41,15 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
     models = models_text(model_of(experiment, scale, name, records) for name in cells if name in records)
     made = "measured" if all(_is_open(experiment, scale, name) for name in cells) else "trained"
     shown = "; ".join(filter(None, (f"{made} here at scale {scale}: {models}" if models else "", _errors_text(panels))))
-    return entry_data(experiment, scale, records, benchmark, {"panels": panels, "shown": shown}, notes)
+    return entry_data(
+        experiment,
+        scale,
+        records,
+        benchmark,
+        {"panels": panels, "shown": shown},
+        notes,
+        history(experiment.id, scale, results_dir),
+    )
 
 
 def _is_open(experiment: Experiment, scale: str, cell: str) -> bool:

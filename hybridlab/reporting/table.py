@@ -16,6 +16,7 @@ from hybridlab.papers.analytic import compute
 from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
 from hybridlab.papers.formula import NoValue
 from hybridlab.papers.measures import number_of
+from hybridlab.papers.plans import history
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.reporting.entry_data import entry_data, named_in_errors
@@ -56,18 +57,21 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
     for column in experiment.columns:
         with named_in_errors(experiment):
             for target, row in zip(rows, experiment.rows, strict=True):
-                target["cells"][column.name] = _cell(column, row, Measurements(experiment, records, benchmark))
+                target["cells"][column.name] = _cell(column, row, Measurements(experiment, scale, records, benchmark))
         _mark_repeated(column, experiment, rows)
     notes = sweep_notes(experiment, scale, results_dir)
-    data = entry_data(experiment, scale, records, benchmark, {"rows": rows}, notes)
+    data = entry_data(
+        experiment, scale, records, benchmark, {"rows": rows}, notes, history(experiment.id, scale, results_dir)
+    )
     return {**data, "tally": tally(rows)}
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What the columns of an experiment read: the records of its runs, and that of its benchmark."""
+    """What the columns of an experiment read: the records of its runs at a scale, and that of its benchmark."""
 
     experiment: Experiment
+    scale: str
     records: Records
     benchmark: BenchmarkRecord | None
 
@@ -75,7 +79,8 @@ class Measurements:
         """The records behind a cell of the table: one for each seed of its run, or that of the benchmark."""
         if row.cell == BENCHMARK:
             return {} if self.benchmark is None else {0: self.benchmark}
-        return self.records.get(column.cell_of(row) or "", {})
+        arm = self.experiment.arm(self.scale, column.cell_of(row) or "", column.metric_of(row))
+        return self.records.get(arm, {})
 
     def numbers(self, column: Column, row: Row) -> dict[int, Measurement]:
         """seed → the number that a cell of the table shows: a measure, a mean of columns, or one of a record."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.runs.record import Stamp
 from hybridlab.runs.run import execute
 from hybridlab.training.checkpoints import newest_step
 from hybridlab.training.folders import Busy, RunFolder, Runs
@@ -20,7 +22,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class QueuedRun:
-    """A run of a queue. number: its place among the `total` runs, from 1."""
+    """A run of a queue. number: its place among the `total` runs, from 1. plans: see `execute`."""
 
     digest: str
     name: str
@@ -28,6 +30,7 @@ class QueuedRun:
     folder: RunFolder
     number: int
     total: int
+    plans: tuple[Stamp, ...] = ()
 
     @property
     def title(self) -> str:
@@ -48,10 +51,16 @@ class QueuedRun:
         return 0 if self.finished() else self.config.training.steps - done
 
 
-def queued(pending: dict[str, tuple[str, RunConfig]], runs_dir: Path) -> dict[str, QueuedRun]:
-    """The runs of a queue by hash, in the same order, each in the folder of its hash."""
+def queued(
+    pending: dict[str, tuple[str, RunConfig]],
+    runs_dir: Path,
+    plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
+) -> dict[str, QueuedRun]:
+    """The runs of a queue by hash, in the same order, each in the folder of its hash. plans: of each run, by hash."""
     return {
-        digest: QueuedRun(digest, name, config, RunFolder(runs_dir / digest), number, len(pending))
+        digest: QueuedRun(
+            digest, name, config, RunFolder(runs_dir / digest), number, len(pending), tuple(plans.get(digest, ()))
+        )
         for number, (digest, (name, config)) in enumerate(pending.items(), 1)
     }
 
@@ -73,10 +82,11 @@ def attempt(
     say: Say,
     quiet: bool,
     show: Callable[..., Progress] = Progress,
+    plans: Sequence[Stamp] = (),
 ) -> Result:
     """Train or resume a run; any error of it is its result, so that a queue can go on with the next."""
     try:
-        execute(config, folder, runs, title, say, quiet, show=show)
+        execute(config, folder, runs, title, say, quiet, show=show, plans=plans)
     except Busy:
         return Result("busy")
     except Exception as failure:

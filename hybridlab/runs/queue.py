@@ -7,9 +7,10 @@ that another process trains is put back, and its result is used once it has fini
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
@@ -18,7 +19,7 @@ from hybridlab.plan.plan import Plan
 from hybridlab.runs.attempt import QueuedRun, Result, Say, attempt, queued
 from hybridlab.runs.checks import check_runs
 from hybridlab.runs.cost import run_flops
-from hybridlab.runs.record import save_record
+from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
 from hybridlab.runs.workers import Workers
 from hybridlab.training.board import Board
@@ -56,7 +57,7 @@ class Here:
         return bool(self.over)
 
     def start(self, run: QueuedRun) -> None:
-        result = attempt(run.config, run.folder, Runs(self.runs_dir), run.title, self.say, self.quiet)
+        result = attempt(run.config, run.folder, Runs(self.runs_dir), run.title, self.say, self.quiet, plans=run.plans)
         self.over.append((run, result))
 
     def ended(self) -> list[tuple[QueuedRun, Result]]:
@@ -72,15 +73,16 @@ def run_all(
     quiet: bool = False,
     jobs: int | None = 1,
     finished: Callable[[str], None] = lambda _: None,
+    plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
 ) -> Outcome:
     """Train runs given as hash → (name, configuration), with parents before children. Finished runs are skipped; a run
     that fails does not stop the others, except for its children.
 
     jobs: the number of runs at once; None: see `default_jobs`. UserError for a run that cannot start, before the first
     one trains. Interrupted after a signal, when every run has written a checkpoint. finished: is called with the hash
-    of each run whose record has been written.
+    of each run whose record has been written. plans: of the experiments that need each run, by its hash.
     """
-    runs = queued(pending, runs_dir)
+    runs = queued(pending, runs_dir, plans)
     left = [run for run in runs.values() if not run.finished()]
     check_runs(left, runs_dir, say)
     if jobs is None:

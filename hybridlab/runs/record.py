@@ -77,10 +77,19 @@ class Extended(_Typed):
     step: int
 
 
+class Stamp(_Typed):
+    """A plan under which a run was started: that of the experiment `id` at `scale`; see papers/plans.py."""
+
+    id: str
+    scale: str
+    digest: str
+
+
 class Record(_Typed):
     """Results of a run, and what is needed to reproduce them.
 
-    name, tags: what the run is called. started (UTC), host, command: its first start; None in older records.
+    name, tags: what the run is called. started (UTC), host, command: its first start; None in older records. plans: of
+    the experiments that it was started for; empty for a run of no experiment, and in older records.
     structure: the final `Structure` as JSON. hooks: the results of each hook by its name (a controller's kind,
     `entropy-log`). history: logged numbers as columns. flops, tokens, seconds: totals, without the steps that were
     repeated after an interruption (those are `redone_steps`). A run that failed has a reason and no results. With
@@ -98,6 +107,7 @@ class Record(_Typed):
     started: str | None = None
     host: str | None = None
     command: str | None = None
+    plans: list[Stamp] = []
     parents: list[str]
     config: dict[str, Any]
     git: str | None

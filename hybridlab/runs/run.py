@@ -32,7 +32,7 @@ from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.benchmarks import require_benchmarks, with_benchmarks
 from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
 from hybridlab.runs.inputs import with_inputs
-from hybridlab.runs.record import Extended, Record, read_record, write_record
+from hybridlab.runs.record import Extended, Record, Stamp, read_record, write_record
 from hybridlab.runs.sources import announce_sources, data_summary
 from hybridlab.runs.summary import summary
 from hybridlab.structure.registry import make_hooks
@@ -67,12 +67,14 @@ def execute(
     label: Label | None = None,
     hooks: Sequence[Hook] = (),
     show: Callable[..., Progress] = Progress,
+    plans: Sequence[Stamp] = (),
 ) -> Record:
     """Train the run in its folder, or resume it, unless it has finished; returns its record.
 
     label: gives the run a name and tags, also if it was started or has finished before. hooks: those of kind `python`
-    that the configuration names. show: makes what shows the progress, from the arguments of `Progress`. Busy if another
-    process trains this run.
+    that the configuration names. show: makes what shows the progress, from the arguments of `Progress`. plans: those of
+    the experiments that need the run, which its record keeps from its first start on. Busy if another process trains
+    this run.
     """
     keep_freed_memory()
     with folder.locked(), using_threads(_threads(config, folder, say)):
@@ -86,7 +88,7 @@ def execute(
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
         stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
-        run = _start(config, folder, known_places(runs, folder), say, hooks, quiet)
+        run = _start(config, folder, known_places(runs, folder), say, hooks, quiet, plans)
         _relabel(folder, label)
         folder.remove_leftovers()
         try:
@@ -259,7 +261,13 @@ def known_places(runs: Runs, folder: RunFolder) -> Runs:
 
 
 def _start(
-    config: RunConfig, folder: RunFolder, runs: Runs, say: Callable[[str], None], given: Sequence[Hook], quiet: bool
+    config: RunConfig,
+    folder: RunFolder,
+    runs: Runs,
+    say: Callable[[str], None],
+    given: Sequence[Hook],
+    quiet: bool,
+    plans: Sequence[Stamp],
 ) -> Run:
     """Prepare the run: all checks, the fast ones first, then claim the folder."""
     device = pick_device(config.runtime.device)
@@ -294,6 +302,7 @@ def _start(
         "source_fingerprints": [part.corpus.fingerprint for part in corpus.mixed],
         "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
         **start_facts(),
+        "plans": [stamp.model_dump() for stamp in plans],
     }
     hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
     objective = make_objective(config, corpus)
@@ -336,7 +345,7 @@ def _facts(run: Run) -> dict[str, Any]:
     info = run.folder.started()
     return {
         "hash": run_hash(config),
-        **{name: info[name] for name in ("name", "tags", "started", "host", "command") if name in info},
+        **{name: info[name] for name in ("name", "tags", "started", "host", "command", "plans") if name in info},
         "parents": parents(config),
         "config": config.model_dump(mode="json"),
         "git": git_revision(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import Request, benchmark_model, including
 from hybridlab.runs.opening import OpenedModel, dropping, open_model
-from hybridlab.runs.record import DataSummary, Record, load_record, read_record, record_path, write_record
+from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_path, write_record
 from hybridlab.runs.summary import summary
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
@@ -34,11 +34,14 @@ from hybridlab.training.machine import describe_machine, git_revision, library_v
 Say = Callable[[str], None]
 
 
-def run_study(study: Study, digest: str, seed: int, runs: Runs, results_dir: Path, say: Say) -> Record:
+def run_study(
+    study: Study, digest: str, seed: int, runs: Runs, results_dir: Path, say: Say, plans: Sequence[Stamp] = ()
+) -> Record:
     """The record of a study, from RESULTS-DIR or by measuring, which writes it there.
 
     A record that lacks tasks is measured again where their files are at hand now. seed: of the run that is measured; 0
-    for a model of the hub. UserError if the model cannot be opened, or nothing can be measured.
+    for a model of the hub. plans: of the experiments that need it. UserError if the model cannot be opened, or nothing
+    can be measured.
     """
     known = load_record(digest, results_dir)
     if known is not None and not _found_now(known):
@@ -52,7 +55,8 @@ def run_study(study: Study, digest: str, seed: int, runs: Runs, results_dir: Pat
     model = dropping(model, ",".join(names)) if names else model
     results = _measured(study, model, opened, runs, say)
     record = _record(study, digest, seed, model, opened, results, names)
-    record = record.model_copy(update={"evaluation_seconds": round(time.monotonic() - started, 1)})
+    seconds = round(time.monotonic() - started, 1)
+    record = record.model_copy(update={"evaluation_seconds": seconds, "plans": list(plans)})
     write_record(record, record_path(digest, results_dir))
     return record
 

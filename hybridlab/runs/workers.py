@@ -26,6 +26,7 @@ from typing import Any
 from hybridlab import plugins
 from hybridlab.errors import Interrupted, UserError
 from hybridlab.runs.attempt import QueuedRun, Result, Say, attempt, check_hash
+from hybridlab.runs.record import Stamp
 from hybridlab.training.board import Board
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.progress import Progress
@@ -81,6 +82,7 @@ class Workers:
             "title": run.title,
             "threads": self.threads(run.digest),
             "plugins": plugins.loaded(),
+            "plans": [stamp.model_dump() for stamp in run.plans],
         }
         process = context.Process(target=_work, args=(json.dumps(settings), its), daemon=True)
         # Ctrl-C goes to all processes of a terminal. A new one ignores it from its first moment on, as it inherits.
@@ -190,7 +192,8 @@ def _work(text: str, pipe: Connection) -> None:
         config = RunConfig.model_validate_json(json.dumps(settings["config"]))
         check_hash(config, settings["hash"])
         folder, runs, show = RunFolder(Path(settings["folder"])), Runs(Path(settings["runs"])), partial(_Told, send)
-        result = attempt(config, folder, runs, settings["title"], partial(send, "say"), True, show)
+        plans = [Stamp(**stamp) for stamp in settings["plans"]]
+        result = attempt(config, folder, runs, settings["title"], partial(send, "say"), True, show, plans)
     except Interrupted as stop:
         result = Result("stopped", str(stop))
     except UserError as error:

@@ -28,6 +28,7 @@ from hybridlab.statistics.paired import (
     mean_interval,
     paired_t,
     sign_p,
+    survive,
 )
 from hybridlab.statistics.power import (
     MOST_SEEDS,
@@ -85,4 +86,5 @@ __all__ = [
     "seeds_for_equivalence",
     "seeds_for_signs",
     "sign_p",
+    "survive",
 ]

@@ -57,6 +57,16 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
+def survive(p_values: Sequence[float]) -> list[bool]:
+    """Whether each of several tests is still resolved at LEVEL after Benjamini and Hochberg's correction, which bounds
+    the share of false ones among all that are called resolved."""
+    if not p_values:
+        return []
+    from scipy import stats
+
+    return [bool(p <= LEVEL) for p in stats.false_discovery_control(p_values, method="bh")]
+
+
 def sign_p(right: Sequence[bool]) -> float:
     """The two-sided p of so many yes and no, if both were equally likely."""
     from scipy import stats

@@ -24,8 +24,9 @@ SWEEP = {
     "seed": 100,
     "scale": "smoke",
     "cells": ["full", "window"],
-    "chosen": {"full": 0.01},
+    "chosen": {"results.validation.loss": {"full": 0.01}},
 }
+LOSS = "results.validation.loss"
 
 
 def experiment_file(text_file):
@@ -124,7 +125,10 @@ def test_the_best_of_the_records_is_named_and_a_diverged_run_is_the_worst(toy, t
     assert (full.best, full.at_edge, full.chosen, full.outdated) == (0.01, False, 0.01, False)
     assert [one.in_words for one in full.tries] == ["3.0000", "2.5000", "diverged"]
     assert (window.best, window.at_edge, window.chosen, window.outdated) == (0.1, True, None, True)
-    assert advice([full, window]) == "write under `sweep.chosen`: {window: 0.1}" and advice([full]) is None
+    assert (
+        advice([full, window]) == "write under `sweep.chosen`: {results.validation.loss: {window: 0.1}}"
+        and advice([full]) is None
+    )
     notes = list(sweep_notes(experiment, "smoke", tmp_path))
     assert "on seed 100, which is not reported, by the lowest results.validation.loss" in notes[0]
     assert notes[1] == "Sweep of full: 0.001: 3.0000, 0.01: 2.5000, 0.1: diverged; chosen 0.01."
@@ -137,7 +141,7 @@ def test_the_best_of_the_records_is_named_and_a_diverged_run_is_the_worst(toy, t
 
 
 def test_a_choice_that_the_records_do_not_favour_is_warned_of(toy, tmp_path):
-    experiment = toy(chosen={"full": 0.001, "window": 0.1})
+    experiment = toy(chosen={LOSS: {"full": 0.001, "window": 0.1}})
     with_losses(experiment, tmp_path, [3.0, 2.5, 2.7, 3.0, 2.9, 2.8])
     notes = list(sweep_notes(experiment, "smoke", tmp_path))
     assert "chosen 0.001. Warning: the best of the records is 0.01." in notes[1]
@@ -156,7 +160,7 @@ def test_a_higher_figure_can_be_the_better_one_and_words_have_no_edge(toy, tmp_p
 
 def test_a_measure_of_the_file_can_decide(toy, tmp_path):
     measures = {"squared": {"title": "loss, squared", "of": {"y": "results.validation.loss"}, "formula": "y * y"}}
-    experiment = toy(measures, metric="squared", cells=["full"])
+    experiment = toy(measures, metrics=["squared"], chosen={"squared": {"full": 0.01}}, cells=["full"])
     with_losses(experiment, tmp_path, [3.0, 2.0, 4.0])
     [swept] = swept_cells(experiment, experiment.sweep, tmp_path)
     assert [one.measured for one in swept.tries] == [9.0, 4.0, 16.0] and swept.best == 0.01
@@ -175,9 +179,9 @@ def test_without_all_of_its_records_a_sweep_has_no_best(toy, tmp_path):
         ({"seed": 1}, "the sweep chose its values on seed 1, so that this seed cannot be reported"),
         ({"setting": "training.optimizer.rate"}, "training.optimizer.rate is not a known setting"),
         ({"cells": ["ful"]}, r"table1.yaml:\d+: toy-table1 has no cell 'ful'; did you mean 'full'"),
-        ({"metric": "results.validaton.loss"}, "a record has no 'validaton' there; did you mean 'validation'"),
-        ({"chosen": {"base": 0.1}}, "sweep.chosen has no cell 'base' to choose for"),
-        ({"chosen": {"full": 0.5}}, "0.5 was not tried for full; choose one of 0.001, 0.01, 0.1"),
+        ({"metrics": ["results.validaton.loss"]}, "a record has no 'validaton' there; did you mean 'validation'"),
+        ({"chosen": {LOSS: {"base": 0.1}}}, "sweep.chosen has no cell 'base' to choose for"),
+        ({"chosen": {LOSS: {"full": 0.5}}}, "0.5 was not tried for full; choose one of 0.001, 0.01, 0.1"),
         ({"grid": [0.1, 0.1]}, "sweep.grid names a value twice"),
         ({"grid": [0.1]}, "sweep.grid"),
         ({"scale": "paper"}, "it has no scale 'paper' to sweep at; known: smoke"),
@@ -199,7 +203,7 @@ def test_the_tuning_seed_is_never_reported(toy):
 
 
 def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp_path):
-    experiment = toy(grid=[0.01, 1e30], cells=["full"], chosen={"full": 0.01})
+    experiment = toy(grid=[0.01, 1e30], cells=["full"], chosen={LOSS: {"full": 0.01}})
     said = []
     places = (tmp_path / "runs", tmp_path / "results", said.append)
     outcome = run_sweep(experiment, "smoke", *places, quiet=True)
@@ -219,7 +223,10 @@ def test_the_command_trains_the_grid_and_prints_what_to_choose(tmp_path, text_fi
     shown = hybridlab(*command, "--dry-run", cwd=tmp_path)
     assert "full, training.optimizer.lr" in shown.stdout and not list((tmp_path).glob("runs/*/metrics.jsonl"))
     done = hybridlab(*command, cwd=tmp_path)
-    assert done.returncode == 0 and "mine-rates: write under `sweep.chosen`: {full: 0.01}" in done.stderr
+    assert (
+        done.returncode == 0
+        and "mine-rates: write under `sweep.chosen`: {results.validation.loss: {full: 0.01}}" in done.stderr
+    )
     assert "0.01 (at the edge of the grid)" in done.stdout and len(list((tmp_path / "results/records").iterdir())) == 2
     data = json_of(hybridlab(*command, "--json", cwd=tmp_path))
     assert data["cells"][0]["best"] == 0.01 and data["cells"][0]["chosen"] is None and data["seed"] == 100

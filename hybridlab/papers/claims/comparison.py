@@ -35,7 +35,7 @@ class Comparison:
     paired: each number is the difference of two arms; where it is exactly 0 in every seed they are the same arm, and
     nothing is decided. needed: False for a comparison that must not be resolved the other way but need not be resolved
     as asked. missing: why there are no values. run: False where the runs or measurements are missing. of: what there
-    is one value for.
+    is one value for. cells: those whose runs each number is made of.
     """
 
     label: str
@@ -49,6 +49,7 @@ class Comparison:
     run: bool = True
     of: str = "seed"
     metric: str = ""
+    cells: tuple[str, ...] = ()
     found: Finding = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,12 +92,15 @@ class Comparison:
 
     def as_json(self, p: float | None) -> dict[str, Any]:
         """The comparison in numbers. interval: 95 %, Student's t, without Holm's correction. p: after it. asked: the
-        bounds between which the claim wants the mean, None for no bound; None for other questions."""
+        bounds between which the claim wants the mean, None for no bound; None for other questions. values: seed → its
+        number."""
         numbers, estimate = list(self.values.values()), self.found.estimate
         about = {"label": self.label, "metric": self.metric, "unit": self.unit.strip(), "paired": self.paired}
         interval = mean_interval(numbers)
         found = {"value": estimate.value, "stderr": estimate.stderr, "interval": interval and list(interval), "p": p}
-        return {**about, "of": self.of, "n": self.n, **found, "asked": self._asked_between()}
+        values = {str(seed): value for seed, value in self.values.items()}
+        data = {**about, "of": self.of, "n": self.n, **found, "asked": self._asked_between()}
+        return {**data, "cells": list(self.cells), "values": values}
 
     def _asked_between(self) -> list[float | None] | None:
         asked = self.asked

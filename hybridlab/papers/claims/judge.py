@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hybridlab.config.loading import Layer
-from hybridlab.papers.calls import CLAIM_KINDS, called
+from hybridlab.papers.calls import CLAIM_KINDS, METRICS, called
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.cost import minutes_for, scale_sentence
 from hybridlab.papers.claims.kinds import Given
@@ -25,8 +25,9 @@ def judge(
     benchmark: BenchmarkRecord | None = None,
     scale: str | None = None,
 ) -> Verdict:
-    """What is known about a claim. scale: the name of the one that the records are of, for the verdict's sentence."""
-    given = Given(experiment, records, benchmark)
+    """What is known about a claim. scale: the name of the one that the records are of, for the verdict's sentence and
+    the values of swept settings there."""
+    given = Given(experiment, records, benchmark, scale)
     where = f"{experiment.id}, claim {claim.text!r}"
     verdict = _judged(claim.test, given, where, claim.effect, scale)
     if not claim.controls or verdict.word == "not run":
@@ -68,6 +69,7 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
     """The verdict of one test. where: for errors."""
     layer = Layer(test, {(): where})
     kind, arguments = called(CLAIM_KINDS, "kind", layer)
+    given = replace(given, metric=next(iter(metrics_of(test)), ""))
     try:
         result: Verdict | list[Comparison] = kind.run(given, **arguments)
     except Open as reason:
@@ -85,6 +87,16 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
         minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells, scale)
         verdict = replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
     return replace(_so_far(verdict, given.experiment, scale), scale=sentence)
+
+
+def metrics_of(test: dict[str, Any]) -> list[str]:
+    """The metrics that a test reads: dotted paths into a record, and measures."""
+    _, arguments = called(CLAIM_KINDS, "kind", Layer(test))
+    kind = CLAIM_KINDS.get(test["kind"])
+    named = [(path[0], name) for path, refers, name in kind.references(arguments) if refers.to in METRICS]
+    # With `metrics`, the one metric that a kind has by default is not read.
+    several = [name for argument, name in named if argument == "metrics"]
+    return list(dict.fromkeys(several or [name for _, name in named]))
 
 
 def _so_far(verdict: Verdict, experiment: Experiment, scale: str | None) -> Verdict:

@@ -42,11 +42,14 @@ def claim_kind(test: Kind) -> Kind:
 
 @dataclass(frozen=True)
 class Given:
-    """The data that a claim is tested on: its experiment, the records of its runs, and that of its benchmark."""
+    """The data that a claim is tested on: its experiment, the records of its runs, and that of its benchmark. scale: of
+    the records. metric: that of the test, whose arms are read where a swept setting has several values."""
 
     experiment: Experiment
     records: Records
     benchmark: BenchmarkRecord | None = None
+    scale: str | None = None
+    metric: str = ""
 
     def row(self, short: str) -> Row:
         """The row with a short name."""
@@ -58,7 +61,7 @@ class Given:
 
     def runs(self, cell: str) -> dict[int, Record]:
         """seed → record; empty where the cell has not been run."""
-        return self.records.get(cell, {})
+        return self.records.get(self.experiment.arm(self.scale, cell, self.metric), {})
 
     def first_seed(self, cell: str) -> Record:
         """The record of a cell's lowest seed, for what does not depend on the seed; NotRun without one."""
@@ -93,10 +96,12 @@ class Given:
 
         more: further fields of `Comparison`.
         """
+        named = tuple(dict.fromkeys(cells))
         try:
-            return Comparison(label, self.over_seeds(cells, number), asked, **more)
+            return Comparison(label, self.over_seeds(cells, number), asked, cells=named, **more)
         except Open as reason:
-            return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=not isinstance(reason, NotRun))
+            run = not isinstance(reason, NotRun)
+            return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, cells=named)
 
     def printed(self, *cells: tuple[str, str]) -> list[float]:
         """The paper's numbers in these (row, column)s."""

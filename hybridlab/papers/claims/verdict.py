@@ -8,7 +8,7 @@ hybridlab/statistics/rule.py makes the verdict of them. A kind that is about pri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hybridlab.runs.record import Record
@@ -37,7 +37,7 @@ class Verdict:
     the comparisons. p: after Holm's correction, of the comparison that decides (the largest where all must be
     resolved). n_needed: seeds for 80 % power, None where no number would do or nothing was measured. minutes_needed:
     for the missing ones, with two jobs. scale: what the verdict speaks of. comparisons: those of trained models in
-    numbers, see `Comparison.as_json`.
+    numbers, see `Comparison.as_json`. flags: what a reader must know of how the verdict came about, in sentences.
     """
 
     holds: bool | None
@@ -51,10 +51,15 @@ class Verdict:
     scale: str | None = None
     controls: tuple[Control, ...] = ()
     comparisons: tuple[dict[str, Any], ...] = field(default=(), compare=False)
+    flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.holds is not None:
             object.__setattr__(self, "word", _WORDS[self.holds])
+
+    def noted(self, note: str) -> Verdict:
+        """The verdict with a further note behind its word."""
+        return replace(self, note=", ".join(filter(None, (self.note, note))))
 
     @property
     def shown(self) -> str:
@@ -72,6 +77,7 @@ class Verdict:
             "n_needed": self.n_needed,
             "minutes_needed": None if self.minutes_needed is None else round(self.minutes_needed, 1),
             "scale": self.scale,
+            "flags": list(self.flags),
             "comparisons": list(self.comparisons),
             "controls": [{"test": control.test, **control.verdict.as_json()} for control in self.controls],
         }

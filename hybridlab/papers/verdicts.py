@@ -1,0 +1,208 @@
+"""The verdicts on the claims of one table or figure, with what a reader must know of how each came about.
+
+A claim is judged by itself (claims/judge.py). Here it is set beside its plan (papers/plans.py), the settings of the
+arms that it compares, and the other claims of its page:
+
+- arms at values of a swept setting that another metric chose decide nothing if these values differ;
+- arms differ only in their method, or as the file says (`differ_in`), else the experiment is wrong;
+- claims that read the same numbers are one claim, and over all that were tested on a page Benjamini and Hochberg's
+  correction stands beside Holm's within each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybridlab.errors import UserError
+from hybridlab.papers.claims.judge import judge, metrics_of
+from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.experiment import Claim, Experiment, Scalar
+from hybridlab.papers.plans import Planned, change_of_plan, flat
+from hybridlab.papers.records import Records
+from hybridlab.papers.sweep import edges, metric_in_words
+from hybridlab.runs.record import BenchmarkRecord
+from hybridlab.statistics import FEWEST_SEEDS, survive
+
+METHOD = (
+    "arch",
+    "map",
+    "plan",
+    "controller",
+    "recurrence",
+    "hooks",
+    "init",
+    "window",
+    "shape.norm_scaling",
+    "study.model",
+    "study.drop_heads",
+    "dropped",
+)
+"""What arms may differ in without a word: their method, and the models and heads that are studied."""
+NOT_COMPARED = ("training.seed", "evaluation", "runtime", "observe", "plugins", "size")
+"""Settings that do not change what is trained, and the name of a size, whose shape is compared."""
+
+
+def verdicts(
+    experiment: Experiment,
+    scale: str,
+    records: Records,
+    benchmark: BenchmarkRecord | None = None,
+    plans: tuple[Planned, ...] = (),
+) -> list[Verdict]:
+    """The verdict on every claim of an experiment at a scale, in their order. plans: those that it has had there.
+
+    UserError where arms that are compared differ in a setting that the file does not name.
+    """
+    found = []
+    for i, claim in enumerate(experiment.claims):
+        verdict = judge(claim, experiment, records, benchmark, scale)
+        check_arms(experiment, i, verdict, records)
+        verdict = _at_own_rates(claim, experiment, scale, verdict)
+        change = change_of_plan(claim, experiment, scale, records, plans) if verdict.n else None
+        if change is not None:
+            verdict = replace(verdict, flags=(*verdict.flags, str(change)))
+            verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
+        found.append(verdict)
+    return _on_one_page(found)
+
+
+# ---- what arms differ in ----
+
+
+def differences(cells: Sequence[str], records: Records) -> dict[str, dict[str, Any]]:
+    """Setting → cell → its value, of the settings in which the runs of some cells differ, from their records. Only what
+    can change a run is compared; a setting that a run does not have is None."""
+    runs = {cell: records[cell] for cell in cells if records.get(cell)}
+    shared = set.intersection(*(set(by_seed) for by_seed in runs.values())) if runs else set()
+    if len(runs) < 2 or not shared:
+        return {}
+    settings = {cell: flat(by_seed[min(shared)].config) for cell, by_seed in runs.items()}
+    names = sorted({name for one in settings.values() for name in one if not _begins(name, NOT_COMPARED)})
+    found = {name: {cell: one.get(name) for cell, one in settings.items()} for name in names}
+    return {name: values for name, values in found.items() if len({repr(value) for value in values.values()}) > 1}
+
+
+def _begins(name: str, prefixes: Sequence[str]) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def check_arms(experiment: Experiment, number: int, verdict: Verdict, records: Records) -> None:
+    """UserError if arms that a claim compares differ in a setting that neither is part of the method nor stands under
+    `differ_in`, of the claim or of the file. number: of the claim in the file."""
+    claim = experiment.claims[number]
+    swept = [experiment.sweep.setting] if experiment.sweep else []
+    for cells in compared_cells(experiment, verdict):
+        for name, values in differences(cells, records).items():
+            if not _begins(name, [*METHOD, *swept, *experiment.differ_in, *claim.differ_in]):
+                raise UserError(
+                    f"{experiment.at_line(('claims', number, 'text'))}{experiment.id}: the arms of the claim "
+                    f"{claim.text!r} differ in {name} ({_in_words(values)}), which its sentence does not say; make "
+                    f"them equal, or write `differ_in: [{name}]` under the claim if this is what it compares"
+                )
+
+
+def arms_differ(experiment: Experiment, found: Sequence[Verdict], records: Records) -> dict[str, dict[str, Any]]:
+    """Setting → cell → its value, of all settings in which arms differ that some claim compares."""
+    differ: dict[str, dict[str, Any]] = {}
+    for verdict in found:
+        for cells in compared_cells(experiment, verdict):
+            for name, values in differences(cells, records).items():
+                differ.setdefault(name, {}).update(values)
+    return dict(sorted(differ.items()))
+
+
+def compared_cells(experiment: Experiment, verdict: Verdict) -> Iterator[list[str]]:
+    """The cells that stand side by side in one comparison of a claim or of its controls."""
+    for one in (verdict, *(control.verdict for control in verdict.controls)):
+        for comparison in one.comparisons:
+            if len(comparison["cells"]) > 1:
+                yield comparison["cells"]
+
+
+def _in_words(values: dict[str, Any]) -> str:
+    return ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
+
+
+# ---- values that another metric chose ----
+
+
+def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict) -> Verdict:
+    """The verdict, flagged where arms have values of a swept setting that another metric chose, or that lie at the edge
+    of the grid. Where such values differ between arms that are compared, nothing can be told."""
+    flags: list[str] = []
+    confounded = False
+    for cells in dict.fromkeys(tuple(one["cells"]) for one in verdict.comparisons if len(one["cells"]) > 1):
+        for metric in metrics_of(claim.test):
+            arms = [arm for cell in cells if (arm := _swept_arm(experiment, scale, cell, metric))]
+            for_other = [arm for arm in arms if arm.chosen_by != metric]
+            if for_other:
+                values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
+                titles = dict.fromkeys(metric_in_words(arm.owner, str(arm.chosen_by)) for arm in for_other)
+                flags.append(f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}")
+                confounded |= len({repr(arm.value) for arm in arms}) > 1
+            edge = [arm for arm in arms if arm.edge]
+            flags += [f"{arm.setting} of {arm.cell} lies at the edge of the grid ({arm.value})" for arm in edge]
+    if not flags:
+        return verdict
+    flagged = replace(verdict, flags=tuple(dict.fromkeys((*verdict.flags, *flags))))
+    if not confounded:
+        return flagged
+    evidence = f"{verdict.evidence}; the arms have values of a setting that another metric chose, and these differ"
+    return replace(flagged, holds=None, word="cannot tell here", note="", evidence=evidence)
+
+
+@dataclass(frozen=True)
+class _SweptArm:
+    """An arm with a value that was searched. owner: the experiment that searched it. chosen_by: the metric that chose
+    the value. edge: whether it lies at the edge of the grid."""
+
+    owner: Experiment
+    setting: str
+    cell: str
+    value: Scalar
+    chosen_by: str
+    edge: bool
+
+
+def _swept_arm(experiment: Experiment, scale: str, cell: str, metric: str) -> _SweptArm | None:
+    """The arm whose run is read from a cell for a metric; None if nothing was searched for it. A run of another
+    experiment has the value that the first metric chose there."""
+    owner, name = experiment, cell
+    if cell in (places := experiment.at(scale).places if scale in experiment.scales else {}):
+        owner, name = experiment.other(places[cell][0]), places[cell][1]
+    arm = owner.arm(scale, name, metric) if owner is experiment else name
+    if owner.sweep is None or arm not in owner.chosen(scale):
+        return None
+    value, sweep = owner.chosen(scale)[arm], owner.sweep
+    chosen_by = metric if sweep.chosen.get(metric, {}).get(name) == value else sweep.metrics[0]
+    return _SweptArm(owner, sweep.setting, cell, value, chosen_by, value in edges(sweep.grid))
+
+
+# ---- one page ----
+
+
+def _on_one_page(found: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts after Benjamini and Hochberg's correction over all claims that were tested; those that read the same
+    numbers count once."""
+    first: dict[Any, int] = {}
+    same = [first.setdefault(key, i) if (key := _numbers(one)) else i for i, one in enumerate(found)]
+    tested = [i for i, one in enumerate(found) if same[i] == i and one.p is not None and one.word != "cannot tell here"]
+    kept = dict(zip(tested, survive([found[i].p or 0.0 for i in tested]), strict=True))
+    verdicts = []
+    for i, one in enumerate(found):
+        if one.holds is not None and not kept.get(same[i], True):
+            text = f"not resolved after Benjamini and Hochberg's correction over the {len(tested)} claims of this page"
+            one = replace(one, holds=None, word="open", flags=(*one.flags, text)).noted("after the page's correction")
+        if same[i] != i:
+            one = replace(one, flags=(*one.flags, f"the same numbers as claim {same[i] + 1}"))
+        verdicts.append(one)
+    return verdicts
+
+
+def _numbers(verdict: Verdict) -> Any:
+    """What the comparisons of a claim read and ask; empty for a claim without runs."""
+    return tuple(
+        (tuple(one["values"].items()), repr(one["asked"])) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS
+    )
