@@ -52,14 +52,17 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     rows: short name → cell. sweep: the search, without what it chose, which stands in the arms.
     """
     spec, sweep = experiment.at(scale), experiment.sweep
+    claims = {one.text: _definition(one) for one in experiment.claims if any(_cells_named(experiment, one))}
+    measures = {name: measure.model_dump(mode="json") for name, measure in experiment.measures.items()}
+    used = _measures_used(json.dumps(claims), measures)
     return {
         "id": experiment.id,
         "scale": scale,
         "seeds": sorted(spec.seeds),
         "arms": {name: arm_of(experiment, scale, name) for name in experiment.needed_cells(scale)},
         "rows": {row.short: row.cell for row in experiment.rows if row.cell not in (None, BENCHMARK)},
-        "claims": {one.text: _definition(one) for one in experiment.claims if any(_cells_named(experiment, one))},
-        "measures": {name: measure.model_dump(mode="json") for name, measure in experiment.measures.items()},
+        "claims": claims,
+        "measures": {name: measures[name] for name in used},
         "sweep": None
         if sweep is None or sweep.scale != scale
         else sweep.model_dump(mode="json", exclude={"chosen", "scale"}),

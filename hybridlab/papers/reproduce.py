@@ -17,6 +17,7 @@ from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids
 from hybridlab.papers.plans import readers, register
+from hybridlab.papers.verdicts import check_plan
 from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
@@ -121,7 +122,8 @@ def _keeping(config: RunConfig, steps: Sequence[int]) -> RunConfig:
 
 
 def stamps(all_wanted: Sequence[Wanted], results_dir: Path) -> dict[str, list[Stamp]]:
-    """hash → the plans of all experiments that read this run, which are added to their histories before it starts."""
+    """hash → the plans of all experiments that read this run, which are added to their histories before it starts.
+    UserError where arms differ that must not."""
     found: dict[str, list[Stamp]] = {}
 
     def stamp(experiment: Experiment, scale: str, seeds: Sequence[int], cells: Sequence[str]) -> None:
@@ -135,6 +137,7 @@ def stamps(all_wanted: Sequence[Wanted], results_dir: Path) -> dict[str, list[St
         experiment, scale = wanted.experiment, wanted.scale
         if not (cells := experiment.needed_cells(scale)) or experiment.benchmark is not None:
             continue
+        check_plan(experiment, scale)
         seeds = wanted.seeds or experiment.at(scale).seeds
         stamp(experiment, scale, seeds, cells)
         if experiment.id in (ids := experiment_ids()):

@@ -203,7 +203,10 @@ def advice(cells: list[Swept]) -> str | None:
 
 
 def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterator[str]:
-    """How a table's values were chosen, with the figures of the sweep; nothing where nothing was swept."""
+    """How a table's values were chosen, with the figures of the sweep, and those of arms that are runs of another
+    experiment; nothing where nothing was swept."""
+    for other in experiment.scales[scale].shared if scale in experiment.scales else ():
+        yield from _shared_in_words(experiment.other(other), scale, experiment.scales[scale].shared[other])
     sweep = experiment.sweep
     if sweep is None or sweep.scale != scale:
         return
@@ -218,6 +221,15 @@ def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterat
     for swept in swept_cells(experiment, sweep, results_dir):
         metric = f" by {metric_in_words(experiment, swept.metric)}" if titles[1:] else ""
         yield _in_words(swept, metric)
+
+
+def _shared_in_words(owner: Experiment, scale: str, cells: dict[str, str]) -> Iterator[str]:
+    """The values of a swept setting of arms that are runs of another experiment. cells: here → there."""
+    chosen, sweep = owner.chosen(scale), owner.sweep
+    values = ", ".join(f"{here} {chosen[there]}" for here, there in cells.items() if there in chosen)
+    if sweep is not None and values:
+        by = metric_in_words(owner, sweep.metrics[0])
+        yield f"{sweep.setting} of the arms, chosen in {owner.id} by {by}: {values}."
 
 
 def metric_in_words(experiment: Experiment, metric: str) -> str:

@@ -11,11 +11,13 @@ arms that it compares, and the other claims of its page:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
+from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.claims.judge import judge, metrics_of
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment, Scalar
@@ -55,10 +57,10 @@ def verdicts(
 
     UserError where arms that are compared differ in a setting that the file does not name.
     """
-    found = []
+    found, settings = [], settings_of(records)
     for i, claim in enumerate(experiment.claims):
         verdict = judge(claim, experiment, records, benchmark, scale)
-        check_arms(experiment, i, verdict, records)
+        check_arms(experiment, scale, i, verdict, settings)
         verdict = _at_own_rates(claim, experiment, scale, verdict)
         change = change_of_plan(claim, experiment, scale, records, plans) if verdict.n else None
         if change is not None:
@@ -71,31 +73,54 @@ def verdicts(
 # ---- what arms differ in ----
 
 
-def differences(cells: Sequence[str], records: Records) -> dict[str, dict[str, Any]]:
-    """Setting → cell → its value, of the settings in which the runs of some cells differ, from their records. Only what
-    can change a run is compared; a setting that a run does not have is None."""
-    runs = {cell: records[cell] for cell in cells if records.get(cell)}
-    shared = set.intersection(*(set(by_seed) for by_seed in runs.values())) if runs else set()
-    if len(runs) < 2 or not shared:
-        return {}
-    settings = {cell: flat(by_seed[min(shared)].config) for cell, by_seed in runs.items()}
-    names = sorted({name for one in settings.values() for name in one if not _begins(name, NOT_COMPARED)})
-    found = {name: {cell: one.get(name) for cell, one in settings.items()} for name in names}
+Settings = Mapping[str, Mapping[str, Any]]
+"""Cell → setting by dotted name → its value."""
+
+
+def settings_of(records: Records) -> Settings:
+    """The settings of all cells, from the records of their first seed."""
+    return {cell: flat(by_seed[min(by_seed)].config) for cell, by_seed in records.items() if by_seed}
+
+
+def differences(cells: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
+    """Setting → cell → its value, of the settings in which some cells differ. Only what can change a run is compared; a
+    setting that a run does not have is None."""
+    known = {cell: settings[cell] for cell in cells if cell in settings}
+    names = sorted({name for one in known.values() for name in one if not _begins(name, NOT_COMPARED)})
+    found = {name: {cell: one.get(name) for cell, one in known.items()} for name in names}
     return {name: values for name, values in found.items() if len({repr(value) for value in values.values()}) > 1}
+
+
+def check_plan(experiment: Experiment, scale: str) -> None:
+    """UserError, before anything is trained, where arms that a claim compares differ in a setting that the file does
+    not name."""
+    runs = cell_runs(experiment, scale, min(experiment.at(scale).seeds))
+    settings = {run.cell: flat(run.config.model_dump(mode="json")) for run in runs if isinstance(run.config, RunConfig)}
+    for i, claim in enumerate(experiment.claims):
+        check_arms(experiment, scale, i, judge(claim, experiment, {}, None, scale), settings)
+
+
+def is_method(name: str) -> bool:
+    """Whether a setting belongs to an arm's method, in which arms may differ without a word."""
+    return _begins(name, METHOD)
 
 
 def _begins(name: str, prefixes: Sequence[str]) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def check_arms(experiment: Experiment, number: int, verdict: Verdict, records: Records) -> None:
+def check_arms(experiment: Experiment, scale: str, number: int, verdict: Verdict, settings: Settings) -> None:
     """UserError if arms that a claim compares differ in a setting that neither is part of the method nor stands under
     `differ_in`, of the claim or of the file. number: of the claim in the file."""
     claim = experiment.claims[number]
-    swept = [experiment.sweep.setting] if experiment.sweep else []
+    owners = (
+        [experiment.other(other) for other in experiment.scales[scale].shared] if scale in experiment.scales else []
+    )
+    # Values that were searched are looked at by themselves.
+    swept = [owner.sweep.setting for owner in (experiment, *owners) if owner.sweep]
     for cells in compared_cells(experiment, verdict):
-        for name, values in differences(cells, records).items():
-            if not _begins(name, [*METHOD, *swept, *experiment.differ_in, *claim.differ_in]):
+        for name, values in differences(cells, settings).items():
+            if not is_method(name) and not _begins(name, [*swept, *experiment.differ_in, *claim.differ_in]):
                 raise UserError(
                     f"{experiment.at_line(('claims', number, 'text'))}{experiment.id}: the arms of the claim "
                     f"{claim.text!r} differ in {name} ({_in_words(values)}), which its sentence does not say; make "
@@ -104,11 +129,12 @@ def check_arms(experiment: Experiment, number: int, verdict: Verdict, records: R
 
 
 def arms_differ(experiment: Experiment, found: Sequence[Verdict], records: Records) -> dict[str, dict[str, Any]]:
-    """Setting → cell → its value, of all settings in which arms differ that some claim compares."""
+    """Setting → cell → its value, of all settings in which arms differ that some claim compares, from their records."""
     differ: dict[str, dict[str, Any]] = {}
+    settings = settings_of(records)
     for verdict in found:
         for cells in compared_cells(experiment, verdict):
-            for name, values in differences(cells, records).items():
+            for name, values in differences(cells, settings).items():
                 differ.setdefault(name, {}).update(values)
     return dict(sorted(differ.items()))
 

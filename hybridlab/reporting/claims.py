@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hybridlab.papers.ids import VERDICTS
+from hybridlab.papers.verdicts import is_method
 from hybridlab.reporting.latex import Panel
 
 _STYLES = {"holds": "green", "fails": "red", "cannot tell here": "magenta"}
@@ -35,10 +36,24 @@ def claims_table(claims: list[dict[str, Any]]) -> list[str]:
     heads = [*_HEADS, "to decide it", "evidence"]
     lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
     for claim in claims:
-        evidence = "; ".join(filter(None, (claim["evidence"], claim["scale"], *_controls(claim))))
+        evidence = "; ".join(filter(None, (claim["evidence"], claim["scale"], *claim["flags"], *_controls(claim))))
         texts = [*_row(claim), _takes(claim), evidence]
         lines.append("| " + " | ".join(text.replace("|", "/") for text in texts) + " |")
     return ["## Claims", "", f"{counted(claims)}.", "", *lines]
+
+
+def differ_lines(data: dict[str, Any]) -> list[str]:
+    """The settings in which arms differ that a claim of the page compares, as lines of Markdown; those of the method by
+    name alone."""
+    own = {name: values for name, values in data["differ"].items() if not is_method(name)}
+    method = dict.fromkeys(name.split(".")[0] for name in data["differ"] if is_method(name))
+    lines = [f"- {name}: {', '.join(f'{arm} {_value(value)}' for arm, value in own[name].items())}" for name in own]
+    lines += [f"- their method: {', '.join(method)}"] if method else []
+    return ["Arms that a claim compares differ in:", "", *lines, ""] if lines else []
+
+
+def _value(value: Any) -> str:
+    return "–" if value is None else str(value)
 
 
 def claims_panel(claims: list[dict[str, Any]]) -> Panel:
@@ -62,7 +77,7 @@ def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
         figures = ", ".join(filter(None, (n, _p(claim) and f"p {_equals(_p(claim))}", claim["scale"])))
         controls = [f"{line.partition(' (')[0]} (as above)" if line in said else line for line in _controls(claim)]
         said.update(_controls(claim))
-        for line in (claim["evidence"], figures, *controls):
+        for line in (claim["evidence"], figures, *claim["flags"], *controls):
             if line:
                 # Indented as a whole, also where it wraps.
                 for part in textwrap.wrap(line, max(20, console.width - 7)):

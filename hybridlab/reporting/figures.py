@@ -19,7 +19,7 @@ from hybridlab.papers.plot import Panel, Plot, Series
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.registry import FIGURE_KINDS
-from hybridlab.reporting.claims import claims_table
+from hybridlab.reporting.claims import claims_table, differ_lines
 from hybridlab.reporting.drawing import draw, power_text
 from hybridlab.reporting.entry_data import caption, entry_data, named_in_errors
 from hybridlab.reporting.figure_kind import FigureKind, Numbers
@@ -185,5 +185,5 @@ def _page(data: dict[str, Any]) -> str:
     printed = dict.fromkeys((mark["label"], mark["source"]) for panel in data["panels"] for mark in panel["paper"])
     if printed:
         lines += [f"In grey, what the paper prints: {'; '.join(f'{what} ({where})' for what, where in printed)}.", ""]
-    lines += [*claims_table(data["claims"]), "", *(f"- {note}" for note in data["notes"]), ""]
+    lines += [*claims_table(data["claims"]), "", *differ_lines(data), *(f"- {note}" for note in data["notes"]), ""]
     return "\n".join(lines)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from hybridlab.files import write_json, write_text
 from hybridlab.papers.experiment import Column, Experiment
-from hybridlab.reporting.claims import claims_panel, claims_table, counted
+from hybridlab.reporting.claims import claims_panel, claims_table, counted, differ_lines
 from hybridlab.reporting.claims_figure import write_claims_figure
 from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.latex import Panel, tex_table
@@ -71,7 +71,7 @@ def _markdown(table: dict[str, Any], experiment: Experiment, all_columns: bool, 
     for line in below(table, experiment, all_columns):
         lines += [_safe(line), ""]
     if table["claims"]:
-        lines += [*claims_table(table["claims"]), ""]
+        lines += [*claims_table(table["claims"]), "", *differ_lines(table)]
         picture = "![differences behind the claims, with 95 % intervals over seeds](claims.png)"
         lines += [picture, ""] if drawn else []
     if table["notes"]:

@@ -1,0 +1,317 @@
+"""What a reader must know of how a verdict came about: plans, values that another metric chose, settings in which arms
+differ, and the other claims of the page. Each on an experiment of two arms with records made by hand."""
+
+import copy
+import json
+
+import pytest
+import yaml
+
+from hybridlab.errors import UserError
+from hybridlab.papers import plans
+from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.plans import Planned, digest_of, history, plan_of, register, write_history
+from hybridlab.papers.records import records_of
+from hybridlab.papers.reproduce import Wanted, stamps
+from hybridlab.papers.verdicts import arms_differ, differences, settings_of, verdicts
+from hybridlab.reporting.entry import write_entry
+from hybridlab.runs.record import Stamp, save_record
+from tests.conftest import SMALL_SHAPE
+from tests.unit.verdicts.building import record
+
+LOSS = "results.validation.loss"
+ENTROPY = "results.probes.entropy.mean"
+FILE = {
+    "id": "toy-table1",
+    "title": "Toy",
+    "paper": "toy",
+    "source": "nowhere",
+    "columns": [{"name": "loss", "title": "loss", "kind": "trained", "metric": LOSS}],
+    "rows": [{"name": "A", "short": "A", "cell": "a"}, {"name": "B", "short": "B", "cell": "b"}],
+    "cells": {
+        "a": {"arch": "vanilla", "phase": "one"},
+        "b": {"arch": "all-window", "phase": "one"},
+    },
+    "scales": {
+        "desk": {
+            "machine": "a test",
+            "size": "tiny",
+            "seeds": [0, 1, 2, 3],
+            "config": {"shape": SMALL_SHAPE, "window": 4, "data": {"tokenizer": "byte"}},
+            "phases": {"one": {"training": {"steps": 30}}},
+        }
+    },
+    "claims": [{"text": "a is below b", "source": "here", "test": {"kind": "lower", "pairs": [["a", "b"]]}}],
+}
+A, B = [3.0, 3.01, 2.99, 3.0], [3.2, 3.22, 3.19, 3.21]
+SWEEP = {
+    "setting": "training.optimizer.lr",
+    "grid": [0.001, 0.002, 0.004, 0.008],
+    "seed": 100,
+    "scale": "desk",
+    "cells": ["a", "b"],
+    "metrics": [LOSS, ENTROPY],
+    "chosen": {LOSS: {"a": 0.002, "b": 0.004}, ENTROPY: {"a": 0.004, "b": 0.004}},
+}
+
+
+class Toy:
+    """The experiment, its records, and what is said of its claims."""
+
+    def __init__(self, folder):
+        self.path, self.results = folder / "toy.yaml", folder / "results"
+        self.content = copy.deepcopy(FILE)
+
+    def load(self):
+        self.path.write_text(yaml.safe_dump(self.content, sort_keys=False))
+        return load_experiment(str(self.path))
+
+    def train(self, entropies=None, stamped=True, **losses):
+        """Write the records of arms with these losses by seed, started under the plan of today."""
+        experiment = self.load()
+        stamp = [register(experiment, "desk", self.results)] if stamped else []
+        for i in range(len(next(iter(losses.values())))):
+            seed = [*self.content["scales"]["desk"]["seeds"], *range(10, 90)][i]
+            for run in cell_runs(experiment, "desk", seed):
+                if run.cell in losses:
+                    probes = {"entropy": {"mean": entropies[run.cell][i]}} if entropies else {}
+                    made = record([losses[run.cell][i]], probes=probes, hash=run.hash, seed=seed, plans=stamp)
+                    save_record(made.model_copy(update={"config": run.config.model_dump(mode="json")}), self.results)
+
+    def verdicts(self):
+        experiment = self.load()
+        known = history(experiment.id, "desk", self.results)
+        return verdicts(experiment, "desk", records_of(experiment, "desk", self.results), plans=known)
+
+    def verdict(self):
+        return self.verdicts()[0]
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return Toy(tmp_path)
+
+
+# ---- plans ----
+
+
+def test_a_claim_that_is_as_it_was_planned_has_no_flag(toy):
+    toy.train(a=A, b=B)
+    verdict = toy.verdict()
+    assert (verdict.word, verdict.note, verdict.flags, verdict.n) == ("holds", "", (), 4)
+
+
+def changed(toy, part):
+    claim = toy.content["claims"][0]
+    if part == "test":
+        claim["test"]["by"] = 0.01
+    elif part == "control":
+        claim["controls"] = [{"kind": "measured_bounds", "cell": "a", "metric": LOSS, "below": 4.0}]
+    elif part == "effect":
+        claim["effect"] = 0.2
+    elif part == "sweep":
+        toy.content["sweep"] = {**SWEEP, "metrics": [LOSS], "chosen": {}}
+    elif part == "added":
+        toy.content["claims"] = [{**claim, "text": "another sentence", "test": {**claim["test"], "by": 0.001}}]
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ("test", "its test (by)"),
+        ("control", "controls added (measured_bounds)"),
+        ("effect", "the effect to be found"),
+        ("sweep", "the search for the swept setting"),
+        ("added", "the claim was added"),
+    ],
+)
+def test_a_change_with_the_runs_at_hand_is_shown_with_its_date(toy, part, says):
+    toy.train(a=A, b=B)
+    changed(toy, part)
+    verdict = toy.verdict()
+    assert verdict.shown == "holds (after a change of plan)"
+    assert verdict.flags == (f"decided after a change of plan: {says}",)
+    # A report adds today's plan to the history, which gives the change a date.
+    write_entry(toy.load(), "desk", toy.results)
+    date = history("toy-table1", "desk", toy.results)[-1].date
+    assert toy.verdict().flags == (f"decided after a change of plan on {date}: {says}",)
+    assert says in (toy.results / "toy-table1" / "desk" / "table.md").read_text()
+
+
+def test_other_words_for_the_same_claim_are_no_change(toy):
+    toy.train(a=A, b=B)
+    toy.content["claims"][0]["text"] = "a lies below b"
+    assert not toy.verdict().flags
+
+
+def test_a_change_of_another_claim_is_no_change_of_this_one(toy):
+    toy.train(a=A, b=B)
+    toy.content["claims"].append({"text": "new", "source": "here", "test": {"kind": "higher", "pairs": [["a", "b"]]}})
+    first, second = toy.verdicts()
+    assert not first.flags and "the claim was added" in second.flags[0]
+
+
+def test_seeds_that_were_added_are_named(toy):
+    toy.train(a=[*A, 3.01], b=[*B, 3.2])
+    verdict = toy.verdict()
+    assert verdict.n == 5 and verdict.flags[0].endswith("change of plan: seeds 10 were added to 0 to 3")
+
+
+def test_new_seeds_under_a_new_plan_are_judged_by_it_alone(toy):
+    toy.train(a=A, b=B)
+    changed(toy, "test")
+    toy.content["scales"]["desk"] |= {"seeds": [5, 6, 7], "earlier_seeds": [0, 1, 2, 3]}
+    toy.train(a=A[:3], b=B[:3])
+    verdict = toy.verdict()
+    assert (verdict.n, verdict.flags) == (3, ())
+    assert len(history("toy-table1", "desk", toy.results)) == 2
+    # Under the old plan, with its own seeds, the claim had another test.
+    toy.content["scales"]["desk"] |= {"seeds": [5, 6, 7, 0], "earlier_seeds": [1, 2, 3]}
+    assert toy.verdict().n == 4 and "its test (by)" in toy.verdict().flags[0]
+
+
+def test_runs_without_a_stamp_count_as_unplanned_once_there_is_a_plan(toy):
+    toy.train(a=A, b=B, stamped=False)
+    assert not toy.verdict().flags
+    register(toy.load(), "desk", toy.results)
+    assert "not planned when 8 of the 8 runs" in toy.verdict().flags[0]
+
+
+def test_older_runs_have_the_plan_that_lists_them(toy):
+    toy.train(a=A, b=B, stamped=False)
+    content = plan_of(toy.load(), "desk")
+    hashes = frozenset(path.stem for path in (toy.results / "records").iterdir())
+    write_history("toy-table1", "desk", [Planned(digest_of(content), "2026-01-01", content, hashes)], toy.results)
+    assert not toy.verdict().flags
+    changed(toy, "effect")
+    assert "the effect" in toy.verdict().flags[0]
+
+
+def test_a_history_that_was_edited_is_refused(toy):
+    toy.train(a=A, b=B)
+    path = plans.history_path("toy-table1", "desk", toy.results)
+    content = json.loads(path.read_text())
+    content["plans"][0]["plan"]["seeds"] = [0, 1]
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="was changed after it was written; restore the file"):
+        toy.verdict()
+
+
+def test_every_run_of_a_queue_is_stamped_before_it_starts(toy):
+    experiment = toy.load()
+    found = stamps([Wanted(experiment, "desk")], toy.results)
+    [planned] = history("toy-table1", "desk", toy.results)
+    assert len(found) == 8
+    assert set(map(tuple, found.values())) == {(Stamp(id="toy-table1", scale="desk", digest=planned.digest),)}
+
+
+# ---- values that another metric chose ----
+
+
+def with_sweep(toy, metric=LOSS):
+    toy.content["sweep"] = copy.deepcopy(SWEEP)
+    toy.content["claims"][0]["test"]["metric"] = metric
+
+
+def test_each_metric_reads_the_runs_at_its_own_value(toy):
+    with_sweep(toy, ENTROPY)
+    experiment = toy.load()
+    runs = {run.cell: run.config.training.optimizer.lr for run in cell_runs(experiment, "desk", 0)}
+    assert runs == {"a": 0.002, "b": 0.004, f"a@{ENTROPY}": 0.004}
+    arms = {"a": A, "b": B, f"a@{ENTROPY}": A}
+    toy.train(entropies={"a": [9.0] * 4, "b": B, f"a@{ENTROPY}": A}, **arms)
+    verdict = toy.verdict()
+    # 9.0 is the number of the arm that the loss chose: read by mistake, it would be above b's.
+    assert (verdict.word, verdict.flags) == ("holds", ())
+
+
+def test_arms_at_values_that_another_metric_chose_decide_nothing_if_these_differ(toy):
+    with_sweep(toy, ENTROPY)
+    toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.002, "b": 0.004}}}
+    toy.train(entropies={"a": A, "b": B}, a=A, b=B)
+    verdict = toy.verdict()
+    assert verdict.word == "cannot tell here" and verdict.holds is None
+    assert verdict.flags == (f"training.optimizer.lr was chosen by {LOSS}: a 0.002, b 0.004",)
+    assert "another metric chose" in verdict.evidence
+
+
+def test_arms_at_one_value_that_another_metric_chose_are_flagged(toy):
+    with_sweep(toy, ENTROPY)
+    toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.004, "b": 0.004}}}
+    toy.train(entropies={"a": A, "b": B}, a=A, b=B)
+    assert toy.verdict().word == "holds" and "was chosen by" in toy.verdict().flags[0]
+
+
+def test_a_value_at_the_edge_of_the_grid_is_flagged(toy):
+    with_sweep(toy)
+    toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.008, "b": 0.004}}}
+    toy.train(a=A, b=B)
+    assert toy.verdict().flags == ("training.optimizer.lr of a lies at the edge of the grid (0.008)",)
+
+
+# ---- what arms differ in ----
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"training": {"tokens_per_step": 4096}}, "training.tokens_per_step"),
+        ({"training": {"optimizer": {"lr": 0.5}}}, "training.optimizer.lr"),
+    ],
+)
+def test_a_difference_that_the_claim_does_not_name_is_an_error_of_the_experiment(toy, config, name):
+    toy.content["cells"]["b"]["config"] = config
+    toy.train(a=A, b=B)
+    with pytest.raises(UserError, match=rf"toy\.yaml:\d+: toy-table1: the arms .* differ in {name} .*differ_in: "):
+        toy.verdict()
+    toy.content["claims"][0]["differ_in"] = ["training"]
+    assert toy.verdict().word == "holds"
+    del toy.content["claims"][0]["differ_in"]
+    toy.content["differ_in"] = [name]
+    assert toy.verdict().word == "holds"
+
+
+def test_the_method_may_differ_and_is_shown(toy):
+    toy.train(a=A, b=B)
+    experiment = toy.load()
+    records = records_of(experiment, "desk", toy.results)
+    shown = arms_differ(experiment, toy.verdicts(), records)
+    assert shown["arch"] == {"a": "vanilla", "b": "all-window"} and not any(name.startswith("train") for name in shown)
+    assert differences(["a", "a"], settings_of(records)) == {}
+
+
+def test_it_is_found_before_anything_is_trained(toy):
+    toy.content["cells"]["b"]["config"] = {"training": {"tokens_per_step": 4096}}
+    with pytest.raises(UserError, match="differ in training.tokens_per_step"):
+        stamps([Wanted(toy.load(), "desk")], toy.results)
+    assert not history("toy-table1", "desk", toy.results)
+
+
+# ---- one page ----
+
+
+def test_what_does_not_survive_the_correction_over_the_page_is_open(toy):
+    """p = 0.03 alone; with nine claims beside it that show nothing, 0.3."""
+    near = [3.0, 3.11, 2.93, 3.08]
+    toy.content["claims"][0]["test"] = {"kind": "lower", "pairs": [["a", "b"]]}
+    toy.train(a=near, b=[3.08, 3.2, 2.94, 3.17])
+    alone = toy.verdict()
+    assert alone.word == "holds" and 0.01 < alone.p < 0.05
+    toy.content["claims"] += [
+        {
+            "text": f"nothing {i}",
+            "source": "here",
+            "test": {"kind": "measured_bounds", "cell": "a", "metric": LOSS, "above": 3.03 + i / 1000},
+        }
+        for i in range(9)
+    ]
+    first = toy.verdict()
+    assert first.word == "open" and "after the page's correction" in first.note
+    assert any("correction over the 10 claims of this page" in flag for flag in first.flags)
+
+
+def test_claims_that_read_the_same_numbers_are_one(toy):
+    toy.content["claims"] = [{**toy.content["claims"][0], "text": f"size {i}"} for i in range(3)]
+    toy.train(a=A, b=B)
+    assert [verdict.flags for verdict in toy.verdicts()] == [(), *[("the same numbers as claim 1",)] * 2]
