@@ -57,7 +57,7 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
     for column in experiment.columns:
         with named_in_errors(experiment):
             for target, row in zip(rows, experiment.rows, strict=True):
-                target["cells"][column.name] = _cell(column, row, Measurements(experiment, scale, records, benchmark))
+                target["cells"][column.name] = _cell(column, row, Measurements(experiment, records, benchmark, scale))
         _mark_repeated(column, experiment, rows)
     notes = sweep_notes(experiment, scale, results_dir)
     data = entry_data(
@@ -71,9 +71,9 @@ class Measurements:
     """What the columns of an experiment read: the records of its runs at a scale, and that of its benchmark."""
 
     experiment: Experiment
-    scale: str
     records: Records
     benchmark: BenchmarkRecord | None
+    scale: str | None = None
 
     def sources(self, column: Column, row: Row) -> Sources:
         """The records behind a cell of the table: one for each seed of its run, or that of the benchmark."""

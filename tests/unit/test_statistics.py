@@ -34,6 +34,7 @@ from hybridlab.statistics import (
     seeds_for_equivalence,
     seeds_for_signs,
     sign_p,
+    survive,
 )
 from hybridlab.statistics.estimates import _ranks
 
@@ -311,3 +312,10 @@ def test_what_is_asked_says_how_many_seeds_it_takes():
     assert Between(-1, 1).seeds([0.5, 0.5]) == Always().seeds([1, 1, 1]) == 6
     assert FewerShared(((2, 2, 4),) * 3).seeds([0.0, 1.0, 2.0]) is None
     assert FewerShared(((2, 2, 8),) * 3).seeds([0.0, 1.0, 2.0]) == seeds_for_difference(1.0, 0.5)
+
+
+def test_of_several_tests_those_survive_whose_p_is_below_their_share_of_the_level():
+    """Benjamini and Hochberg: the largest k whose p is at most k / m · 0.05, and all with a smaller p."""
+    assert survive([0.01, 0.04, 0.03, 0.2]) == [True, False, False, False]
+    assert survive([0.04, 0.05, 0.03]) == [True, True, True]
+    assert survive([0.0501]) == [False] and survive([]) == []

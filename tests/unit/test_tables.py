@@ -6,12 +6,12 @@ import pytest
 from rich.console import Console
 
 from hybridlab.errors import UserError
+from hybridlab.papers import verdicts as verdicts_module
 from hybridlab.papers.claims.verdict import Control, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.measures import Measure
 from hybridlab.papers.scales import SAYS
-from hybridlab.reporting import entry_data as entry_data_module
 from hybridlab.reporting import table as table_module
 from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
 from hybridlab.reporting.entry_data import caption, entry_data
@@ -173,6 +173,9 @@ class Columns:
 
     def column(self, name):
         return {"one": ONE, "two": TWO}[name]
+
+    def arm(self, scale, cell, metric):
+        return cell
 
 
 def test_a_column_reads_another_run_of_its_row():
@@ -479,7 +482,7 @@ def judged(monkeypatch):
         given.append((records, benchmark, scale))
         return Verdict(True, "as asked", n=5, p=0.01, scale="at smoke scale (n = 5)")
 
-    monkeypatch.setattr(entry_data_module, "judge", judge)
+    monkeypatch.setattr(verdicts_module, "judge", judge)
     return given
 
 
@@ -488,7 +491,7 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     results = {"70M": {"plain": {"1": {"decode": speed(1.0)}}, "A loop": {"1": {"decode": speed(0.8)}}}}
     write_record(make_benchmark(results, hash=digest), record_path(digest, tmp_path))
     table, folder = write_table(experiment(), "smoke", tmp_path)
-    keys = "id title source scale machine seeds complete_seeds rows claims notes runs tally"
+    keys = "id title source scale machine seeds complete_seeds rows differ claims notes runs tally"
     assert list(table) == keys.split()
     assert table["machine"] == "two cores; measured on a machine (cpu)" and table["runs"] == {
         "benchmark": {"0": digest}
