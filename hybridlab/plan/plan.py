@@ -157,6 +157,22 @@ class Plan:
             raise UserError(f"truncate: keep between 0 and {self.num_layers} layers, not {num_layers}")
         return self._rewrite(set(range(num_layers, self.num_layers)), lambda _: ())
 
+    def without_repeats(self, num_heads: int) -> Plan:
+        """Leave out every visit that runs only what has run before: the extra passes of looped heads, attention and
+        blocks. Loops over iterations, and what their bodies visit, stay as they are."""
+        run: set[tuple[int, int]] = set()
+        kept: list[Item] = []
+        for item in self.visits:
+            if isinstance(item, Visit):
+                heads = () if item.part == "mlp" else item.heads or range(num_heads)
+                # The MLP is numbered after the heads.
+                parts = {(item.layer, part) for part in (*heads, *([] if item.part == "attention" else [num_heads]))}
+                if parts <= run:
+                    continue
+                run |= parts
+            kept.append(item)
+        return replace(self, visits=tuple(kept))
+
     def drop_heads(self, layer: int, heads: Iterable[int], num_heads: int) -> Plan:
         """Run a layer's attention without these of its `num_heads` query heads."""
         dropped = set(heads)

@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
+from hybridlab.analysis.probes.without import without_updates
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Transformer, draw_weights
-from hybridlab.models.recurrence import Body, Recurrence
+from hybridlab.models.recurrence import Recurrence
 from hybridlab.plan.loop import Loop
 from hybridlab.registry import PROBES
 from hybridlab.statistics import Measurement, paired_difference
@@ -62,17 +63,7 @@ def measure(model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 64) -
 def lost_without_updates(model: Transformer, batches: Sequence[Tensor]) -> Measurement:
     """The rise of the loss, in nats per token, when all updates of the loops with routers are 0; one observation for
     each sequence of `batches`, each (B, S)."""
-    whole = _losses(model, batches)
-    bypassed = copy.deepcopy(model)
-    for recurrence in bypassed.recurrences:
-        if len(cast(Recurrence, recurrence).readers):
-            recurrence.__dict__["iterate"] = _no_update
-    return paired_difference(_losses(bypassed, batches), whole)
-
-
-def _no_update(loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
-    """In the place of `Recurrence.iterate`."""
-    return torch.zeros_like(h)
+    return paired_difference(_losses(without_updates(model, "mesh"), batches), _losses(model, batches))
 
 
 def _losses(model: Transformer, batches: Sequence[Tensor]) -> list[float]:
