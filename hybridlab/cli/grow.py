@@ -1,4 +1,4 @@
-"""`hybridlab grow`: train a model that gains layers while it trains (MIDAS, LIDAS)."""
+"""`hybridlab grow`: train a model that gains layers while it trains (MIDAS, LIDAS and their controls)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Method = Annotated[
     str,
     typer.Option(
         "--method",
-        help="midas: copy the middle block; lidas: the layers in the middle.",
+        help="midas: copy the middle block; lidas: the layers in the middle; as controls, top: the last block; random: "
+        "a block drawn anew in each growth step.",
         autocompletion=completion.methods,
     ),
 ]
@@ -71,7 +72,7 @@ def grow(
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
-    """Train a model whose depth grows in stages: `pretrain --arch midas` or `lidas` with options for the growth.
+    """Train a model whose depth grows in stages: `pretrain --arch METHOD` with options for the growth.
 
     The same command resumes an unfinished run, and does nothing for a finished one.
     """

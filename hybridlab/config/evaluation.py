@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hybridlab.config.loading import preset_names
-from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed, Strict
 from hybridlab.registry import CHOICES, PROBES, nearest
 
 
@@ -36,7 +36,7 @@ class Choices(Strict):
     """Questions of each kind."""
     shots: Annotated[int, Field(ge=0, le=100)] = 5
     """Solved examples before each question, the same ones for all of a kind."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seed: Seed = 0
     """Seed of questions and examples; it is not the seed of training, so that all runs are asked the same."""
 
     @field_validator("tasks")

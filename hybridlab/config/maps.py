@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
-from hybridlab.config.types import Fraction, Granularity, Misfit, NonNegativeInt, Strict, Window
+from hybridlab.config.types import Fraction, Granularity, Misfit, NonNegativeInt, Seed, Strict, Window
 from hybridlab.errors import UserError
 from hybridlab.plan import kinds
 from hybridlab.plan.allocation import Allocation
@@ -132,7 +132,7 @@ class RandomMap(Allocated):
     kind: Literal["random"]
     draw: NonNegativeInt = 0
     """Number of the draw: each gives other units."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    seed: Seed
     """Seed of the draw. Default: `training.seed`, so that every seed of an experiment draws anew."""
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:

@@ -149,14 +149,16 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
 
 
 def move_seed(layer: Layer) -> Layer:
-    """Fill the seed of a map with `training.seed`, if the map is drawn at random and sets none itself."""
-    mapping = _at(layer, "map")
-    model = _MAPS.get(str(mapping.get("kind")))
-    if model is None or "seed" not in model.model_fields or mapping.get("seed") is not None:
-        return layer
-    seed = _at(layer, "training").get("seed", Training.model_fields["seed"].default)
-    origins = layer.moved(("training", "seed"), ("map", "seed"))
-    return Layer({**layer.values, "map": {**mapping, "seed": seed}}, origins)
+    """Fill the seeds of a map and of a growth with `training.seed`, if they are drawn at random and set none."""
+    for part, models in (("map", _MAPS), ("controller", _CONTROLLERS)):
+        settings = _at(layer, part)
+        model = models.get(str(settings.get("kind")))
+        draws = model is not None and "seed" in model.model_fields and settings.get("method", "random") == "random"
+        if draws and settings.get("seed") is None:
+            seed = _at(layer, "training").get("seed", Training.model_fields["seed"].default)
+            origins = layer.moved(("training", "seed"), (part, "seed"))
+            layer = Layer({**layer.values, part: {**settings, "seed": seed}}, origins)
+    return layer
 
 
 def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:
@@ -243,7 +245,7 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
             raise UserError(f"{origin}: growth.{name} has no effect here: controller.{name} is set; remove one of them")
         if origin is not None:
             why = f"controller {values['controller']['kind']} has no {name}" if takes else "no controller grows"
-            arch = "midas or lidas" if name == "block" else "sgt"
+            arch = "midas, lidas, top or random" if name == "block" else "sgt"
             raise UserError(f"{origin}: growth.{name} has no effect here: {why}; use --arch {arch}")
     return Layer(values, origins)
 

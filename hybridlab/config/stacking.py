@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hybridlab.config.types import Misfit, NonNegativeFloat, PositiveInt, Strict, Width
+from hybridlab.config.types import Misfit, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed, Strict, Width
 from hybridlab.errors import UserError
-from hybridlab.plan.stacking import Method, Rounding, Stage, check_depths, divisors, stages
+from hybridlab.plan.stacking import Draw, Method, Rounding, Stage, check_depths, divisors, stages
 
 
 class AddsLayers(Strict):
@@ -34,7 +34,7 @@ class AddsLayers(Strict):
 
 
 class StackingConfig(AddsLayers):
-    """Depth growth by stacking (MIDAS, LIDAS): copy layers around the middle, weights and optimizer state, in stages.
+    """Depth growth by stacking (MIDAS, LIDAS, controls): copy layers, weights and optimizer state, in stages.
 
     `shape.layers` is the depth at the end. `plan` and `map` describe the model at the start, of `start` layers: a
     copied layer takes its visits and its row of the map along. With k = shape.layers / block, the stages are
@@ -45,7 +45,13 @@ class StackingConfig(AddsLayers):
     kind: Literal["stacking"]
     method: Method
     """midas: copy the middle block; of an even number, that before the middle. lidas: copy the `block` layers in the
-    middle of the model, which may belong to two blocks."""
+    middle of the model, which may belong to two blocks. Controls: top copies the last block, random a block that is
+    drawn anew in each growth step."""
+    draw: NonNegativeInt | None = None
+    """With method random, the number of the draw: each gives other blocks. Default: 0."""
+    seed: Seed | None = None
+    """With method random, the seed of the draw. Default: `training.seed`, so that every seed of an experiment draws
+    anew."""
     block: Width = 4
     """Layers that a growth step copies. It divides the depth at the start and at the end. Default: growth.block of the
     size, or 4, as in the paper."""
@@ -63,6 +69,9 @@ class StackingConfig(AddsLayers):
 
     @model_validator(mode="after")
     def _choices_fit(self) -> StackingConfig:
+        for name in ("draw", "seed"):
+            if self.method != "random" and getattr(self, name) is not None:
+                raise Misfit(f"{name} has no effect with method {self.method}, which draws nothing", name, "method")
         if self.start is not None and self.start % self.block:
             raise Misfit(
                 f"start {self.start} is no multiple of block {self.block}; use a block of {divisors(self.start)}",
@@ -78,6 +87,11 @@ class StackingConfig(AddsLayers):
     @property
     def first_layers(self) -> int:
         return self.start or self.block
+
+    @property
+    def drawn(self) -> Draw | None:
+        """What the method draws its blocks from; None if it draws nothing."""
+        return (self.seed or 0, self.draw or 0) if self.method == "random" else None
 
     def stages(self, layers: int, steps: int) -> list[Stage]:
         if self.stage_steps is None:

@@ -8,7 +8,16 @@ from pydantic import Field, model_validator
 
 from hybridlab.config.controllers import Schedule
 from hybridlab.config.families import ObjectiveName
-from hybridlab.config.types import Beta, Misfit, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Strict
+from hybridlab.config.types import (
+    Beta,
+    Misfit,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Strict,
+)
 
 
 class Optimizer(Strict):
@@ -34,7 +43,7 @@ class Training(Strict):
     """Tokens in one optimizer step, over all its sequences."""
     seq_len: Annotated[int, Field(ge=2)]
     """Tokens in one training sequence."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seed: Seed = 0
     """Seed of the weights, of the order of the data and of all other random numbers."""
     skip_steps: NonNegativeInt | None = None
     """Number of batches to skip at the start, because the run to start from was already trained on them."""

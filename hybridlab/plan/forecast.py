@@ -19,7 +19,7 @@ Stages = Iterator[tuple[Structure, int]]
 def forecast_stacking(settings: StackingConfig, start: Structure, steps: int) -> Stages:
     """settings: with the steps of each stage, see `StackingConfig.in_stages`."""
     for number, count in enumerate(settings.stage_steps or [steps]):
-        start = grown(start, settings.method, settings.block) if number else start
+        start = grown(start, settings.method, settings.block, settings.drawn) if number else start
         yield start, count
 
 

@@ -1,7 +1,8 @@
-"""Depth growth by stacking: which layers are copied, when, and where each layer comes from (MIDAS and LIDAS).
+"""Depth growth by stacking: which layers are copied, when, and where each layer comes from (MIDAS, LIDAS, controls).
 
 Source: "Do Depth-Grown Models Overcome the Curse of Depth?", section 3.1, Eq. 1 and 2, figure 2, appendix A. A growth
-step copies `block` layers around the middle of the model and inserts the copies right after the last of them. No torch.
+step copies `block` layers in a row, in MIDAS and LIDAS those around the middle of the model, and inserts the copies
+right after the last of them. No torch.
 
     python -c "from hybridlab.plan.stacking import order_after; print(order_after('lidas', 8, 4))"
 """
@@ -17,15 +18,21 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.lineage import first_lineage, grown_lineage
 from hybridlab.plan.structure import Structure
 
-Method = Literal["midas", "lidas"]
+Method = Literal["midas", "lidas", "top", "random"]
 Rounding = Literal["floor", "largest-remainder"]
+Draw = tuple[int, int]
+"""Seed and number of the draw by which the method `random` chooses its blocks; the other methods need none."""
+_STREAM = 12
+"""First word of the seed sequence, which differs from those of the other draws of a run."""
 
 
-def copied_layers(method: Method, num_layers: int, block: int) -> range:
+def copied_layers(method: Method, num_layers: int, block: int, draw: Draw | None = None) -> range:
     """The layers that a growth step copies, `block` of them in a row; the copies come right after the last one.
 
     MIDAS: the middle block, of index ⌈n / 2⌉ − 1 among n = L / b blocks (Eq. 2 with B' = B_m). LIDAS: the b layers
-    that end at ⌈L / 2⌉ + ⌊b / 2⌋ − 1. UserError if the model is no whole number of blocks.
+    that end at ⌈L / 2⌉ + ⌊b / 2⌋ − 1. Two controls, which are not the paper's: `top` takes the last block, `random` one
+    of the n blocks, drawn anew at each depth from `draw` and n alone. UserError if the model is no whole number of
+    blocks, or without a draw for `random`.
 
     The paper prints LIDAS's range as [m − ⌈b / 2⌉ … m + ⌊b / 2⌋] with m = ⌈L / 2⌉, which has b + 1 layers, while its
     operator adds b. Ours ends one layer earlier: that is what figure 2 draws (for b = 4 the last two layers of the
@@ -34,27 +41,40 @@ def copied_layers(method: Method, num_layers: int, block: int) -> range:
     """
     if num_layers < block or num_layers % block:
         raise UserError(f"stacking: {num_layers} layers are no whole number of blocks of {block}")
+    blocks = num_layers // block
     if method == "midas":
-        blocks = num_layers // block
         end = ((blocks + 1) // 2) * block
-    else:
+    elif method == "lidas":
         end = (num_layers + 1) // 2 + block // 2
+    elif method == "top":
+        end = num_layers
+    else:
+        end = (1 + _drawn(blocks, draw)) * block
     return range(end - block, end)
 
 
-def order_after(method: Method, num_layers: int, block: int) -> tuple[int, ...]:
+def _drawn(blocks: int, draw: Draw | None) -> int:
+    """The block that the method `random` copies of so many. Growth steps of a run differ in that number."""
+    import numpy as np  # here, so that plans load fast
+
+    if draw is None:
+        raise UserError("stacking: the method random needs a draw, which is a seed and a number")
+    return int(np.random.default_rng((_STREAM, *draw, blocks)).integers(blocks))
+
+
+def order_after(method: Method, num_layers: int, block: int, draw: Draw | None = None) -> tuple[int, ...]:
     """For each layer of the model after a growth step, the layer before it that it continues or was copied from."""
-    copied = copied_layers(method, num_layers, block)
+    copied = copied_layers(method, num_layers, block, draw)
     return (*range(copied.stop), *copied, *range(copied.stop, num_layers))
 
 
-def grown(structure: Structure, method: Method, block: int) -> Structure:
+def grown(structure: Structure, method: Method, block: int, draw: Draw | None = None) -> Structure:
     """The structure after a growth step. A copied layer takes its visits and its row of the map along.
 
     UserError if the plan does not say where the copies run (`Plan.with_copies`).
     """
-    copied = copied_layers(method, structure.shape.layers, block)
-    order = order_after(method, structure.shape.layers, block)
+    copied = copied_layers(method, structure.shape.layers, block, draw)
+    order = order_after(method, structure.shape.layers, block, draw)
     before = structure.lineage or first_lineage(structure.shape.layers)
     return replace(
         structure,

@@ -63,7 +63,7 @@ def check_arch(arch: str, method: str, masks: bool) -> None:
     """UserError for an unknown method, and for an arch that cannot grow by it. masks: masks were learned before."""
     known = get_args(Method)
     if method not in known:
-        raise UserError(f"--method {method}: it must be {' or '.join(known)}")
+        raise UserError(f"--method {method}: it must be {', '.join(known[:-1])} or {known[-1]}")
     controller = load_preset("arch", arch).values.get("controller")
     if not isinstance(controller, dict) or masks:
         return

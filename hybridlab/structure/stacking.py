@@ -1,8 +1,8 @@
-"""MIDAS and LIDAS: a model that gains layers while it trains (depth growth paper, section 3.1, appendix A).
+"""MIDAS, LIDAS and their controls: a model that gains layers while it trains (depth growth paper, section 3.1).
 
     hybridlab grow --method lidas --block 2
 
-After the last step of a stage, `block` layers around the middle are copied and the copies inserted right after them
+After the last step of a stage, `block` layers are copied and the copies inserted right after them
 (plan/stacking.py): all parameters, both moments of the optimizer and its step, each with storage of its own. The
 embeddings, the final norm, the head and the schedule of the learning rate stay. When a layer comes follows from the
 settings and the step alone, and the depth is part of the structure in every checkpoint, so that a run that is resumed
@@ -73,7 +73,7 @@ class Stacking(Hook):
         """UserError if the plan cannot take the layers of a later stage."""
         structure = run.initial
         for _ in self.stages[1:]:
-            structure = grown(structure, self.config.method, self.config.block)
+            structure = grown(structure, self.config.method, self.config.block, self.config.drawn)
 
     def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         layers = run.model.shape.layers
@@ -124,10 +124,10 @@ class Stacking(Hook):
 
     def _grow(self, run: TrainingRun) -> None:
         """One growth step: structure, weights and the optimizer's state."""
-        before, method, block = run.model.structure, self.config.method, self.config.block
-        after = grown(before, method, block)
-        copied = copied_layers(method, before.shape.layers, block)
-        order = order_after(method, before.shape.layers, block)
+        before, method, block, draw = run.model.structure, self.config.method, self.config.block, self.config.drawn
+        after = grown(before, method, block, draw)
+        copied = copied_layers(method, before.shape.layers, block, draw)
+        order = order_after(method, before.shape.layers, block, draw)
         details: dict[str, Any] = {
             "method": method,
             "block": block,

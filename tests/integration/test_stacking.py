@@ -16,6 +16,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, read_model_config
+from hybridlab.plan.forecast import forecast
 from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.lineage import growth_steps
 from hybridlab.plan.plan import Plan
@@ -35,6 +36,9 @@ from tests.models import random_ids
 from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights
 
 SIX = {"layers": 6}
+METHODS = ["midas", "lidas", "top", "random"]
+SECOND = {"midas": ([0, 1], 2), "lidas": ([1, 2], 3), "top": ([2, 3], 4), "random": ([2, 3], 4)}
+"""What the second growth step of six layers copies, and where; of the seed 0 random draws the last block."""
 ENDS = [1, 4]
 """Twelve steps, ten of them shared among three stages: 1, 3 and 5, and what is left over and the cooldown."""
 
@@ -97,14 +101,15 @@ def test_copies_have_storage_of_their_own():
 # ---- a run ----
 
 
-@pytest.mark.parametrize("method", ["midas", "lidas"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_record_of_a_grown_run(growing, tmp_path, runs_dir, method):
     config = growing(method, observe={"each_step": ["lr", "layers"]})
     record = train(config, tmp_path / "a", runs_dir)
     structures = [structure_of(config)]
     for _ in ENDS:
-        structures.append(grown(structures[-1], method, 2))
-    orders = [order_after(method, depth, 2) for depth in (2, 4)]
+        structures.append(grown(structures[-1], method, 2, config.controller.drawn))
+    orders = [order_after(method, depth, 2, config.controller.drawn) for depth in (2, 4)]
+    assert [structure for structure, _ in forecast(config)] == structures
     assert record.structure == json.loads(json.dumps(structures[-1].to_json()))
     assert list(growth_steps(Structure.from_json(record.structure).lineage)) == orders
     assert read_model_config(tmp_path / "a" / "final").structure == structures[-1]
@@ -124,7 +129,7 @@ def test_the_record_of_a_grown_run(growing, tmp_path, runs_dir, method):
     first, second = events
     assert first.items() >= {"method": method, "block": 2, "layers_before": 2, "layers_after": 4}.items()
     assert (first["copied"], first["inserted_at"]) == ([0, 1], 2)
-    assert (second["copied"], second["inserted_at"]) == (([0, 1], 2) if method == "midas" else ([1, 2], 3))
+    assert (second["copied"], second["inserted_at"]) == SECOND[method]
     # One schedule for all stages.
     logged = record.hooks["each-step"]
     assert logged["layers"] == [2.0] + 3 * [4.0] + 8 * [6.0]
@@ -158,7 +163,10 @@ def test_weights_and_moments_of_copies_equal_their_parents(growing, tmp_path, ru
     assert saved.state["structure"]["lineage"][copy]["stage"] == 2
 
 
-@pytest.mark.parametrize("method, shape", [("midas", SIX), ("lidas", SIX | {"norm_scaling": "inverse-sqrt-depth"})])
+@pytest.mark.parametrize(
+    "method, shape",
+    [("midas", SIX), ("lidas", SIX | {"norm_scaling": "inverse-sqrt-depth"}), ("top", SIX), ("random", SIX)],
+)
 def test_a_stop_before_at_and_after_a_growth_step_changes_no_bit(
     growing, tmp_path, runs_dir, monkeypatch, method, shape
 ):
@@ -233,7 +241,7 @@ def test_a_budget_buys_steps_at_the_mean_cost_of_the_stages(growing):
         (["controller.stage_steps=[2,3,4]"], "stage_steps add up to 9, but the run has 12 steps"),
         (["controller.stage_steps=[2,4,6]", "controller.alpha=2"], "alpha has no effect with stage_steps"),
         (["controller.stage_steps=[2,4,6]", "budget.flops=1e12"], "a budget of FLOPs chooses the number of steps"),
-        (["controller.method=adas"], "must be 'midas' or 'lidas'"),
+        (["controller.method=adas"], "must be 'midas', 'lidas', 'top' or 'random'"),
         (["growth.interval=3"], "growth.interval has no effect here: controller stacking has no interval"),
         (["recurrence.chunks=[1,1]", "recurrence.allocation=base"], "recurrence divides all layers of the size"),
         (["plan=[{op: skip, layers: [0, 1]}]"], "the plan does not run them"),
@@ -350,7 +358,7 @@ def test_runs_of_one_configuration_are_equal(growing, tmp_path, runs_dir):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--method", "adas"], "--method adas: it must be midas or lidas"),
+        (["--method", "adas"], "--method adas: it must be midas, lidas, top or random"),
         (
             ["--method", "midas", "--block", "3"],
             "the model ends with 8 layers, which is no multiple of the block",
@@ -374,7 +382,7 @@ def test_a_mistake_in_a_command_is_one_sentence_and_code_2(arguments, message, t
 def test_grow_is_pretrain_with_the_controller(tmp_path):
     """The same hash, whichever of the two commands asks."""
     runs = Runs(tmp_path)
-    for method in ("midas", "lidas"):
+    for method in METHODS:
         layer = growth_layer(method, 2, "prop-1", "floor", None, None, runs)
         asked = compose(CommandLine(method, options=layer, keep_map=True), runs)
         assert run_hash(asked) == run_hash(compose(CommandLine(method), runs))

@@ -1,4 +1,4 @@
-"""MIDAS and LIDAS without torch, against models that are lists of blocks and layers, written anew from the paper."""
+"""Growth without torch: MIDAS and LIDAS against lists of blocks and layers, written anew from the paper; controls."""
 
 import math
 import random
@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from hybridlab.config.loading import Layer
+from hybridlab.config.resolve import identity, resolve, run_hash
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.forecast import final_structure
 from hybridlab.plan.lineage import (
     Origin,
     first_lineage,
@@ -77,6 +80,79 @@ def test_figure_2_an_even_number_of_blocks_of_four():
     assert order_after("midas", 4, 2) == (0, 1, 0, 1, 2, 3) and order_after("lidas", 4, 2) == (0, 1, 2, 1, 2, 3)
 
 
+def test_top_puts_copies_of_the_last_block_on_the_model():
+    for b in BLOCKS:
+        for n in range(1, 9):
+            layers = list(range(n * b))
+            assert list(order_after("top", n * b, b)) == layers + layers[-b:]
+            assert copied_layers("top", n * b, b) == range((n - 1) * b, n * b)
+
+
+def test_random_copies_one_whole_block_that_seed_draw_and_depth_choose():
+    for b in (1, 2, 4):
+        for n in range(1, 9):
+            for draw in ((0, 0), (1, 0), (0, 1)):
+                copied = copied_layers("random", n * b, b, draw)
+                assert copied.start % b == 0 and len(copied) == b and copied.stop <= n * b
+                assert copied == copied_layers("random", n * b, b, draw)
+                # The same blocks whatever their size.
+                assert copied.start // b == copied_layers("random", n, 1, draw).start
+                order = order_after("random", n * b, b, draw)
+                assert order == (*range(copied.stop), *copied, *range(copied.stop, n * b))
+
+
+def test_random_is_uniform_over_blocks_and_independent_over_growth_steps_seeds_and_draws():
+    def chosen(n, seed, draw):
+        return copied_layers("random", n, 1, (seed, draw)).start
+
+    times = 2000
+    for n in (2, 4, 7):
+        for drawn in ([chosen(n, i, 0) for i in range(times)], [chosen(n, 0, i) for i in range(times)]):
+            error = math.sqrt(times / n * (1 - 1 / n))
+            assert all(abs(drawn.count(block) - times / n) < 4 * error for block in range(n))
+    pairs = [(chosen(2, i, 0), chosen(4, i, 0)) for i in range(times)]
+    error = math.sqrt(times / 8 * (1 - 1 / 8))
+    assert all(abs(pairs.count((a, b)) - times / 8) < 4 * error for a in range(2) for b in range(4))
+
+
+def test_random_without_a_draw_is_refused():
+    with pytest.raises(UserError, match="the method random needs a draw"):
+        copied_layers("random", 8, 2)
+
+
+def resolved(*settings, **controller):
+    return resolve("midas", "tiny", layers=[Layer({"controller": controller})], settings=settings)
+
+
+def test_the_seed_of_a_random_growth_is_the_seed_of_the_run():
+    zero, three = resolved(method="random"), resolved("training.seed=3", method="random")
+    named, other = resolved("training.seed=3", method="random", seed=0), resolved(method="random", draw=1)
+    assert [config.controller.drawn for config in (zero, three, named, other)] == [(0, 0), (3, 0), (0, 0), (0, 1)]
+    assert len({run_hash(config) for config in (zero, three, named, other)}) == 4
+    assert resolved(method="random", seed=None) == zero == resolved("controller.method=random")
+    assert final_structure(named) == final_structure(zero)
+    assert len({str(final_structure(config).lineage) for config in (zero, three, other)}) > 1
+
+
+@pytest.mark.parametrize(
+    "controller, message",
+    [
+        ({"method": "midas", "draw": 1}, "draw has no effect with method midas"),
+        ({"method": "top", "seed": 0}, "seed has no effect with method top"),
+        ({"method": "random", "draw": -1}, "controller.draw = -1"),
+        ({"method": "random", "seed": 2**32}, "controller.seed = 4294967296"),
+    ],
+)
+def test_draws_that_have_no_effect_or_do_not_exist_are_refused(controller, message):
+    with pytest.raises(UserError, match=message):
+        resolved(**controller)
+
+
+def test_a_setting_for_controls_changes_no_hash_of_a_run_without():
+    assert "draw" not in str(identity(resolved())["controller"]) and "seed" not in identity(resolved())["controller"]
+    assert resolve("top", "tiny").controller == resolved(method="top").controller
+
+
 def test_a_depth_that_is_no_number_of_blocks_is_refused():
     for layers in (0, 3, 6, 10):
         with pytest.raises(UserError, match=f"{layers} layers are no whole number of blocks of 4"):
@@ -86,17 +162,21 @@ def test_a_depth_that_is_no_number_of_blocks_is_refused():
 # ---- lineage ----
 
 
+METHODS = ["midas", "lidas", "top", "random"]
+DRAW = (2, 0)
+
+
 def histories(method, b, growths, n=1):
     """(list of tags of all layers, lineage) of a model of n blocks after each growth step."""
     layers, lineage = list(range(n * b)), first_lineage(n * b)
     yield layers, lineage
     for _ in range(growths):
-        order, copied = order_after(method, len(layers), b), copied_layers(method, len(layers), b)
+        order, copied = order_after(method, len(layers), b, DRAW), copied_layers(method, len(layers), b, DRAW)
         layers, lineage = [layers[i] for i in order], grown_lineage(lineage, copied)
         yield layers, lineage
 
 
-@pytest.mark.parametrize("method", ["midas", "lidas"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("b", BLOCKS)
 def test_the_first_ancestor_of_layer_i_has_the_same_place_in_its_block(method, b):
     """REFERENCE.md 5.4: origin(i) mod b = i mod b at every stage. It cannot tell the methods apart."""
@@ -104,7 +184,7 @@ def test_the_first_ancestor_of_layer_i_has_the_same_place_in_its_block(method, b
         assert [first % b for first in layers] == [i % b for i in range(len(layers))]
 
 
-@pytest.mark.parametrize("method", ["midas", "lidas"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("b, n", [(1, 1), (2, 1), (3, 2), (4, 1), (5, 3), (8, 1)])
 def test_lineage_holds_the_whole_history(method, b, n):
     orders = []
@@ -112,7 +192,7 @@ def test_lineage_holds_the_whole_history(method, b, n):
         assert list(growth_steps(lineage)) == orders
         assert lineage_from_json(lineage_to_json(lineage)) == lineage
         assert sorted(numbers_of(lineage)) == list(range(len(layers)))
-        orders.append(order_after(method, len(layers), b))
+        orders.append(order_after(method, len(layers), b, DRAW))
 
 
 def test_a_layer_keeps_its_parent_the_parents_index_and_its_stage():

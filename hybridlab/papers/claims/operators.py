@@ -14,13 +14,15 @@ from hybridlab.papers.analytic import ArchName, SizeName
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.plan.forecast import forecast
-from hybridlab.plan.stacking import Method, copied_layers, order_after
+from hybridlab.plan.stacking import copied_layers, order_after
 
 Blocks = Annotated[list[PositiveInt], Field(min_length=1)]
 """Numbers of blocks that a model has."""
 Sizes = Annotated[list[PositiveInt], Field(min_length=1)]
 """Numbers of layers in a block."""
 Layers = Annotated[list[NonNegativeInt], Field(min_length=1)]
+Method = Literal["midas", "lidas", "top"]
+"""The methods of growth that draw nothing."""
 
 
 @claim_kind
