@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hybridlab.config.types import Misfit, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed, Strict, Width
+from hybridlab.config.types import Misfit, NonNegativeInt, PositiveInt, Seed, Strict, Width
 from hybridlab.errors import UserError
 from hybridlab.plan.stacking import Draw, Method, Rounding, Stage, check_depths, divisors, stages
 
@@ -57,12 +57,13 @@ class StackingConfig(AddsLayers):
     size, or 4, as in the paper."""
     start: Width | None = None
     """Layers at the start. Default: one block."""
-    alpha: NonNegativeFloat = 1.0
-    """Exponent of the schedule: 0 gives all stages alike, 1 is the paper's PROP-1, more gives the deep ones more."""
+    alpha: Annotated[float, Field(ge=0, le=32, allow_inf_nan=False)] = 1.0
+    """Exponent of the schedule: 0 gives all stages alike, 1 is the paper's PROP-1, more gives deep ones more. At the
+    limit of 32, the first of two stages gets one step in four billion."""
     rounding: Rounding = "floor"
     """To whole steps: floor cuts off, and the last stage gets what is left over, as in the paper's printed FLOPs;
     largest-remainder is what its text says."""
-    growth_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
+    growth_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.85
     """Share of the run's steps that the schedule divides among the stages, before a cooldown at full depth."""
     stage_steps: list[PositiveInt] | None = None
     """The steps of each stage in place of a schedule; they add up to training.steps."""

@@ -214,6 +214,15 @@ def test_a_layer_keeps_its_parent_the_parents_index_and_its_stage():
 # ---- schedule ----
 
 
+def test_the_largest_exponent_divides_the_steps_of_a_deep_model():
+    """Whole exponents exactly, others as floats, of which a model of a thousand layers is far from the largest."""
+    for alpha in (31.5, 32.0):
+        made = stages(1000, 500, 10**12, alpha=alpha)
+        assert made[0].steps == pytest.approx(0.85 * 10**12 / (1 + 2**alpha), abs=1)
+        assert sum(stage.steps for stage in made) == 10**12
+        assert len(stages(1000, 1, 10**12, start=998, alpha=alpha)) == 3
+
+
 def test_boundaries_of_the_papers_24_layers():
     """REFERENCE.md 5.2: 200,000 steps, of which 170,000 grow; floor is what table 7's FLOPs need."""
     made = stages(24, 4, 200_000)
