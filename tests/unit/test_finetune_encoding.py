@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from hybridlab.data.finetune.encoding import Frame, _fitting, encode, frame_of
+from hybridlab.data.finetune.encoding import Frame, encode, frame_of
 from hybridlab.data.finetune.examples import Example
+from hybridlab.data.hf_tokenizer import tokenizer_files
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.evaluation.finetuned import SpanAnswers
 from hybridlab.registry import FINETUNE_TASKS
@@ -45,15 +46,23 @@ def test_a_decoder_reads_texts_that_end():
 def test_the_longer_text_is_cut():
     made = encoded("rte", [Example((("a b c d e f", "x y"),), 0, "g"), Example((("a", "b"),), 0, "h")], 8)
     assert text_of(made, 0) == "[CLS] a b c [SEP] x y [SEP]" and made.cut == 1
-    for a in range(1, 9):
-        for b in range(1, 9):
-            for room in range(2, 12):
-                kept = _fitting([a, b], room)
-                # One token of the longer text after the other, as transformers' longest_first does.
-                left = [a, b]
-                while sum(left) > room:
-                    left[0 if left[0] > left[1] else 1] -= 1
-                assert kept == left and min(kept) >= 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_pairs_are_cut_as_the_exported_tokenizer_cuts_them(tmp_path, causal):
+    from transformers import AutoTokenizer
+
+    (make_tokenizer("byte", ()) if causal else words()).save(str(tmp_path / "tokenizer.json"))
+    files = tokenizer_files(tmp_path / "tokenizer.json", causal, framed=True, max_length=64)
+    for name, text in files.texts.items():
+        (tmp_path / name).write_text(text)
+    exported = AutoTokenizer.from_pretrained(tmp_path)
+    rng = np.random.default_rng(0)
+    for length in range(4, 24):
+        pairs = [tuple(" ".join(rng.choice(WORDS[5:], rng.integers(1, 20))) for _ in range(2)) for _ in range(60)]
+        made = encoded("rte", [Example((pair,), 0, "g") for pair in pairs], length, causal)
+        theirs = exported(*map(list, zip(*pairs, strict=True)), truncation=True, max_length=length)["input_ids"]
+        assert [row.tolist() for row in made.rows] == theirs
 
 
 def test_options_are_rows_one_after_another():

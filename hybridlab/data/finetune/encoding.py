@@ -126,18 +126,15 @@ def _row(frame: Frame, parts: list[list[int]]) -> tuple[np.ndarray, int]:
 
 
 def _fitting(lengths: list[int], room: int) -> list[int]:
-    """How many tokens of each text are kept: the longer one is cut, to the length of the other at most."""
+    """How many tokens of each text are kept, as with `truncation=True` of transformers: the longer one is cut, to the
+    length of the other at most. Of an odd room the longer one has one token more, of equal ones the second."""
     if sum(lengths) <= room:
         return lengths
     if len(lengths) == 1:
         return [room]
     first, second = lengths
-    half = room // 2
-    if second <= half:
-        return [room - second, second]
-    if first <= room - half:
-        return [first, room - first]
-    return [room - half, half]
+    shorter = min(first, second, room // 2)
+    return [room - shorter, shorter] if first > second else [shorter, room - shorter]
 
 
 def _spans(examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame, length: int, stride: int | None) -> Encoded:
