@@ -1,7 +1,7 @@
 """Measuring a model on tasks of lm-eval: values with standard errors and n, as they stand in a record.
 
 Standard errors are lm-eval's: of a mean from its formula, of a perplexity and of what is computed from all answers
-together by drawing the examples again, with fixed seeds.
+together by drawing the examples again, with fixed seeds. Where all draws give the same, the error is not known.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from lm_eval.api.metrics import acc_all, mean
 from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.evaluator import evaluate
 
@@ -109,7 +110,7 @@ def _measured(
         )
     assert found is not None, "there is one process"
     counts = {name: found["n-samples"][name]["effective"] for name in loaded.tasks}
-    parts = {name: _metrics(found["results"][name], counts[name]) for name in loaded.tasks}
+    parts = {name: _metrics(found["results"][name], counts[name], _drawn(task)) for name, task in loaded.tasks.items()}
     n = sum(counts.values())
     if len(parts) == 1 and not groups:
         (metrics,) = parts.values()
@@ -134,8 +135,13 @@ def _measured(
     )
 
 
-def _metrics(found: dict[str, Any], n: int) -> dict[str, Measurement]:
-    """The measures of a task from lm-eval's `metric,filter` and `metric_stderr,filter`."""
+def _drawn(task: Task) -> set[str]:
+    """The measures of a task whose errors come from draws."""
+    return {name for name, combine in task.aggregation().items() if combine not in (mean, acc_all)}
+
+
+def _metrics(found: dict[str, Any], n: int, drawn: Container[str] = ()) -> dict[str, Measurement]:
+    """The measures of a task from lm-eval's `metric,filter` and `metric_stderr,filter`. drawn: see `_drawn`."""
     metrics = {}
     for key, value in found.items():
         metric, comma, chosen = key.partition(",")
@@ -144,6 +150,7 @@ def _metrics(found: dict[str, Any], n: int) -> dict[str, Measurement]:
         error = found.get(f"{metric}_stderr,{chosen}")
         name = metric if chosen in ("none", "") else f"{metric}_{chosen}"
         known = float(error) if isinstance(error, int | float) and math.isfinite(error) else None
+        known = None if known == 0 and metric in drawn else known
         # A perplexity may be too large for a number.
         finite = float(value) if math.isfinite(value) else None
         metrics[name] = Measurement(value=finite, stderr=known if finite is not None else None, n=n)

@@ -69,7 +69,8 @@ def constant_guess(task: FineTask, training: Sequence[Example]) -> Any:
 
 
 def bootstrapped(measure: Whole, right: np.ndarray, guessed: np.ndarray) -> Measurement:
-    """A measure of all examples together, with the standard deviation over resamples as its error."""
+    """A measure of all examples together, with the standard deviation over resamples as its error. None if all
+    resamples give the same, as those of constant predictions do: they do not show how far off the value may be."""
     n = len(right)
     value = measure(right, guessed)
     if math.isnan(value):
@@ -78,8 +79,9 @@ def bootstrapped(measure: Whole, right: np.ndarray, guessed: np.ndarray) -> Meas
     drawn = (rng.integers(n, size=n) for _ in range(RESAMPLES))
     found = np.array([measure(right[index], guessed[index]) for index in drawn])
     found = found[~np.isnan(found)]
-    error = float(found.std(ddof=1)) if len(found) > 1 else None
-    return Measurement(value=value, stderr=error, n=n)
+    # A perfect correlation of a resample is 1 but for rounding.
+    spread = len(found) > 1 and not np.allclose(found, found[0], rtol=1e-9, atol=1e-12)
+    return Measurement(value=value, stderr=float(found.std(ddof=1)) if spread else None, n=n)
 
 
 def _matthews(right: np.ndarray, guessed: np.ndarray) -> float:

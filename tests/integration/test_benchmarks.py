@@ -367,3 +367,16 @@ def test_a_task_without_its_packages_says_what_to_install(error, says, root, mon
     monkeypatch.setattr(TaskManager, "load", missing)
     with pytest.raises(UserError, match=re.escape(says)):
         Library(DataRoot(root)).load("piqa")
+
+
+def test_the_error_of_constant_answers_cannot_be_told(run, root):
+    """An untrained model, to which one of two words is always the likelier, in CoLA."""
+    folder = root / "glue" / "cola"
+    folder.mkdir(parents=True)
+    rows = "".join(f"x\t{n % 2}\t\tThe cat sat on {n} mats.\n" for n in range(12))
+    (folder / "in_domain_dev.tsv").write_text(rows)
+    (folder / "out_of_domain_dev.tsv").write_text(rows)
+    done = evaluated(run, root, "--tasks", "cola")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "mcc" in line]
+    assert "0.0000" in line and "–" in line

@@ -75,6 +75,20 @@ def test_a_correlation_with_a_constant_has_no_value():
 
 
 @pytest.mark.parametrize(
+    "task, name, right, guessed, value",
+    [
+        ("cola", "matthews", [1, 0, 1, 0, 1], [1] * 5, 0),
+        ("cola", "matthews", [1, 0] * 10, [1, 0] * 10, 1),
+        ("mrpc", "f1", [1, 0, 1, 0], [0] * 4, 0),
+        ("stsb", "pearson", [1.1, 2.3, 3.7, 4.2, 4.9], [2.2, 4.6, 7.4, 8.4, 9.8], 1),
+    ],
+)
+def test_resamples_that_are_all_alike_give_no_error(task, name, right, guessed, value):
+    found = metrics(task, right, guessed)
+    assert found[name].value == pytest.approx(value) and found[name].stderr is None
+
+
+@pytest.mark.parametrize(
     "answer, same",
     [
         ("The  Cat!", "cat"),
