@@ -34,6 +34,9 @@ class Optimizer(Strict):
     decay_all: bool = False
     """Apply weight decay to norms and embeddings too, as OLMo does; otherwise only to the matrices of the blocks and
     the output head."""
+    router_lr_factor: NonNegativeFloat | None = None
+    """Learning rate of the routers of topology mesh, as a multiple of lr: 0.1 is a tenth of it, 0 keeps them as they
+    begin. Default: lr."""
 
 
 class Training(Strict):

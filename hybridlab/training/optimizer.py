@@ -1,7 +1,8 @@
-"""AdamW over named groups: matrices with weight decay, other parameters without, and the groups of hooks."""
+"""AdamW over named groups: matrices with weight decay, other parameters without, routers, and the groups of hooks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,11 @@ from torch import Tensor, nn
 
 from hybridlab.config.controllers import Schedule
 from hybridlab.config.training import Optimizer
+from hybridlab.errors import UserError
 from hybridlab.training.schedules import learning_rate_factor
+
+ROUTER = re.compile(r"recurrences\.\d+\.(writers|readers)\.")
+"""Names of the parameters of MeSH's routers."""
 
 
 @dataclass
@@ -35,18 +40,34 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
     """The groups of the model's parameters.
 
     Weight decay applies to matrices of the blocks and the head, and only with `decay_all` to norms, biases, embeddings
-    and parameters of loops.
+    and parameters of loops. With `router_lr_factor` the routers of topology mesh are a group of their own; UserError if
+    the model has none.
     """
+    own_rate = settings.router_lr_factor
     decayed: dict[str, Tensor] = {}
     rest: dict[str, Tensor] = {}
+    routers: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         matrix = parameter.dim() > 1 and "embedding" not in name and not name.startswith("recurrences")
-        (decayed if matrix or settings.decay_all else rest)[name] = parameter
-    groups = [
-        Group(name, tensors, settings.lr, settings.betas, decay, eps=settings.eps)
-        for name, tensors, decay in (("matrices", decayed, settings.weight_decay), ("rest", rest, 0.0))
+        if own_rate is not None and ROUTER.match(name):
+            routers[name] = parameter
+        else:
+            (decayed if matrix or settings.decay_all else rest)[name] = parameter
+    if own_rate is not None and not routers:
+        raise UserError(
+            f"training.optimizer.router_lr_factor {own_rate:g} has no effect: the model has no routers; remove it, or "
+            "set recurrence.topology to mesh"
+        )
+    decay = settings.weight_decay
+    return [
+        Group(name, tensors, lr, settings.betas, decayed_by, eps=settings.eps)
+        for name, tensors, lr, decayed_by in (
+            ("matrices", decayed, settings.lr, decay),
+            ("rest", rest, settings.lr, 0.0),
+            ("routers", routers, settings.lr * (own_rate or 0.0), decay if settings.decay_all else 0.0),
+        )
+        if tensors
     ]
-    return [group for group in groups if group.tensors]
 
 
 def make_optimizer(groups: list[Group]) -> torch.optim.AdamW:

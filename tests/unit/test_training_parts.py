@@ -59,6 +59,29 @@ def test_groups_cover_every_parameter_once_and_decay_matrices_only():
     assert len(everything) == 1
 
 
+@pytest.mark.parametrize("decay_all", [False, True])
+def test_the_routers_of_mesh_have_a_rate_of_their_own_where_it_is_asked_for(decay_all):
+    model = build_model("spiral-b")
+    as_others = {g.name: list(g.tensors) for g in model_groups(model, Optimizer(lr=0.1, decay_all=decay_all))}
+    assert "routers" not in as_others
+    settings = Optimizer(lr=0.1, router_lr_factor=0.25, weight_decay=0.3, decay_all=decay_all)
+    groups = {group.name: group for group in model_groups(model, settings)}
+    routers = groups.pop("routers")
+    own = [name for name in as_others["matrices" if decay_all else "rest"] if "writers" in name or "readers" in name]
+    assert sorted(routers.tensors) == sorted(own) and len(own) == 20
+    assert routers.lr == 0.025 and routers.weight_decay == (0.3 if decay_all else 0.0)
+    assert {group.lr for group in groups.values()} == {0.1}
+    assert {name: [n for n in names if n not in own] for name, names in as_others.items()} == {
+        name: list(group.tensors) for name, group in groups.items()
+    }
+
+
+def test_a_rate_of_routers_without_routers_is_an_error():
+    for model in (build_model("vanilla"), build_model("spiral-b", recurrence={"topology": "anchor"})):
+        with pytest.raises(UserError, match="router_lr_factor 0 has no effect: the model has no routers; remove it"):
+            model_groups(model, Optimizer(router_lr_factor=0))
+
+
 def save(folder, step, value=1.0, keep=2):
     tensors = {"w": torch.full((3,), value)}
     checkpoints.save_checkpoint(folder, step, Checkpoint(tensors, {"w/step": torch.tensor(step)}, {"step": step}), keep)
