@@ -23,11 +23,11 @@ def reproduce_sweep(
 ) -> None:
     """Train what is missing of the sweep, and print what it found; with dry_run, only what it would train."""
     from hybridlab.cli.queues import print_preview, raise_failures
-    from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
+    from hybridlab.papers.sweep import advice, left, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
 
     sweep = sweep_of(experiment, scale)
     if dry_run:
-        print_preview(sweep_runs(experiment, sweep), runs_dir, results_dir, jobs, as_json)
+        print_preview(left(sweep_runs(experiment, sweep), results_dir), runs_dir, results_dir, jobs, as_json)
         return
     outcome = run_sweep(experiment, scale, runs_dir, results_dir, say, jobs=jobs)
     cells = swept_cells(experiment, sweep, results_dir)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
@@ -93,24 +94,29 @@ def run_sweep(
     quiet: bool = False,
     jobs: int | None = 1,
 ) -> Outcome:
-    """Train what is missing of the sweep. A run that diverged is a result: its record is kept, and it is not tried
-    again. jobs: see `run_all`."""
+    """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
+    result: its record is kept, and it is not tried again. jobs: see `run_all`."""
     from hybridlab.runs.queue import Outcome, run_all  # loads torch, which the notes of a table do not need
 
-    left = {
-        digest: run
-        for digest, run in sweep_runs(experiment, sweep_of(experiment, scale)).items()
-        if not _diverged(read_record(record_path(digest, results_dir)))
-    }
-    if not left:
+    missing = left(sweep_runs(experiment, sweep_of(experiment, scale)), results_dir)
+    if not missing:
         return Outcome()
-    outcome = run_all(left, runs_dir, results_dir, say, quiet, jobs)
-    for digest, (name, _) in left.items():
+    outcome = run_all(missing, runs_dir, results_dir, say, quiet, jobs)
+    for digest, (name, _) in missing.items():
         record = read_record(runs_dir / digest / "record.json") if name in outcome.failed else None
         if record is not None and _diverged(record):
             save_record(record, results_dir)
             del outcome.failed[name]
     return outcome
+
+
+def left(runs: Pending, results_dir: Path) -> Pending:
+    """The runs without a record, and those that they start from."""
+    needed = {digest for digest in runs if read_record(record_path(digest, results_dir)) is None}
+    for digest in reversed(runs):  # children come after their parents
+        if digest in needed:
+            needed |= {parent for parent in parents(runs[digest][1]) if parent in runs}
+    return {digest: run for digest, run in runs.items() if digest in needed}
 
 
 def swept_cells(experiment: Experiment, sweep: Sweep, results_dir: Path) -> list[Swept]:
