@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -279,6 +280,10 @@ def _start(
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
     known = with_inputs(config, runs, say)
     structure = structure_of(known)
+    before = parent.structure() if parent is not None else None
+    if before is not None:
+        # Weights go on with the same layers, so that these come from where they came from.
+        structure = replace(structure, lineage=before.lineage)
     require_kernel(config.runtime.kernel, device, training=True, kinds=structure.map.each_kind())
     if _starts_at_zero(structure.plan):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")

@@ -15,16 +15,18 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder, draw_weights
-from hybridlab.models.export import load_checkpoint, read_model_config
+from hybridlab.models.export import load_checkpoint, read_model_config, save
 from hybridlab.plan.forecast import forecast
 from hybridlab.plan.from_config import structure_of
-from hybridlab.plan.lineage import growth_steps
+from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.stacking import grown, order_after
+from hybridlab.plan.stacking import copied_layers, grown, order_after
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.budget import within_budget
 from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
+from hybridlab.runs.finetuning import task_layer
 from hybridlab.runs.growing import growth_layer
 from hybridlab.runs.run import execute
 from hybridlab.structure.stacking import grown_tensors
@@ -326,6 +328,58 @@ def test_a_finished_model_grows_with_its_plan_and_map(small, tmp_path, runs_dir)
     # The grown run is a start for others too, with all of its layers.
     child = compose(CommandLine("vanilla", start=str(tmp_path / "b")), runs)
     assert child.shape.layers == 8 and structure_of(child).plan == wanted.plan
+
+
+def origins_in(path):
+    """Where the layers come from, by the record of a run and by its final model, which agree."""
+    structure = read_model_config(path / "final").structure
+    assert Structure.from_json(json.loads((path / "record.json").read_text())["structure"]) == structure
+    return structure.lineage
+
+
+def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir):
+    """From a grown run, its best weights and a saved model, over two runs, into a task and into a further growth."""
+    runs = Runs(runs_dir)
+    train(growing("midas", evaluation={"every": 6, "keep_best": True}), tmp_path / "a", runs_dir)
+    whole = read_model_config(tmp_path / "a" / "final").structure.lineage
+    assert [origin.stage for origin in whole] == [0, 0, 2, 2, 1, 1]
+
+    def go_on(name, start, *settings, **asked):
+        settings = ["training.steps=10", "runtime.checkpoint_every=4", *settings]
+        config = compose(CommandLine(start=str(tmp_path / start), settings=settings, **asked), runs)
+        return config, execute(config, RunFolder(tmp_path / name), runs, quiet=True)
+
+    go_on("b", "a")
+    go_on("best", "a/best", "map.granularity=head", "map.rho=0.5", "window=4", arch="rule-swa")
+    go_on("c", "b")
+    save(load_checkpoint(tmp_path / "c"), tmp_path / "saved", tmp_path / "c" / "final" / "tokenizer.json")
+    text = runs_dir / "sentences.jsonl"
+    text.write_text("".join(json.dumps({"sentence": f"word {i}", "label": i % 2}) + "\n" for i in range(40)))
+    task = task_layer("sst2", data=text, steps=2)
+    go_on("task", "saved", "training.seq_len=32", "finetune.batch=4", options=task, keep_map=True, task="sst2")
+    for name in ("b", "best", "c", "task"):
+        assert origins_in(tmp_path / name) == whole, name
+    assert analyze_run(str(tmp_path / "c"), runs, "blocks", None, {}, print)["block"] == 2
+    # A growth goes on with the stages, and tells copies from layers of the start.
+    layer = growth_layer("lidas", 1, None, None, 8, str(tmp_path / "c"), runs)
+    _, record = go_on("d", "c", arch="lidas", options=layer)
+    lineage = whole
+    for layers in (6, 7):
+        lineage = grown_lineage(lineage, copied_layers("lidas", layers, 1))
+    assert origins_in(tmp_path / "d") == lineage
+    assert [event["stage"] for event in record.events] == [3, 4]
+
+
+def test_lineage_of_a_start_is_there_after_a_stop(growing, tmp_path, runs_dir, monkeypatch):
+    train(growing("midas"), runs_dir / "a", runs_dir)
+    asked = CommandLine(start=str(runs_dir / "a"), settings=["training.steps=6", "runtime.checkpoint_every=2"])
+    config = compose(asked, Runs(runs_dir))
+    train(config, tmp_path / "whole", runs_dir)
+    for cut in (1, 3):  # before and after the first checkpoint
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        (folder / "whole").symlink_to(tmp_path / "whole")
+        assert_resumes_exactly(config, folder, runs_dir, monkeypatch, cut)
 
 
 @pytest.mark.parametrize("family", ["neox", "gpt2"])
