@@ -90,6 +90,9 @@ def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
             raise UserError(
                 f"--num-fewshot {number}: {name} has {there} examples to choose from; take a smaller number"
             )
+        # Of a task from files; the hub's own rows need no check.
+        if number and (check := getattr(task, "check_examples", None)) is not None:
+            check()
     return max(numbers)
 
 

@@ -10,8 +10,9 @@ import contextlib
 import logging
 import random
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from lm_eval.tasks._index import Kind
 
 from hybridlab.data.benchmarks.root import DataRoot, Served, Wanted
 from hybridlab.errors import UserError
+from hybridlab.evaluation.lm_eval_answers import columns_of, missing_column, right_answer, whole_numbers
 from hybridlab.evaluation.lm_eval_names import OWN, folders, require_task
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
@@ -151,7 +153,77 @@ def _served_by(library: Library) -> type[ConfigurableTask]:
             self._splits: dict[str, Served] = {}
             self._made: dict[str, Any] = {}
             self._read(config)
-            super().__init__(config=config)
+            problem, kinds = self._built(config)
+            if problem is not None or kinds == 1:
+                problem = self._built_with_numbers(config, problem, kinds)
+            if problem is not None:
+                raise problem
+
+        def _built(self, config: dict[str, Any]) -> tuple[Exception | None, int]:
+            """What is wrong with the rows, and how many different right answers they have; 0 of a task without
+            options."""
+            self._made = {}
+            split = config.get("test_split") or config.get("validation_split")
+            try:
+                super().__init__(config=dict(config))
+            except UserError as error:
+                return error, 0
+            except Exception as error:  # of templates, and of lm-eval's code for the task
+                problem: Exception = error
+            else:
+                return self._checked(split) if self._splits else (None, 0)
+            found = _columns_problem(config, self._splits)
+            if found is None and hasattr(self, "features"):  # then it has failed on the first example
+                found, _ = self._checked(split)
+            return found or problem, 0
+
+        def _checked(self, split: str | None) -> tuple[Exception | None, int]:
+            """See `_built`; of the examples to be asked."""
+            if (lacks := missing_column(self)) is not None:
+                return _columns_problem(vars(self.config), self._splits) or KeyError(lacks), 0
+            try:
+                return None, self._kinds(list(self.eval_docs), split)
+            except UserError as error:
+                return error, 0
+
+        def _built_with_numbers(
+            self, config: dict[str, Any], problem: Exception | None, kinds: int
+        ) -> Exception | None:
+            """Read whole numbers in texts as numbers, where the task cannot be read otherwise, or gives all questions
+            the same answer: a table has texts alone. What is wrong then."""
+            numbers = {split: whole_numbers(served.rows) for split, served in self._splits.items()}
+            if not any(numbers.values()):
+                return problem
+            as_written = dict(vars(self))
+            self._splits = {
+                split: replace(served, rows=numbers[split] or served.rows) for split, served in self._splits.items()
+            }
+            other, found = self._built(config)
+            if other is None and found >= kinds + (problem is None):
+                return None
+            vars(self).clear()
+            vars(self).update(as_written)
+            return problem
+
+        def _kinds(self, docs: list[Any], split: str | None) -> int:
+            """How many different right answers there are. UserError with the line of an example without one."""
+            served = self._splits.get(split or "")
+            found = set()
+            with compiled_templates():
+                for number, doc in enumerate(docs):
+                    try:
+                        found.add(right_answer(self, doc))
+                    except ValueError as error:
+                        same = served is not None and len(served.rows) == len(docs)
+                        origin = served.origins[number] if served and same else f"{split} {number + 1}"
+                        raise UserError(f"{origin}: {error}; correct or remove this example") from None
+            return len(found - {None})
+
+        def check_examples(self) -> None:
+            """UserError for a solved example whose answer the task cannot read."""
+            if self._splits and self.fewshot_cfg.samples is None:
+                named = (self.fewshot_cfg.split, *(self.config[key] for key in _SPLITS[:3]))
+                self._kinds(list(self.sampler.df), next(filter(None, named), None))
 
         def _read(self, config: dict[str, Any]) -> None:
             """Read the files and leave out of the configuration what is not there."""
@@ -191,7 +263,8 @@ def _served_by(library: Library) -> type[ConfigurableTask]:
             if not self._splits:
                 super().download(dataset_kwargs, **kwargs)
                 return
-            self.dataset = {split: _as_dataset(served) for split, served in self._splits.items()}
+            read = columns_of(vars(self.config))
+            self.dataset = {split: _as_dataset(served, read) for split, served in self._splits.items()}
 
     return FromFiles
 
@@ -216,13 +289,43 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], data:
         config["fewshot_split"] = config["test_split"]
 
 
-def _as_dataset(served: Served) -> datasets.Dataset:
+def _columns_problem(config: dict[str, Any], splits: dict[str, Served]) -> NotHere | None:
+    """What is wrong with rows that lack a column that the task reads; None if they have all."""
+    read = columns_of(config)
+    for served in splits.values():
+        lacks = [name for name in read if name not in served.rows[0]]
+        if lacks:
+            return NotHere(
+                config["task"],
+                f"{served.files[0]}: there is no column {', '.join(lacks)}; the task reads {', '.join(read)}, and this "
+                f"file has {', '.join(map(str, served.rows[0]))}",
+            )
+    return None
+
+
+def _as_dataset(served: Served, read: Sequence[str]) -> datasets.Dataset:
+    """The rows as the library's table. read: the columns that must be in all rows if they are in the first one."""
+    needed = [name for name in read if name in served.rows[0]]
+    for row, origin in zip(served.rows, served.origins, strict=True):
+        if (lacks := next((name for name in needed if name not in row), None)) is not None:
+            raise UserError(f"{origin}: there is no {lacks!r}, which the task reads; correct or remove this example")
     try:
         return datasets.Dataset.from_list(served.rows)
     except Exception as error:  # pyarrow's and the library's own
+        first = bisect_left(range(1, len(served.rows)), True, key=lambda count: not _fit(served.rows[: count + 1]))
         raise UserError(
-            f"{served.files[0]}: its records have not all the same kinds of values ({str(error).splitlines()[0][:100]})"
+            f"{served.origins[first + 1]}: its values are of other kinds than those before it "
+            f"({str(error).splitlines()[0][:100]}); give each column one kind of value"
         ) from None
+
+
+def _fit(rows: list[dict[str, Any]]) -> bool:
+    """Whether rows have the same kinds of values."""
+    try:
+        datasets.Dataset.from_list(rows)
+    except Exception:  # as above
+        return False
+    return True
 
 
 def _packages(error: ImportError) -> str:

@@ -16,7 +16,7 @@ import yaml
 from hybridlab.config.loading import preset_folder
 from hybridlab.data.benchmarks import answers as _answers
 from hybridlab.data.benchmarks.records import Broken, Layout, Record, read_records
-from hybridlab.data.benchmarks.rows import MAKERS
+from hybridlab.data.benchmarks.rows import MAKERS, one_of
 from hybridlab.errors import UserError
 
 _WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -59,7 +59,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the list: which tasks it serves, the kind of their rows, and where their files are."""
+    """An entry of the list: which tasks it serves, the kind of their rows, and where their files are. classes: columns
+    with the number of a class → the names of the classes."""
 
     rows: str = _AS_THEY_ARE
     tasks: tuple[str, ...] = ()
@@ -67,6 +68,7 @@ class Entry:
     name: str | None = None
     folders: tuple[str, ...] = ()
     files: dict[str, list[Source]] = field(default_factory=dict)
+    classes: dict[str, list[str]] = field(default_factory=dict)
 
     def serves(self, wanted: Wanted) -> bool:
         if wanted.task in self.tasks:
@@ -76,9 +78,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Served:
-    """The rows of a split. files: the paths below the data root. skipped: how many broken lines were left out."""
+    """The rows of a split. origins: for each row, where it stands. files: the paths below the data root. skipped: how
+    many broken lines were left out."""
 
     rows: list[dict[str, Any]]
+    origins: list[str]
     files: tuple[str, ...]
     skipped: int
 
@@ -124,17 +128,20 @@ class DataRoot:
         broken = Broken(self.skip_bad_lines)
         make = MAKERS[entry.rows]
         rows: list[dict[str, Any]] = []
+        origins: list[str] = []
         for path in source.paths:
             for record in self._records(self.folder / path, source, broken):
                 if source.only is not None and record.values.get(source.only[0]) != source.only[1]:
                     continue
                 try:
-                    rows += make(record.values)
+                    made = [_numbered(row, entry.classes) for row in make(record.values)]
+                    rows += made
+                    origins += [record.origin] * len(made)
                 except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
                     broken.found(record.origin, _problem(error))
         if not rows:
             raise UserError(f"{self.folder / source.paths[0]}: this file has no example that can be read; restore it")
-        return Served(rows, source.paths, sum(broken.counts.values()))
+        return Served(rows, origins, source.paths, sum(broken.counts.values()))
 
     def _records(self, path: Path, source: Source, broken: Broken) -> Iterator[Record]:
         records = read_records(path, source.layout, broken)
@@ -153,6 +160,11 @@ class DataRoot:
                 yield record
 
 
+def _numbered(row: dict[str, Any], classes: dict[str, list[str]]) -> dict[str, Any]:
+    """A row with the numbers of classes in the place of their names."""
+    return row | {column: one_of(row[column], len(names), names) for column, names in classes.items()}
+
+
 def _problem(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"there is no {error.args[0]!r}"
@@ -166,12 +178,12 @@ def _filled(path: str, wanted: Wanted) -> str:
 
 
 def _entry(wanted: Wanted) -> Entry:
-    for entry in _entries():
-        if entry.serves(wanted):
-            return entry
+    entry = next((entry for entry in _entries() if entry.serves(wanted)), Entry())
+    if entry.files or entry.folders:
+        return entry
     dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
     named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
-    return Entry(folders=tuple(dict.fromkeys((wanted.task, *named, dataset))))
+    return replace(entry, folders=tuple(dict.fromkeys((wanted.task, *named, dataset))))
 
 
 @cache
@@ -183,9 +195,8 @@ def _entries() -> tuple[Entry, ...]:
 def _written(entry: dict[str, Any]) -> Entry:
     files = {split: [Source.written(source) for source in given] for split, given in entry.get("files", {}).items()}
     folders = (entry["folder"],) if "folder" in entry else ()
-    return Entry(
-        entry["rows"], _listed(entry.get("tasks")), _listed(entry.get("hub")), entry.get("name"), folders, files
-    )
+    tasks, hub = _listed(entry.get("tasks")), _listed(entry.get("hub"))
+    return Entry(entry["rows"], tasks, hub, entry.get("name"), folders, files, entry.get("classes", {}))
 
 
 def _listed(value: str | list[str] | None) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ record that lacks something raises KeyError, ValueError, TypeError or IndexError
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Rows = Iterator[dict[str, Any]]
 Maker = Callable[[Any], Rows]
 LETTERS = "ABCDEFGHIJ"
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
 
 MAKERS: dict[str, Maker] = {}
 """Kind of row, as in presets/benchmarks/files.yaml → its function."""
@@ -42,14 +43,29 @@ def text(value: Any) -> str:
     return value
 
 
-def one_of(value: Any, most: int, names: tuple[str, ...] = ()) -> int:
-    """A number from 0 to most − 1, given as itself, as its digits or as one of `names`."""
-    if isinstance(value, str) and value in names:
-        return names.index(value)
-    number = int(value) if isinstance(value, bool | int) or (isinstance(value, str) and value.isdecimal()) else -1
-    if not 0 <= number < most:
-        raise ValueError(f"the label is {value!r}")
-    return number
+def whole(value: Any) -> int | None:
+    """A whole number, given as itself, as 3.0 or as a text of these; None for anything else."""
+    if isinstance(value, str):
+        found = _WHOLE.fullmatch(value.strip())
+        return int(found[1]) if found else None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def one_of(value: Any, most: int, names: Sequence[str] = ()) -> int:
+    """A number from 0 to most − 1: a whole number, one of `names` in any case, or of two false or true. ValueError with
+    what is wanted for anything else."""
+    word = value.strip().casefold() if isinstance(value, str) else None
+    folded = [name.casefold() for name in names]
+    if word in folded:
+        return folded.index(word)
+    number = int(value) if isinstance(value, bool) and most == 2 else whole(value)
+    if number is not None and 0 <= number < most:
+        return number
+    known = ", ".join(f"{place} ({name})" for place, name in enumerate(names)) or f"a number from 0 to {most - 1}"
+    hidden = "; -1 marks a label that was not published" if number == -1 else ""
+    raise ValueError(f"the label is {value!r}, and must be {known}{hidden}")
 
 
 @rows_of("as they are")
@@ -167,8 +183,7 @@ def social_iqa(values: Any) -> Rows:
 @rows_of("boolq")
 def boolq(values: Any) -> Rows:
     row = need(values, "question", "passage")
-    answer = values["label"] if "label" in values else values["answer"]
-    yield {**row, "label": one_of(answer, 2, ("false", "true"))}
+    yield {**row, "label": values["label"] if "label" in values else values["answer"]}
 
 
 @rows_of("race")
@@ -211,21 +226,17 @@ def mmlu(values: Any) -> Rows:
     else:
         row = {"question": text(values["question"]), "choices": [values[letter] for letter in "ABCD"]}
         row["answer"] = values["answer"].strip()
-    yield {**row, "answer": one_of(row["answer"], 4, tuple("ABCD"))}
+    yield {**row, "answer": one_of(row["answer"], 4, "ABCD")}
 
 
 @rows_of("glue")
 def glue(values: Any) -> Rows:
-    """Any task of GLUE with two classes or three: texts, and the label as number or name."""
+    """Any task of GLUE with classes: texts, and the label, which the files of some tasks call differently."""
     written = next((name for name in ("label", "gold_label", "is_duplicate") if name in values), "label")
     row, label = {name: value for name, value in values.items() if name != written}, values[written]
-    names = {"entailment": 0, "not_entailment": 1} | (
-        {"neutral": 1, "contradiction": 2} if written == "gold_label" else {}
-    )
     # The hub calls the two sentences of MNLI by their roles.
     roles = {"sentence1": "premise", "sentence2": "hypothesis"} if written == "gold_label" else {}
-    row = {roles.get(name, name): value for name, value in row.items()}
-    yield {**row, "label": names[label] if label in names else one_of(label, 3)}
+    yield {**{roles.get(name, name): value for name, value in row.items()}, "label": label}
 
 
 @rows_of("longbench")
