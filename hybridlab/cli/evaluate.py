@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,6 +52,11 @@ SkipBadLines = Annotated[
     bool, typer.Option("--skip-bad-lines", help="Leave out and count broken lines of benchmark files.")
 ]
 
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Also replace results in the record that have more questions; else they stay."),
+]
+
 DropHeads = Annotated[
     str | None,
     typer.Option(
@@ -76,6 +80,7 @@ def evaluate(
     data_root: o.BenchmarkRoot = None,
     skip_bad_lines: SkipBadLines = False,
     drop_heads: DropHeads = None,
+    replace: Replace = False,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -94,7 +99,7 @@ def evaluate(
         "--batch": batch,
         "--max-length": max_length,
     }
-    own |= {"--data-root": data_root, "--skip-bad-lines": skip_bad_lines or None}
+    own |= {"--data-root": data_root, "--skip-bad-lines": skip_bad_lines or None, "--replace": replace or None}
     benchmarks = tasks is not None or suite is not None
     for option, given in (text if benchmarks else own).items():
         if given is not None:
@@ -106,8 +111,18 @@ def evaluate(
         from hybridlab.training.folders import Runs
 
         names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
-        asked = Request(names, suite, num_fewshot, limit, batch or BATCH, max_length, data_root)
-        asked = replace(asked, skip_bad_lines=skip_bad_lines, drop_heads=drop_heads)
+        asked = Request(
+            names,
+            suite,
+            num_fewshot,
+            limit,
+            batch or BATCH,
+            max_length,
+            data_root,
+            skip_bad_lines,
+            drop_heads,
+            replace,
+        )
         found = benchmark_run(run, Runs(runs_dir), asked, o.say)
         if as_json:
             o.print_json({"run": run, **found.to_json()})

@@ -6,7 +6,7 @@ hybridlab eval RUN --tasks arc_easy,piqa --num-fewshot 5 --data-root DIR
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ class Request:
     question; None for each task's own number. limit: only so many examples of each task. data_root: the folder of the
     tasks' files; None for HYBRIDLAB_DATA_ROOT, else the hub. max_length: tokens of a row at most; None for what the
     model was made for. skip_bad_lines: leave out and count broken lines of files. drop_heads: names of query heads that
-    are left out of the model, as L1-H3,L2-H5."""
+    are left out of the model, as L1-H3,L2-H5. replace: put the results in the place of older ones of the same names
+    that have more questions, which else stay in the record."""
 
     tasks: tuple[str, ...] = ()
     suite: str | None = None
@@ -51,6 +52,7 @@ class Request:
     data_root: Path | None = None
     skip_bad_lines: bool = False
     drop_heads: str | None = None
+    replace: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Request:
@@ -70,13 +72,20 @@ class Request:
                 raise UserError(f"{option} {number}: it must be 1 or more")
         if self.shots is not None and self.shots < 0:
             raise UserError(f"--num-fewshot {self.shots}: it must be 0 or more")
+        if self.replace and self.drop_heads is not None:
+            raise UserError("--replace has no effect with --drop-heads, which is never recorded; leave it out")
         return self
+
+    def names(self) -> set[str]:
+        """The tasks that are asked, those of a suite, too."""
+        return set(self.tasks) | ({task for task, _ in load_suite(self.suite).asked()} if self.suite else set())
 
 
 @dataclass(frozen=True)
 class Benchmarks:
     """What was measured. results: by name, as in `Results.lm_eval`. not_measured: task → why. columns: of a suite, the
-    paper's columns with their measured values. recorded: whether the run's record has them now.
+    paper's columns with their measured values. recorded: whether the run's record has them now. kept: results that the
+    record has from before and that stay, with their number of questions, which is larger.
 
         found = hybridlab.evaluate("runs/first", suite="saobp", data_root="benchmarks")
         found.columns["BoolQ"].value, found.not_measured
@@ -87,12 +96,14 @@ class Benchmarks:
     columns: dict[str, Measurement] = field(default_factory=dict)
     suite: Suite | None = None
     recorded: bool = False
+    kept: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "lm_eval": {name: result.model_dump(mode="json") for name, result in self.results.items()},
             "not_measured": self.not_measured,
             "recorded": self.recorded,
+            "kept": self.kept,
         }
         if self.suite is not None:
             found["suite"] = {
@@ -111,19 +122,38 @@ def benchmark_run(reference: str, runs: Runs, request: Request, say: Callable[[s
     require_caches(opened.model.structure, f"eval {reference}")
     if not opened.tokenizer.is_file():
         raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    folder = _record_of(opened, reference)
+    if request.replace:
+        _require_older(folder, reference, request)
     model, tokenizer = opened.model.to(pick_device("auto")), load_tokenizer(opened.tokenizer)
     if request.drop_heads is not None:
         model = dropping(model, request.drop_heads)
     found = benchmark_model(model, tokenizer, opened.path, opened.seq_len, request, say)
-    folder = _record_of(opened, reference)
     if request.drop_heads is not None:
         say(f"{reference}: measured without {request.drop_heads}, so that nothing is recorded")
         return found
     if folder is None:
         say(f"{reference}: no finished run, so that nothing is recorded")
         return found
-    record_benchmarks(folder, found)
-    return Benchmarks(found.results, found.not_measured, found.columns, found.suite, recorded=True)
+    kept = record_benchmarks(folder, found, request.replace)
+    for name, questions in kept.items():
+        say(
+            f"{reference}: the record keeps its {name} with {questions:,} questions, and not this one with "
+            f"{_questions(found.results[name]):,}; --replace puts this one in its place"
+        )
+    return replace(found, recorded=len(kept) < len(found.results) or not kept, kept=kept)
+
+
+def _require_older(folder: RunFolder | None, reference: str, request: Request) -> None:
+    """UserError if there is no result that could be replaced."""
+    if folder is None:
+        raise UserError(f"--replace has no effect: {reference} is no finished run, so that nothing is recorded")
+    record = read_record(folder.path / "record.json")
+    there = record.results.lm_eval if record is not None and record.results is not None else {}
+    if not request.names() & {result.task for result in there.values()}:
+        raise UserError(
+            f"--replace has no effect: the record of {reference} has no result of these tasks; leave it out"
+        )
 
 
 def benchmark_model(
@@ -182,13 +212,29 @@ def _benchmarks(
     return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite)
 
 
-def record_benchmarks(folder: RunFolder, found: Benchmarks) -> None:
-    """Add results to the record of a finished run, in the place of older ones of the same names."""
+def record_benchmarks(folder: RunFolder, found: Benchmarks, replacing: bool = False) -> dict[str, int]:
+    """Add results to the record of a finished run, in the place of older ones of the same names that have no more
+    questions. Returns those that have more, with their number, which stay unless replacing."""
     path = folder.path / "record.json"
     with folder.locked():
         record = read_record(path)
         assert record is not None and record.results is not None, "the run has finished"
-        write_record(record.model_copy(update={"results": including(record.results, found)}), path)
+        older = {} if replacing else record.results.lm_eval
+        kept = {
+            name: _questions(older[name])
+            for name, result in found.results.items()
+            if name in older and _questions(older[name]) > _questions(result)
+        }
+        merged = found.results | {name: older[name] for name in kept}
+        columns = found.suite.measured(merged) if found.suite is not None else {}
+        entered = replace(found, results=merged, columns=columns)
+        write_record(record.model_copy(update={"results": including(record.results, entered)}), path)
+    return kept
+
+
+def _questions(result: BenchmarkResult) -> int:
+    """How many examples a result is of."""
+    return max((measured.n for measured in result.metrics.values()), default=0)
 
 
 def with_benchmarks(results: Results, run: Run) -> Results:

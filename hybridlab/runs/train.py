@@ -196,6 +196,7 @@ def evaluate(
     batch_size: int = BATCH,
     data_root: str | Path | None = None,
     skip_bad_lines: bool = False,
+    replace: bool = False,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
 ) -> Benchmarks: ...
@@ -215,6 +216,7 @@ def evaluate(
     batch_size: int = BATCH,
     data_root: str | Path | None = None,
     skip_bad_lines: bool = False,
+    replace: bool = False,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
 ) -> Results | Benchmarks:
@@ -230,8 +232,9 @@ def evaluate(
     tasks, suite: instead of text, tasks of lm-eval by name or a paper's benchmarks; then it returns `Benchmarks`, and
     of a finished run the record has them, too. num_fewshot: solved examples before each question. limit: only so many
     questions of each task. batch_size: rows at once. data_root: the folder of the tasks' files, without which the
-    Hugging Face hub is asked. skip_bad_lines: leave out and count broken lines of these files. seq_len: tokens of a row
-    at most, here also of a run; longer rows lose their beginning. tokenizer: of a model, `file:PATH`.
+    Hugging Face hub is asked. skip_bad_lines: leave out and count broken lines of these files. replace: also replace
+    results in the record that have more questions. seq_len: tokens of a row at most, here also of a run; longer rows
+    lose their beginning. tokenizer: of a model, `file:PATH`.
 
         hybridlab.evaluate("runs/first", data="text:book.txt").validation.perplexity.value
         hybridlab.evaluate(hybridlab.load_hf("folder"), "text:book.txt", tokenizer="file:folder", seq_len=512)
@@ -244,8 +247,10 @@ def evaluate(
         if data is not None or settings is not None:
             raise UserError("evaluate: data= and settings= have no effect on tasks= and suite=; leave them out")
         named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
-        request = Request(named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines)
+        request = Request(named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines, replace=replace)
         if isinstance(run_or_model, Transformer):
+            if replace:
+                raise UserError("evaluate: replace= has no effect on a model, which has no record; leave it out")
             return _benchmarks_of(run_or_model, tokenizer, request, say)
         if tokenizer is not None:
             raise UserError("evaluate: tokenizer= has no effect on a run, which has its own; leave it out")
@@ -256,6 +261,7 @@ def evaluate(
         "limit": limit,
         "data_root": data_root,
         "skip_bad_lines": skip_bad_lines or None,
+        "replace": replace or None,
     }
     for name, value in unused.items():
         if value is not None:

@@ -119,6 +119,44 @@ def test_a_suite_measures_what_is_at_hand_and_names_the_rest(run, root):
     assert done.returncode == 0 and "not measured: LogiQA-CN: the Chinese half" in done.stdout
 
 
+def test_a_result_of_fewer_questions_stays_out_of_the_record(run, root):
+    def recorded(*options):
+        done = evaluated(run, root, "--tasks", "piqa", *options, "--json")
+        return json_of(done), read_record(run / "record.json").results.lm_eval["piqa"], done.stderr
+
+    found, whole, _ = recorded()
+    assert (whole.metrics["acc"].n, whole.limit, found["kept"]) == (7, None, {})
+    found, kept, said = recorded("--limit", "3")
+    assert kept == whole and found["kept"] == {"piqa": 7} and not found["recorded"]
+    assert found["lm_eval"]["piqa"]["metrics"]["acc"]["n"] == 3
+    assert "keeps its piqa with 7 questions, and not this one with 3; --replace puts this one in its place" in said
+    found, smaller, said = recorded("--limit", "3", "--replace")
+    assert smaller.metrics["acc"].n == 3 and found["kept"] == {} and found["recorded"] and "keeps" not in said
+    found, larger, said = recorded("--limit", "5")
+    assert larger.metrics["acc"].n == 5 and found["recorded"] and "keeps" not in said
+
+
+def test_the_columns_of_a_suite_follow_the_results_that_stay(run, root):
+    whole = json_of(evaluated(run, root, "--suite", "saobp", "--json"))["suite"]["columns"]["BoolQ"]
+    evaluated(run, root, "--suite", "saobp", "--limit", "1")
+    assert read_record(run / "record.json").results.suites["saobp"]["BoolQ"].model_dump() == whole
+
+
+def test_replace_is_refused_where_it_has_no_effect(run, root, tmp_path):
+    for options, message in [
+        (["--tasks", "piqa", "--drop-heads", "L1-H1"], "--replace has no effect with --drop-heads"),
+        (["--tasks", "sciq"], "--replace has no effect: the record of"),
+    ]:
+        done = evaluated(run, root, *options, "--replace")
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    done = hybridlab("eval", run, "--replace", cwd=run.parent)
+    assert done.returncode == 2 and "--replace has no effect without --tasks or --suite" in done.stderr
+    done = evaluated(saved_model("llama", tmp_path / "llama"), root, "--tasks", "piqa", "--replace")
+    assert done.returncode == 2 and "is no finished run" in done.stderr, done.stderr
+    with pytest.raises(UserError, match="replace= has no effect without tasks"):
+        public.evaluate(run, replace=True)
+
+
 def test_the_same_task_with_and_without_examples(trained, root, monkeypatch):
     """SpiralFormer's suite asks each of its tasks twice."""
     from hybridlab.evaluation import suites
