@@ -9,6 +9,7 @@ import errno
 import shlex
 import signal
 import sys
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -88,10 +89,13 @@ def run() -> None:
     """The installed `hybridlab` command."""
     make_tolerant()
     try:
-        try:
-            app()
-        finally:
-            print(end="", flush=True)
+        with warnings.catch_warnings():
+            # Without the place in the code, which means nothing to a user.
+            warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+            try:
+                app()
+            finally:
+                print(end="", flush=True)
     except UserError as error:
         _end(f"error: {error}", 2)
     except RunFailed as error:

@@ -121,6 +121,16 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
     return max(vocabulary.values()) + 1
 
 
+def require_fitting(tokenizer: Tokenizer, vocab: int, name: str) -> None:
+    """UserError if the tokenizer of a model has ids that its vocabulary of `vocab` tokens lacks. name: of its file."""
+    size = vocabulary_size(tokenizer)
+    if size > vocab:
+        raise UserError(
+            f"{name}: this tokenizer has ids up to {size - 1}, and the model has {vocab} tokens, from 0 to "
+            f"{vocab - 1}; use the tokenizer that the model was trained with"
+        )
+
+
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
     """A digest of the whole definition of a tokenizer."""
     content = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True)

@@ -7,6 +7,7 @@ Only safetensors are read, no pickle files. A model with a feature that hybridla
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     (also without `hub:` where there is no folder OWNER), which is fetched into the hub's cache. Its output head is the
     one that the tensors are of: tokens, classes of a sequence, or spans. A folder that `export_hf` wrote is read in
     either form. UserError for another architecture, for a hub that cannot be reached, for files that are missing or
-    damaged, and if config.json and the tensors do not fit together, with the tensor, its file and both shapes.
+    damaged, and if config.json and the tensors do not fit together, with the tensor, its file and both shapes. As in
+    transformers, a head of its own is in use, with a warning, where config.json ties it to the embedding.
 
         model = hybridlab.load_hf("hub:Qwen/Qwen3-0.6B")
         model(tokens).logits    # tokens (B, S), logits (B, S, V)
@@ -79,7 +81,7 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     origin = str(folder / "config.json")
     layout, kind = with_head(layout_of(config, origin)[1], stored, origin)
     named = _in_full(stored, layout)
-    shape = shape_from_hf(config, origin, _output(named, layout, kind))
+    shape = _untied(shape_from_hf(config, origin, _output(named, layout, kind)), named, layout, origin)
     _check_depth(named, layout, shape, folder)
     structure = Structure(
         shape,
@@ -98,6 +100,26 @@ def _output(named: Mapping[str, Stored], layout: Layout, kind: str | None) -> di
         return None if kind is None else {"kind": kind}
     module = next(theirs for theirs, ours in layout.outer.items() if ours == "head.linear")
     return {"kind": kind, "labels": len(named[f"{module}.weight"].tensor)}
+
+
+def _untied(shape: Shape, named: Mapping[str, Stored], layout: Layout, origin: str) -> Shape:
+    """The shape with an output head of its own if config.json ties it and the tensors have one that is not the
+    embedding, with a warning. UserError if a model of the family cannot have one."""
+    for name, stored in named.items():
+        if not _tied(name, layout, shape):
+            continue
+        table = next(theirs for theirs, ours in layout.outer.items() if ours == "embedding")
+        embedding = named.get(f"{table}.weight")
+        if embedding is None or torch.equal(embedding.tensor.float(), stored.tensor.float()):
+            continue
+        warnings.warn(
+            f"{origin}: it ties the output head to the embedding, but {stored.file.name} has another {name}, which is "
+            "used; set tie_word_embeddings to false there",
+            stacklevel=3,
+        )
+        fields = shape.model_dump(mode="json") | {"tied_embeddings": False}
+        return check(Shape, Layer(fields, {(): origin}))
+    return shape
 
 
 def _in_full(stored: Mapping[str, Stored], layout: Layout) -> dict[str, Stored]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.hf_tokenizer import TokenizerFiles, tokenizer_files
+from hybridlab.data.tokenizers import load_tokenizer, require_fitting
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer
@@ -95,6 +96,8 @@ def export_hf(
     # Checked before a large model is opened.
     check_free(Path(folder))
     if isinstance(run_or_model, Transformer):
+        if tokenizer is not None:
+            require_fitting(load_tokenizer(Path(tokenizer)), run_or_model.shape.vocab, str(tokenizer))
         source = _Source(run_or_model, None if tokenizer is None else Path(tokenizer), POSITIONS)
     elif tokenizer is not None:
         raise UserError("export_hf: tokenizer= has no effect on a run, which has its own; leave it out")

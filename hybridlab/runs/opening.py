@@ -12,6 +12,7 @@ from pathlib import Path
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job
+from hybridlab.data.tokenizers import load_tokenizer, require_fitting
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer
@@ -28,7 +29,8 @@ from hybridlab.training.folders import RunFolder, Runs, part_of_run
 class OpenedModel:
     """model: in fp32 on the CPU. path: its run folder, or its own. tokenizer: its tokenizer.json, which a folder that
     is no run may lack. config, precision: of the run; None for a folder that is no run. seq_len: the length of its
-    training, or one to measure it with."""
+    training, or one to measure it with. UserError for a
+    tokenizer that has more ids than the model."""
 
     model: Transformer
     path: Path
@@ -36,6 +38,10 @@ class OpenedModel:
     seq_len: int
     config: RunConfig | None = None
     precision: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokenizer.is_file():
+            require_fitting(load_tokenizer(self.tokenizer), self.model.shape.vocab, str(self.tokenizer))
 
 
 def open_model(reference: str, runs: Runs, say: Callable[[str], None]) -> OpenedModel:

@@ -14,7 +14,7 @@ from hybridlab.config.loading import Layer, merge
 from hybridlab.config.own_plugins import unversioned_items
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.tokenizers import make_tokenizer
+from hybridlab.data.tokenizers import make_tokenizer, require_fitting
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
@@ -287,7 +287,9 @@ def _benchmarks_of(
         raise UserError(
             "evaluate: a model needs tokenizer= (file:PATH) and seq_len= for tasks, as only a run knows them"
         )
-    return benchmark_model(model, make_tokenizer(tokenizer, ()), None, request.max_length, request.checked(), say)
+    own = make_tokenizer(tokenizer, ())
+    require_fitting(own, model.shape.vocab, tokenizer)
+    return benchmark_model(model, own, None, request.max_length, request.checked(), say)
 
 
 def _described(hook: Hook) -> dict[str, str]:

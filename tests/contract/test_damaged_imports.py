@@ -47,6 +47,7 @@ def changes(config, read, path=()):
         yield from ((here, other) for other in [*others, None])
 
 
+@pytest.mark.filterwarnings("ignore:.*ties the output head")
 @pytest.mark.parametrize("family", FIRST)
 def test_no_change_of_the_configuration_ends_in_a_traceback(folders, tmp_path, family):
     folder = shutil.copytree(folders[family], tmp_path / "model")

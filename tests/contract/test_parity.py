@@ -118,6 +118,33 @@ def test_logits_equal_transformers(case, tied, tmp_path):
 
 
 @pytest.mark.parametrize("family", FIRST)
+def test_a_head_of_its_own_is_used_where_the_configuration_ties_it(family, tmp_path):
+    """transformers warns and does not tie, either."""
+    folder = folder_of(theirs(FIRST[family], tied=False), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    next(folder.glob("*.safetensors")).rename(folder / "model.safetensors")
+    with pytest.warns(UserWarning, match="config.json: it ties the output head to the embedding, but .* has another"):
+        ours = load_hf(folder)
+    assert not ours.shape.tied_embeddings
+    ids = torch.randint(97, (2, 23), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wanted = FIRST[family][2].from_pretrained(folder)(ids).logits
+        torch.testing.assert_close(ours(ids).logits, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_a_head_that_is_a_copy_of_the_embedding_is_tied_without_a_word(family, tmp_path, recwarn):
+    model = theirs(FIRST[family], tied=True)
+    folder = folder_of(model, tmp_path / "model")
+    tensors = {k: v.contiguous().clone() for k, v in model.state_dict().items()}
+    for kind in (torch.float32, torch.float64):
+        head = {k: v.to(kind) for k, v in tensors.items() if k.endswith(("head.weight", "decoder.weight"))}
+        save_file(tensors | head, next(folder.glob("*.safetensors")))
+        assert load_hf(folder).shape.tied_embeddings and not recwarn.list
+
+
+@pytest.mark.parametrize("family", FIRST)
 def test_attention_weights_equal_transformers(family, tmp_path):
     reference = theirs(FIRST[family], True)
     reference.set_attn_implementation("eager")

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 
+from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.opening import open_model
@@ -147,3 +148,44 @@ def test_mistakes_with_imported_models_are_explained(imported, tmp_path):
     for arguments, message in cases:
         done = hybridlab(*arguments, cwd=tmp_path)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_head_beside_a_tying_configuration_is_said_once(imported, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "gpt2"
+    shutil.copytree(imported / "gpt2", folder)
+    tensors = load_file(folder / "model.safetensors")
+    head = torch.randn(tensors["transformer.wte.weight"].shape)
+    save_file(tensors | {"lm_head.weight": head}, folder / "model.safetensors")
+    done = hybridlab("generate", folder, "a", "--max-new-tokens", "2", cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr.count("ties the output head") == 1, done.stderr
+    assert f"warning: {folder}/config.json: it ties the output head to the embedding" in done.stderr
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(imported, tmp_path):
+    from hybridlab import evaluate as measured
+    from hybridlab import export_hf, load_hf
+
+    folder = tmp_path / "llama"
+    shutil.copytree(imported / "llama", folder)
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens([f"word{n}" for n in range(60)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    said = "this tokenizer has ids up to 316, and the model has 300 tokens, from 0 to 299"
+    for command in (
+        ["generate", folder, "a word2", "--max-new-tokens", "2"],
+        ["eval", folder, "--data", "embedded"],
+        ["eval", folder, "--tasks", "piqa"],
+        ["analyze", folder, "--data", "embedded", "--probe", "kept-mass"],
+        ["analyze", folder, "--probe", "entropy", "--tasks", "piqa"],
+        ["export", folder, tmp_path / "out"],
+    ):
+        done = hybridlab(*command, cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, (command, done.stderr)
+    assert not (tmp_path / "out").exists()
+    model = load_hf(folder)
+    with pytest.raises(UserError, match=said):
+        export_hf(model, tmp_path / "out", tokenizer=folder)
+    with pytest.raises(UserError, match=said):
+        measured(model, tasks=["piqa"], tokenizer=f"file:{folder}", seq_len=32, quiet=True)
