@@ -3,7 +3,9 @@
 import importlib
 import json
 import operator
+import os
 import re
+import subprocess
 
 import pytest
 import typer
@@ -45,6 +47,34 @@ def test_the_makefile_has_the_two_commands_and_ci_calls_one():
     assert re.findall(r"^make (\w+)", README, re.MULTILINE) == ["reproduce", "test"]
     assert "\nreproduce:" in makefile and "\ntest:" in makefile
     assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def commands_of(*targets):
+    """The words of every hybridlab command that `make` would run for these targets."""
+    # Without the variables of the `make test` that runs this.
+    path = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(["make", "-n", *targets], cwd=ROOT, env=path, capture_output=True, text=True, check=True)
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    return [line.split()[1:] for line in lines if line.split()[:1] == [".venv/bin/hybridlab"]]
+
+
+def test_make_reproduce_and_make_evidence_leave_the_committed_results_as_they_are():
+    """README quotes results/, and `make test` compares the two; so the numbers of another machine go elsewhere."""
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    commands = commands_of("reproduce", "evidence")
+    assert [words[0] for words in commands] == ["reproduce", "reproduce"]
+    for words in commands:
+        folder = words[words.index("--results-dir") + 1]
+        assert f"/{folder.split('/')[0]}/" in ignored
+
+
+def test_make_all_tables_and_all_figures_read_the_committed_records_alone():
+    """A finished run in runs/ that results/ has no record of would be added to the committed tables."""
+    commands = commands_of("all-tables", "all-figures")
+    assert [words[:2] for words in commands] == [["report", "--tables"], ["report", "--figures"]]
+    for words in commands:
+        folder = ROOT / words[words.index("--runs-dir") + 1]
+        assert folder.is_dir() and not [*folder.glob("*/run.json"), *folder.glob("*/record.json")]
 
 
 def test_every_id_of_the_readme_is_there():
