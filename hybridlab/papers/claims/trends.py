@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Literal
 
 import numpy as np
 
 from hybridlab.papers.calls import CellName, MetricPath
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.kinds import Given, claim_kind, hook_of, listed, metric_of, probe_of
+from hybridlab.papers.claims.kinds import Given, claim_kind, listed, metric_of, probe_of
 from hybridlab.papers.claims.measured import LOSS
 from hybridlab.papers.claims.sgt import logged_entropies, spikes
 from hybridlab.papers.claims.spiral import LoopMetric
@@ -78,31 +77,6 @@ def gap_grows(on: Given, pairs: list[tuple[CellName, CellName]], metric: MetricP
         label = f"({after[0]} − {after[1]}) − ({before[0]} − {before[1]})"
         comparisons.append(on.compared(label, [*before, *after], grown, Above(), paired=True))
     return comparisons
-
-
-@claim_kind
-def changes_loss_at_once(on: Given, pairs: list[tuple[CellName, CellName]], above: float) -> list[Comparison]:
-    """A difference between two runs changes the training loss by itself: runs that share their first steps, such as a
-    branch and its trunk, have the same weights and the same batch in the step in which their losses first differ
-    (`observe.each_step`), and there they differ by more than a bound, in nats. Sizes are skewed: their logarithms are
-    tested."""
-
-    def size(ours: Record, theirs: Record) -> float:
-        logs = [hook_of(run, "each-step") for run in (ours, theirs)]
-        if not all("loss" in log for log in logs):
-            raise NotRun("not measured: the loss of each step")
-        begin = max(log["first"] for log in logs)
-        one, other = (log["loss"][begin - log["first"] :] for log in logs)
-        differences = [abs(a - b) for a, b in zip(one, other, strict=False) if a != b]
-        if not differences:
-            raise Open("the losses of all steps are the same")
-        return math.log10(differences[0])
-
-    label = "log10 of the first difference in training loss, in nats"
-    return [
-        on.compared(f"{label}, {left} and {right}", [left, right], size, Above(math.log10(above)))
-        for left, right in pairs
-    ]
 
 
 # ---- what every run must show ----

@@ -73,31 +73,6 @@ case("sees_later_tokens", False, cells | {"beyond": 0.2}, measured(a=both, b=bot
 case("sees_later_tokens", "not run", cells, measured(a=both), "not run: b")
 
 
-def stepwise(*curves, first=1):
-    """Seeds with these losses of each step, from a step on."""
-    return [record(hooks={"each-step": {"first": first, "loss": list(curve)}}) for curve in curves]
-
-
-# A branch logs from step 3 on, and differs from its trunk in step 4: by 0.01, 0.02 and 0.005.
-at_once = {"pairs": [["a", "b"]], "above": 0.001}
-trunk = stepwise(*[(5.0, 4.0, 3.0, 2.0, 1.0)] * 3)
-branch = stepwise((3.0, 2.01, 1.5), (3.0, 1.98, 1.5), (3.0, 2.005, 1.5), first=3)
-case(
-    "changes_loss_at_once",
-    True,
-    at_once,
-    measured(a=branch, b=trunk),
-    "^log10 of the first difference in training loss, in nats, a and b = -2.0000 ± 0.1738, asked above -3",
-)
-case("changes_loss_at_once", True, at_once, measured(a=trunk, b=branch), "a and b = -2.0000")
-case("changes_loss_at_once", False, at_once | {"above": 0.1}, measured(a=branch, b=trunk))
-case("changes_loss_at_once", None, at_once | {"above": 0.005}, measured(a=branch, b=trunk))
-case("changes_loss_at_once", None, at_once, measured(a=trunk, b=trunk), "the losses of all steps are the same")
-case("changes_loss_at_once", "not run", at_once, measured(a=branch, b=[3.0] * 3), "not measured: each-step")
-silent = [record(hooks={"each-step": {"first": 1, "lr": [0.1]}})] * 3
-case("changes_loss_at_once", "not run", at_once, measured(a=branch, b=silent), "not measured: the loss of each step")
-
-
 def grown(*layers, direction="deep-to-shallow"):
     events = [{"kind": "loop-added", "layer": layer} for layer in layers]
     settings = {"controller": {"direction": direction} if direction else None}
