@@ -36,6 +36,7 @@ def report(
     from hybridlab.papers.loading import experiment_ids, load_experiment
     from hybridlab.papers.records import best_scale
     from hybridlab.reporting.ablation import is_grid, read_grid, write_grid
+    from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.entry import print_entry, write_entry
 
     grids = [read_grid(name, results_dir) for name in identifiers or [] if is_grid(name)]
@@ -60,5 +61,7 @@ def report(
         if not as_json:
             print_grid(data)
         o.say(f"written to {folder}")
+    for line in changed_plans(made):
+        o.say(line)
     if as_json:
         o.print_json(made[0] if identifiers and len(made) == 1 else made)

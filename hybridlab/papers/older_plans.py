@@ -92,7 +92,8 @@ def _files_of(commit: str) -> Iterator[None]:
     """The experiment files of a commit stand in the place of today's inside the `with` block."""
     archive = subprocess.run(["git", "archive", commit, "experiments"], capture_output=True, check=True).stdout
     with tempfile.TemporaryDirectory() as folder:
-        tarfile.open(fileobj=io.BytesIO(archive)).extractall(folder, filter="data")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(folder, filter="data")
         for path in Path(folder).glob("experiments/*/*.yaml"):
             _in_todays_form(path)
         before = ids.experiments_folder

@@ -184,6 +184,10 @@ def readers(experiment: Experiment, scale: str, ids: Iterable[str]) -> Iterator[
 # ---- what has been changed since ----
 
 
+CHANGED = "decided after a change of plan"
+"""How a flag of such a claim begins."""
+
+
 @dataclass(frozen=True)
 class Change:
     """Why a claim is decided after a change of plan. date: of the change, None if it is in no plan yet. what: in
@@ -193,7 +197,7 @@ class Change:
     what: str
 
     def __str__(self) -> str:
-        return f"decided after a change of plan{f' on {self.date}' if self.date else ''}: {self.what}"
+        return f"{CHANGED}{f' on {self.date}' if self.date else ''}: {self.what}"
 
 
 def change_of_plan(

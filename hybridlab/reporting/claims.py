@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hybridlab.papers.ids import VERDICTS
+from hybridlab.papers.plans import CHANGED
 from hybridlab.papers.verdicts import is_method
 from hybridlab.reporting.latex import Panel
 
@@ -40,6 +41,18 @@ def claims_table(claims: list[dict[str, Any]]) -> list[str]:
         texts = [*_row(claim), _takes(claim), evidence]
         lines.append("| " + " | ".join(text.replace("|", "/") for text in texts) + " |")
     return ["## Claims", "", f"{counted(claims)}.", "", *lines]
+
+
+def changed_plans(entries: list[dict[str, Any]]) -> list[str]:
+    """A line for each claim of several entries that was decided after a change of plan, under a heading."""
+    lines = [
+        f"  {entry['id']}: {claim['text']}: {flag}"
+        for entry in entries
+        for claim in entry.get("claims", ())
+        for flag in claim["flags"]
+        if claim["verdict"] in ("holds", "fails") and flag.startswith(CHANGED)
+    ]
+    return [f"{len(lines)} claims are decided after a change of plan:", *lines] if lines else []
 
 
 def differ_lines(data: dict[str, Any]) -> list[str]:
