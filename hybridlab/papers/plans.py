@@ -53,7 +53,9 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     """
     spec, sweep = experiment.at(scale), experiment.sweep
     claims = {one.text: _definition(one) for one in experiment.claims if any(_cells_named(experiment, one))}
-    measures = {name: measure.model_dump(mode="json") for name, measure in experiment.measures.items()}
+    measures = {
+        name: measure.model_dump(mode="json", include={"of", "formula"}) for name, measure in experiment.measures.items()
+    }
     used = _measures_used(json.dumps(claims), measures)
     return {
         "id": experiment.id,
@@ -269,7 +271,7 @@ def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[st
         words.append(f"the measure {', '.join(other_measures)}")
     arms = [arm for arm in now["arms"] if arm in _named_in(new, now) and then["arms"].get(arm) != now["arms"][arm]]
     words += [_arm_in_words(arm, then["arms"].get(arm), now["arms"][arm]) for arm in arms[:3]]
-    words += [f"and {len(arms) - 3} arms more"] if len(arms) > 3 else []
+    words += [f"and {len(arms) - 3} more"] if len(arms) > 3 else []
     if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in _swept(now) for arm in _named_in(new, now)):
         words.append("the search for the swept setting")
     if added := sorted(seeds - {*then["seeds"]}):
