@@ -76,14 +76,15 @@ def _note(identifier: str, scale: str, date: str, runs: set[str], known: list[Pl
 
 
 def _added(results_dir: Path) -> dict[str, str]:
-    """Hash of a run → the commit that added its record."""
+    """Hash of a run → the commit that first added its record, which may be a merge."""
     found, commit = {}, ""
-    lines = _git("log", "--diff-filter=A", "--format=commit %H", "--name-only", "--", f"{results_dir}/records")
+    asked = ("log", "--diff-filter=A", "--diff-merges=first-parent", "--format=commit %H", "--name-only")
+    lines = _git(*asked, "--", f"{results_dir}/records")
     for line in lines.splitlines():
         if line.startswith("commit "):
             commit = line.removeprefix("commit ")
         elif line:
-            found.setdefault(Path(line).stem, commit)
+            found[Path(line).stem] = commit  # the log begins with the newest
     return found
 
 
