@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.unit.verdicts.building import NOISE, record, table
 
 RESULTS = ROOT / "results"
-KINDS = ("lower", "higher", "equivalent", "lower_or_equal", "lower_than_mean")
+KINDS = ("lower", "higher", "equivalent", "lower_or_equal", "lower_than_mean", "higher_than_mean")
 
 
 def number(record, path):
@@ -31,8 +31,9 @@ def number(record, path):
 
 def compared(test, cell_of):
     """(first cell, cells whose mean is the second, metric) of every comparison of a claim."""
-    if test["kind"] == "lower_than_mean":
-        return [(test["cell"], test["over"], test.get("metric", "results.validation.loss"))]
+    if test["kind"].endswith("_than_mean"):
+        sides = [test["over"], *([other] for other in test.get("also", []))]
+        return [(test["cell"], side, test.get("metric", "results.validation.loss")) for side in sides]
     named = test.get("rows", False)
     metrics = test.get("metrics") or [test.get("metric", "results.validation.loss")]
     pairs = [[cell_of[x] if named else x for x in pair] for pair in test["pairs"]]
@@ -42,15 +43,16 @@ def compared(test, cell_of):
 def one(test, differences):
     """(p, whether the mean is as claimed: 1, -1 or 0) of one comparison."""
     kind, n = test["kind"], len(differences)
-    by = test.get("by", 0.0) * (-1 if kind == "higher" else 1)
+    upwards = kind.startswith("higher")
+    by = test.get("by", 0.0) * (-1 if upwards else 1)
     mean = np.mean(differences) + by
     error = np.std(differences, ddof=1) / math.sqrt(n)
     if not np.any(differences):
         return 1.0, 0
     alike = error * math.sqrt(n) <= 1e-9 * np.max(np.abs(differences))
     signs = stats.binomtest(n, n, 0.5).pvalue
-    if kind in ("lower", "higher", "lower_than_mean"):
-        side = int(np.sign(mean)) * (1 if kind == "higher" else -1)
+    if kind in ("lower", "higher", "lower_than_mean", "higher_than_mean"):
+        side = int(np.sign(mean)) * (1 if upwards else -1)
         return (signs if alike else 2 * stats.t.sf(abs(mean) / error, n - 1)), side
     high = test["margin"]
     low = -math.inf if kind == "lower_or_equal" else -high
@@ -143,6 +145,7 @@ TESTS = [
     {"kind": "lower_or_equal", "pairs": [["a", "b"], ["b", "c"]], "margin": 0.02, "reason": "r"},
     {"kind": "lower", "pairs": [["a", "b"], ["b", "c"]]},
     {"kind": "lower_than_mean", "cell": "a", "over": ["b", "c"]},
+    {"kind": "higher_than_mean", "cell": "c", "over": ["a", "b"], "also": ["b"]},
 ]
 
 

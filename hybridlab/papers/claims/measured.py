@@ -3,6 +3,7 @@
     {kind: lower, pairs: [[A, B], [C, D]], metric: results.tasks.retrieval.loss.outside}
     {kind: lower, pairs: [[A, B]], by: 0.02}
     {kind: lower_than_mean, cell: A, over: [B, C, D]}
+    {kind: higher_than_mean, cell: A, over: [B, C, D], also: [E]}
     {kind: equivalent, pairs: [[A, B]], margin: 0.01, reason: "a tenth of the smallest gain that the table prints"}
     {kind: measured_bounds, cell: [A, B], metric: late-overlap, below: 0.9}
 
@@ -30,6 +31,7 @@ LOSS = "results.validation.loss"
 _Arm = Annotated[str, Refers("cell", row_if="rows")]
 Pairs = Annotated[list[tuple[_Arm, _Arm]], Field(min_length=1)]
 Metrics = Annotated[list[MetricPath], Field(min_length=1)]
+Draws = Annotated[list[CellName], Field(min_length=2)]
 Margin = Annotated[float, Field(gt=0)]
 Gain = Annotated[float, Field(ge=0)]
 
@@ -92,16 +94,31 @@ def lower_or_equal(
 
 @claim_kind
 def lower_than_mean(
-    on: Given, cell: CellName, over: Annotated[list[CellName], Field(min_length=2)], metric: MetricPath = LOSS
+    on: Given, cell: CellName, over: Draws, metric: MetricPath = LOSS, also: list[CellName] | None = None
 ) -> list[Comparison]:
-    """A cell has a lower metric than the mean of others in the same seed. The others are draws of one arm, such as
-    random heads: how good a single draw is says little about the arm."""
+    """A cell has a lower metric than the mean of others in the same seed, and than each cell of `also`. The others are
+    draws of one arm, such as random heads: how good a single draw is says little about the arm."""
+    return _against_mean(on, cell, over, metric, also or [], Below())
 
+
+@claim_kind
+def higher_than_mean(
+    on: Given, cell: CellName, over: Draws, metric: MetricPath = LOSS, also: list[CellName] | None = None
+) -> list[Comparison]:
+    """A cell has a higher metric than the mean of others in the same seed, and than each cell of `also`; see
+    `lower_than_mean`."""
+    return _against_mean(on, cell, over, metric, also or [], Above())
+
+
+def _against_mean(
+    on: Given, cell: str, over: list[str], metric: str, also: list[str], asked: Asked
+) -> list[Comparison]:
     def difference(ours: Record, *draws: Record) -> float:
         return on.number(ours, metric) - fmean(on.number(draw, metric) for draw in draws)
 
     label = f"{cell} − mean of {' and '.join(over)}" + ("" if metric == LOSS else f", {_short(on, metric)}")
-    return [on.compared(label, [cell, *over], difference, Below(), paired=True, **_about(on, metric))]
+    found = on.compared(label, [cell, *over], difference, asked, paired=True, **_about(on, metric))
+    return [found, *compared_pairs(on, [(cell, other) for other in also], [metric], False, asked)]
 
 
 @claim_kind

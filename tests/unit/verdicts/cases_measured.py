@@ -71,6 +71,34 @@ case("lower_than_mean", None, drawn, measured(a=LOW, b=around(2.9, (0.1, -0.1, 0
 case("lower_than_mean", None, drawn, measured(a=LOW, b=LOW, c=LOW), "both gave the same numbers")
 case("lower_than_mean", "not run", drawn, measured(a=LOW, b=HIGH), "not run: c")
 
+spread = around(2.8, (0.0,) * 3), around(3.0, (0.0,) * 3)
+case(
+    "higher_than_mean",
+    True,
+    drawn,
+    measured(a=LOW, b=spread[0], c=spread[1]),
+    "^a − mean of b and c = +0.1007 ± 0.0020 nats (n = 3 seeds, p = 0.0004)$",
+    n=3,
+)
+case("higher_than_mean", False, drawn, measured(a=LOW, b=HIGH, c=around(3.2)), "a − mean of b and c = -0.1")
+# Above one draw and below the other.
+case("higher_than_mean", None, drawn, measured(a=LOW, b=around(2.9, (0.1, -0.1, 0.05)), c=around(3.1, (0.0,) * 3)))
+case("higher_than_mean", "not run", drawn, measured(a=LOW, b=HIGH), "not run: c")
+
+# Another arm beside the draws is compared on its own, in the same claim.
+beside = drawn | {"also": ["d"]}
+low = {"a": LOW, "b": HIGH, "c": HIGH}
+case(
+    "lower_than_mean", True, beside, measured(**low, d=HIGH), "a − d = -0.0993 ± 0.0020 nats (n = 3 seeds, p = 0.0008)"
+)
+case("lower_than_mean", False, beside, measured(**low, d=around(2.9, (0.0,) * 3)), "a − d = +0.1007")
+case("lower_than_mean", None, beside, measured(**low, d=NEAR))
+case("lower_than_mean", None, beside, measured(**low), "a − d: not run: d")
+high = {"a": LOW, "b": spread[0], "c": spread[1]}
+case("higher_than_mean", True, beside, measured(**high, d=spread[0]), "a − d = +0.2007")
+case("higher_than_mean", False, beside, measured(**high, d=HIGH), "a − d = -0.0993")
+case("higher_than_mean", None, beside, measured(**high, d=NEAR))
+
 # The same arm under two names: no difference in any seed, and none that more seeds would show.
 case(
     "lower",
