@@ -194,16 +194,17 @@ class Plan:
 
         Layers behind them move back. What runs the layers, head loops and repeated blocks included, runs their copies
         right after; in the body of a loop, the copies become part of that body. UserError if it is not clear where the
-        copies would run: if the plan leaves the layers out, mixes their visits with those of others, or runs some of
-        them in a loop and some outside.
+        copies would run: if the plan leaves one of the layers out, mixes their visits with those of others, or runs
+        some of them in a loop and some outside.
         """
-        holding = [index for index, sequence in enumerate(self._sequences()) if _span(sequence, layers)]
         names = f"layers {layers[0]} to {layers[-1]} (L{layers[0] + 1} to L{layers[-1] + 1})"
-        if not holding:
+        run = {visit.layer for visit in self.each_visit()}
+        if skipped := [layer for layer in layers if layer not in run]:
             raise UserError(
-                f"growth copies {names}, but the plan does not run them; leave out the edit that skips them"
+                f"growth copies {names}, but the plan does not run {layer_name(skipped[0])}; leave out the edit that "
+                "skips it"
             )
-        if len(holding) > 1:
+        if sum(bool(_span(sequence, layers)) for sequence in self._sequences()) > 1:
             raise UserError(
                 f"growth copies {names}, but the plan runs some of them in one place and some in another, such as the "
                 "body of a loop and what lies around it; change the loop, or the block and the start of the growth"

@@ -339,7 +339,9 @@ def test_a_loop_before_or_behind_the_copied_layers_stays():
         (lambda plan: plan.recur(2, 1, (2, 1)), "some of them in one place and some in another"),
         (lambda plan: plan.recur(2, 1, (1, 1), shared=False), "some of them in one place and some in another"),
         (lambda plan: plan.swap(3, 5), "the plan runs L6 between them; let them run in a row"),
-        (lambda plan: plan.skip(2, 3), "the plan does not run them"),
+        (lambda plan: plan.skip(2, 3), r"the plan does not run layer 2 \(L3\); leave out the edit that skips it"),
+        (lambda plan: plan.skip(3), r"the plan does not run layer 3 \(L4\)"),
+        (lambda plan: plan.recur(2, 2, (2, 1)).skip(2), r"the plan does not run layer 2 \(L3\)"),
     ],
 )
 def test_a_plan_that_does_not_say_where_copies_run_is_refused(plan, problem):
