@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
 
 END = "<|end|>"
@@ -183,8 +184,17 @@ def first_characters(documents: Iterable[str], limit: int) -> Iterable[str]:
 
 
 def _from_hub(name: str) -> Tokenizer:
+    """From the hub, or from its cache."""
+    from huggingface_hub import errors
+
     try:
-        return _without_cuts(Tokenizer.from_pretrained(name))
+        with without_hub(wanted=False):
+            return _without_cuts(Tokenizer.from_pretrained(name))
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
+        raise UserError(
+            f"tokenizer hub:{name}: the hub cannot be reached, and this tokenizer is not in its cache; connect, or use "
+            "file:PATH"
+        ) from None
     except Exception as error:  # the library raises bare Exceptions
         reason = str(error).splitlines()[0][:160]
         raise UserError(f"tokenizer hub:{name}: it cannot be fetched ({reason}); use file:PATH offline") from None

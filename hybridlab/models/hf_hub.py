@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
 
 PREFIX = "hub:"
@@ -47,7 +48,8 @@ def hub_folder(reference: str) -> Path:
     if not _NAME.fullmatch(name):
         raise UserError(f"{where}: a model of the hub is called OWNER/NAME, as in hub:EleutherAI/pythia-70m")
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FILES))
+        with without_hub(wanted=False):
+            return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FILES))
     except errors.GatedRepoError:
         raise UserError(
             f"{where}: this model is gated; accept its terms at https://huggingface.co/{name}, then log in with "

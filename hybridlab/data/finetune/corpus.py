@@ -23,6 +23,7 @@ from hybridlab.data.finetune.examples import Example, examples_of
 from hybridlab.data.finetune.places import located
 from hybridlab.data.finetune.rows import ENDINGS, Row, read_rows
 from hybridlab.data.finetune.tasks import FineTask
+from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import make_tokenizer, tokenizer_digest, vocabulary_size
 from hybridlab.errors import UserError
@@ -172,18 +173,25 @@ def _local(task: FineTask, path: Path) -> dict[str, list[Example]]:
 
 
 def _from_hub(task: FineTask, own_validation: bool) -> dict[str, list[Example]]:
-    import datasets
-
     splits = {TRAIN: "train"} | (task.hub.splits if own_validation else {})
     name = f"hub:{task.hub.name}" + (f":{task.hub.config}" if task.hub.config else "")
     try:
-        found = {
-            part: datasets.load_dataset(task.hub.name, task.hub.config, split=split) for part, split in splits.items()
-        }
+        with without_hub(wanted=False):
+            import datasets
+
+            found = {
+                part: datasets.load_dataset(task.hub.name, task.hub.config, split=split)
+                for part, split in splits.items()
+            }
         rows = {
             part: [Row(dict(values), f"{name} {splits[part]} {number}") for number, values in enumerate(found[part])]
             for part in splits
         }
+    except ConnectionError:
+        raise UserError(
+            f"{name}: the hub cannot be reached, and this dataset is not in its cache; give local files of the task "
+            "with --data PATH"
+        ) from None
     except Exception as error:  # the library raises errors of many types, for network and files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
