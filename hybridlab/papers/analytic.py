@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, flops
@@ -22,14 +22,12 @@ from hybridlab.config.types import PositiveInt, Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
 from hybridlab.plan.forecast import forecast, full_structure
-from hybridlab.registry import CHOICES, Registry, nearest
-from hybridlab.training.schedules import learning_rate_factor
+from hybridlab.registry import Registry, nearest
 
 SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
 ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
 ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
 FieldName = Annotated[str, one_of("field of a shape", lambda: Shape.model_fields)]
-PrimitiveName = Annotated[str, one_of("primitive", lambda: CHOICES.names(installed=False))]
 
 Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
 ANALYTIC: Registry[Function] = Registry("analytic function")
@@ -193,13 +191,6 @@ def setting(size: SizeName, path: str, arch: ArchName = "vanilla") -> float | st
 
 
 @analytic
-def learning_rate(size: SizeName, step: PositiveInt) -> float:
-    """The learning rate of the vanilla run of a size in an optimizer step, counted from 1."""
-    training = resolve("vanilla", size).training
-    return training.optimizer.lr * learning_rate_factor(training.schedule, step - 1, training.steps)
-
-
-@analytic
 def attention_flops(
     size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
 ) -> float:
@@ -250,12 +241,6 @@ def share_in_loop(size: SizeName, arch: ArchName, config: dict[str, Any] | None 
 
 
 @analytic
-def chance(primitive: PrimitiveName) -> float:
-    """The accuracy of a guess in a kind of question with options."""
-    return CHOICES.get(primitive).chance
-
-
-@analytic
 def effect_on_other_rows(product: Literal["senders", "labels"], causal: bool = False, strength: float = 0.2) -> float:
     """The largest change of another row's belief when one row of an attention matrix of six tokens changes (SAOBP).
 
@@ -264,6 +249,25 @@ def effect_on_other_rows(product: Literal["senders", "labels"], causal: bool = F
     """
     before, after = (_beliefs(last, product, causal, strength) for last in (0.3, -1.2))
     return float(np.abs(after - before)[:-1].max())
+
+
+@analytic
+def dependency_of(attention: Literal["uniform", "one token"], tokens: PositiveInt = 8) -> float:
+    """GTD (SAOBP, Eq. 12 and 13, with β and K of section 6) of an attention matrix of so many tokens. uniform: every
+    token attends to all alike. one token: every token attends to the first alone, an entropy of 0."""
+    first = np.eye(tokens)[np.zeros(tokens, dtype=int)]
+    weights = np.full((tokens, tokens), 1 / tokens) if attention == "uniform" else first
+    further = sum(0.9 ** (t - 1) * np.linalg.matrix_power(weights, t) for t in range(2, 5))
+    near, far = np.square(weights).sum(), np.square(further).sum()
+    return float(far / (near + far))
+
+
+@analytic
+def p_of_correlation(r: float, pairs: Annotated[int, Field(ge=3)]) -> float:
+    """The two-sided p-value of Pearson's r over so many independent pairs: Student's t of r √((n − 2) / (1 − r²))."""
+    from scipy import stats  # here, so that commands that compute no p-value start fast
+
+    return float(2 * stats.t.sf(abs(r) * math.sqrt((pairs - 2) / (1 - r * r)), pairs - 2))
 
 
 def _beliefs(last: float, product: str, causal: bool, strength: float) -> np.ndarray:

@@ -53,9 +53,8 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     """
     spec, sweep = experiment.at(scale), experiment.sweep
     claims = {one.text: _definition(one) for one in experiment.claims if any(_cells_named(experiment, one))}
-    measures = {
-        name: measure.model_dump(mode="json", include={"of", "formula"}) for name, measure in experiment.measures.items()
-    }
+    computed = {"of", "formula"}
+    measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
     used = _measures_used(json.dumps(claims), measures)
     return {
         "id": experiment.id,

@@ -40,6 +40,7 @@ from hybridlab.statistics.power import (
 from hybridlab.statistics.rule import (
     Above,
     Always,
+    Apart,
     Asked,
     Below,
     Between,
@@ -52,6 +53,7 @@ from hybridlab.statistics.rule import (
 __all__ = [
     "Above",
     "Always",
+    "Apart",
     "Asked",
     "Below",
     "Between",

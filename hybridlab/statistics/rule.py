@@ -1,14 +1,14 @@
 """The rule by which a trained number may decide a claim. No torch.
 
 The unit is the training seed, and each comparison of a claim is one number for each seed. What the claim asks of these
-numbers is `Above`, `Below`, `Between`, `Always` or `FewerShared`; `decide` puts the comparisons of one claim together
-under Holm's correction. With fewer than FEWEST_SEEDS seeds nothing is decided.
+numbers is `Above`, `Below`, `Between`, `Apart`, `Always` or `FewerShared`; `decide` puts the comparisons of one claim
+together under Holm's correction. With fewer than FEWEST_SEEDS seeds nothing is decided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -108,6 +108,23 @@ class Between:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """The mean lies farther than `by` from 0, on either side: the opposite of `Between(-by, by)`, at its p-values."""
+
+    by: float
+
+    def tested(self, values: Sequence[float]) -> Finding:
+        """The test of these values."""
+        near = Between(-self.by, self.by).tested(values)
+        return replace(near, side=-near.side)
+
+    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+        """As `Above.seeds`, on the side on which the mean lies."""
+        sign = -1.0 if np.mean(values) < 0 else 1.0
+        return Above(self.by).seeds([sign * value for value in values], effect, level)
+
+
+@dataclass(frozen=True)
 class Always:
     """A yes (1) from every seed rather than a no (0): the two-sided sign test. Five seeds that all say yes have
     p = 0.0625, six 0.03125."""
@@ -160,7 +177,7 @@ class FewerShared:
         return Below(self.expected).seeds(values, effect, level)
 
 
-Asked = Above | Below | Between | Always | FewerShared
+Asked = Above | Below | Between | Apart | Always | FewerShared
 
 
 @dataclass(frozen=True)

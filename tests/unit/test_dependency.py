@@ -9,6 +9,7 @@ import torch
 
 from hybridlab.analysis import dependency
 from hybridlab.analysis.graphs import betweenness, clustering, token_graph
+from hybridlab.papers.analytic import dependency_of
 from hybridlab.statistics import pearson
 
 S = 0.9 + 0.81 + 0.729
@@ -29,6 +30,17 @@ def test_gtd_of_attention_that_repeats_itself(size):
     assert share == pytest.approx(0.8561, abs=1e-4)
     for matrix in (torch.full((size, size), 1 / size, dtype=torch.float64), torch.eye(size)):
         assert float(dependency.token_dependency(matrix.double())) == pytest.approx(share, rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_gtd_of_the_claims_is_that_of_the_probe(size):
+    """Uniform, and collapsed on one token: by numpy for claims, by torch for runs."""
+    first = torch.zeros(size, size, dtype=torch.float64)
+    first[:, 0] = 1
+    for name, matrix in {"uniform": torch.full_like(first, 1 / size), "one token": first}.items():
+        ours = dependency_of(name, size)
+        assert ours == pytest.approx(float(dependency.token_dependency(matrix)), rel=1e-12)
+        assert ours == pytest.approx(S**2 / (1 + S**2), rel=1e-12)
 
 
 def test_gtd_of_a_cyclic_shift():

@@ -10,8 +10,6 @@ from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import (
     Variant,
-    chance,
-    learning_rate,
     run_flops_ratio,
     setting,
     steps_before_full_depth,
@@ -20,6 +18,8 @@ from hybridlab.papers.analytic import (
 from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.plan.forecast import forecast
+from hybridlab.registry import CHOICES
+from hybridlab.training.schedules import learning_rate_factor
 
 SIZES = ("smollm-360m", "smollm-1.7b")
 
@@ -45,12 +45,38 @@ def test_presets_are_table_2():
 
 def test_the_schedule_is_trapezoidal_with_a_square_root_at_its_end():
     for size, peak in zip(SIZES, (3e-3, 5e-4), strict=True):
-        assert learning_rate(size, 1) == pytest.approx(peak / 2000)
-        assert learning_rate(size, 2000) == learning_rate(size, 170_000) == peak
+        training = resolve("vanilla", size).training
+
+        def rate(step, training=training):
+            """In an optimizer step, counted from 1."""
+            return training.optimizer.lr * learning_rate_factor(training.schedule, step - 1, training.steps)
+
+        assert rate(1) == pytest.approx(peak / 2000) and rate(1000) == pytest.approx(peak / 2)
+        assert rate(2000) == rate(170_000) == peak
         # A quarter of the decay takes the rate to a half, all of it to 0.
-        assert learning_rate(size, 177_500) == pytest.approx(peak / 2)
-        assert learning_rate(size, 200_000) == 0
-        assert learning_rate(size, 170_001) < peak
+        assert rate(177_500) == pytest.approx(peak / 2)
+        assert rate(200_000) == 0
+        assert rate(170_001) < peak
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("arch", ["midas", "lidas"])
+def test_grown_runs_have_the_baselines_training_settings(size, arch):
+    grown, baseline = resolve(arch, size), resolve("vanilla", size)
+    assert grown.training == baseline.training and grown.data == baseline.data and grown.shape == baseline.shape
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("arch", ["midas", "lidas"])
+def test_a_grown_run_has_a_stage_for_every_block_of_four(size, arch):
+    """PROP-1: stage i of k has i · 170,000 / Σ j steps, to less than one; the last has what rounding leaves over."""
+    config = resolve(arch, size)
+    depths, steps = zip(*((structure.shape.layers, count) for structure, count in forecast(config)), strict=True)
+    count = config.shape.layers // 4
+    assert list(depths) == [4 * number for number in range(1, count + 1)]
+    shares = [number * 170_000 / sum(range(1, count + 1)) for number in range(1, count + 1)]
+    assert all(share - 1 < made <= share for made, share in zip(steps[:-1], shares, strict=False))
+    assert sum(steps) == 200_000 and steps_before_full_depth(size, arch) == sum(steps[:-1]) < 170_000
 
 
 def test_standard_flops_of_table_7_to_all_printed_digits():
@@ -70,8 +96,8 @@ def test_the_ratio_of_two_runs():
 
 
 def test_guesses():
-    assert [chance(name) for name in ("copying-random", "copying-real")] == [0.1, 0.1]
-    assert [chance(f"assignment-{name}") for name in ("basic", "math", "code")] == [0.2] * 3
+    assert [CHOICES.get(name).chance for name in ("copying-random", "copying-real")] == [0.1, 0.1]
+    assert [CHOICES.get(f"assignment-{name}").chance for name in ("basic", "math", "code")] == [0.2] * 3
 
 
 def test_a_setting_by_its_name():

@@ -5,11 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from hybridlab.papers.analytic import p_of_correlation
 from hybridlab.statistics import (
     LEVEL,
     NOT_MEASURED,
     Above,
     Always,
+    Apart,
     Below,
     Between,
     FewerShared,
@@ -75,6 +77,7 @@ def test_one_slow_round_does_not_change_a_paired_ratio():
 def test_linear_correlation_has_a_p_value():
     r, p = pearson([1, 2, 3, 4, 5], [2, 1, 4, 3, 5])
     assert r == pytest.approx(0.8) and p == pytest.approx(0.104, abs=1e-3)
+    assert p_of_correlation(r, 5) == pytest.approx(p) and p_of_correlation(-r, 5) == pytest.approx(p)
     assert pearson([1, 2, 3], [2, 4, 6]).r == pytest.approx(1.0)
     for one, other in (([1, 2], [3, 5]), ([1, 1, 1], [1, 2, 3]), ([1, 2, 3], [2, 2, 2])):
         assert pearson(one, other) == (None, None)
@@ -206,6 +209,16 @@ def test_equivalence_is_two_one_sided_tests():
     assert beyond.side == -1 and math.isclose(beyond.p, 1 - 0.5 / math.sqrt(2.25), rel_tol=1e-6)
     open_below = Between(None, 0.05).tested([value - 7 for value in values])
     assert open_below.side == 1 and open_below.p < 1e-5
+
+
+def test_apart_is_the_opposite_of_between():
+    for shift in (-0.3, -0.02, 0.0, 0.02, 0.3):
+        values = [shift - 0.02, shift, shift + 0.03]
+        apart, near = Apart(0.1).tested(values), Between(-0.1, 0.1).tested(values)
+        assert (apart.side, apart.p, apart.estimate) == (-near.side, near.p, near.estimate)
+        assert apart.side == (1 if abs(shift) > 0.1 else -1)
+    assert Apart(0.5).seeds([1.0, 2.0, 3.0]) == Above(0.5).seeds([1.0, 2.0, 3.0])
+    assert Apart(0.5).seeds([-1.0, -2.0, -3.0]) == Above(0.5).seeds([1.0, 2.0, 3.0])
 
 
 def test_always_counts_yes_and_no():

@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.unit.verdicts.building import NOISE, record, table
 
 RESULTS = ROOT / "results"
-KINDS = ("lower", "higher", "equivalent", "lower_or_equal", "lower_than_mean", "higher_than_mean")
+KINDS = ("lower", "higher", "differs", "equivalent", "lower_or_equal", "lower_than_mean", "higher_than_mean")
 
 
 def number(record, path):
@@ -43,6 +43,9 @@ def compared(test, cell_of):
 def one(test, differences):
     """(p, whether the mean is as claimed: 1, -1 or 0) of one comparison."""
     kind, n = test["kind"], len(differences)
+    if kind == "differs":
+        p, inside = one({"kind": "equivalent", "margin": test["by"]}, differences)
+        return p, -inside
     upwards = kind.startswith("higher")
     by = test.get("by", 0.0) * (-1 if upwards else 1)
     mean = np.mean(differences) + by
@@ -95,6 +98,12 @@ def claims_of(results):
                     yield name, claim.test, data["runs"], said[claim.text], cell_of
 
 
+def difference(test, first, rest):
+    """What one seed says: the first arm less the mean of the others, with the factor of "far more"."""
+    ours, theirs = (test.get("times", 1.0) if test["kind"] == kind else 1.0 for kind in ("lower", "higher"))
+    return ours * first - theirs * np.mean(rest)
+
+
 def samples_of(test, runs, cell_of, results):
     """The differences of every comparison, from the records of the seeds that all arms have."""
     samples = []
@@ -104,7 +113,7 @@ def samples_of(test, runs, cell_of, results):
         for seed in sorted(set.intersection(*map(set, arms)), key=int):
             sides = [json.loads((results / "records" / f"{arm[seed]}.json").read_text()) for arm in arms]
             values.append([number(side, metric) for side in sides])
-        samples.append([first - np.mean(rest) for first, *rest in values if None not in (first, *rest)])
+        samples.append([difference(test, first, rest) for first, *rest in values if None not in (first, *rest)])
     return samples
 
 
@@ -144,6 +153,9 @@ TESTS = [
     {"kind": "equivalent", "pairs": [["a", "b"], ["a", "c"]], "margin": 0.05, "reason": "r"},
     {"kind": "lower_or_equal", "pairs": [["a", "b"], ["b", "c"]], "margin": 0.02, "reason": "r"},
     {"kind": "lower", "pairs": [["a", "b"], ["b", "c"]]},
+    {"kind": "lower", "pairs": [["a", "b"]], "times": 1.05, "by": 0.01},
+    {"kind": "higher", "pairs": [["a", "b"], ["c", "b"]], "times": 1.02},
+    {"kind": "differs", "pairs": [["a", "b"]], "by": 0.02, "reason": "r"},
     {"kind": "lower_than_mean", "cell": "a", "over": ["b", "c"]},
     {"kind": "higher_than_mean", "cell": "c", "over": ["a", "b"], "also": ["b"]},
 ]
@@ -167,7 +179,10 @@ def test_both_ways_agree_on_made_up_records(seeds, tmp_path):
         for test in TESTS:
             verdict = judge(Claim(text="t", source="s", test=test), table(), records)
             samples = [
-                [loss(records[left][s]) - np.mean([loss(records[cell][s]) for cell in right]) for s in range(seeds)]
+                [
+                    difference(test, loss(records[left][s]), [loss(records[one][s]) for one in right])
+                    for s in range(seeds)
+                ]
                 for left, right, _ in compared(test, {})
             ]
             assert verdict.word == word(test, samples), (test, samples, verdict)

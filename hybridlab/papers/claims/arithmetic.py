@@ -11,7 +11,7 @@ from hybridlab.config.loading import Layer
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import ANALYTIC, compute
 from hybridlab.papers.calls import called
-from hybridlab.papers.claims.kinds import Given, claim_kind
+from hybridlab.papers.claims.kinds import Given, claim_kind, listed
 from hybridlab.papers.claims.verdict import Verdict
 
 
@@ -25,6 +25,7 @@ def _checked(call: dict[str, Any]) -> dict[str, Any]:
 
 Call = Annotated[dict[str, Any], AfterValidator(_checked)]
 """An analytic function with its arguments, `{function: NAME, …}`; see papers/analytic.py."""
+Direction = Literal["rises", "falls"]
 
 
 def _number(call: dict[str, Any]) -> float:
@@ -62,6 +63,22 @@ def stated_ratio(on: Given, factors: list[float], over: list[float], low: float,
 
 
 @claim_kind
+def stated_in_order(on: Given, sequences: list[list[float]], direction: Direction) -> Verdict:
+    """Numbers of the text rise (or fall) from each to the next, in each of several sequences."""
+    off = [_written(numbers) for numbers in sequences if not _in_order(numbers, direction)]
+    return Verdict(not off, f"stated: {'; '.join(_written(numbers) for numbers in sequences)}{listed(off)}")
+
+
+def _in_order(numbers: list[float], direction: Direction) -> bool:
+    signed = numbers if direction == "rises" else [-number for number in numbers]
+    return all(a < b for a, b in zip(signed, signed[1:], strict=False))
+
+
+def _written(numbers: list[float]) -> str:
+    return ", ".join(f"{number:,.6g}" for number in numbers)
+
+
+@claim_kind
 def computes(on: Given, compute: Call, low: float, high: float, factor: float = 1.0) -> Verdict:
     """A computed number, multiplied by a factor, lies between two bounds."""
     value = _number(compute) * factor
@@ -69,12 +86,10 @@ def computes(on: Given, compute: Call, low: float, high: float, factor: float = 
 
 
 @claim_kind
-def computed_in_order(on: Given, computes: list[Call], direction: Literal["rises", "falls"]) -> Verdict:
+def computed_in_order(on: Given, computes: list[Call], direction: Direction) -> Verdict:
     """Computed numbers rise (or fall) from each to the next."""
     values = [_number(call) for call in computes]
-    signed = values if direction == "rises" else [-value for value in values]
-    in_order = all(a < b for a, b in zip(signed, signed[1:], strict=False))
-    return Verdict(in_order, f"exact: {', '.join(f'{value:,.6g}' for value in values)}")
+    return Verdict(_in_order(values, direction), f"exact: {_written(values)}")
 
 
 @claim_kind

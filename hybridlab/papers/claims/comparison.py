@@ -17,6 +17,7 @@ from hybridlab.statistics import (
     FEWEST_SEEDS,
     Above,
     Always,
+    Apart,
     Asked,
     Below,
     Between,
@@ -124,6 +125,8 @@ def _asked(asked: Asked) -> str:
     """The bounds that the claim names, unless that is 0."""
     if isinstance(asked, Between):
         return f", asked below {asked.high:+g}" if asked.low is None else f", asked {asked.low:+g} to {asked.high:+g}"
+    if isinstance(asked, Apart):
+        return f", asked farther than {asked.by:g} from 0"
     if isinstance(asked, FewerShared):
         return f", by chance {asked.expected:.1f}"
     if isinstance(asked, Above | Below) and asked.bound:

@@ -2,6 +2,8 @@
 
     {kind: lower, pairs: [[A, B], [C, D]], metric: results.tasks.retrieval.loss.outside}
     {kind: lower, pairs: [[A, B]], by: 0.02}
+    {kind: higher, pairs: [[A, B]], times: 2}
+    {kind: differs, pairs: [[A, B]], by: 0.1, reason: "a twentieth of the entropy of a row over eight tokens"}
     {kind: lower_than_mean, cell: A, over: [B, C, D]}
     {kind: higher_than_mean, cell: A, over: [B, C, D], also: [E]}
     {kind: equivalent, pairs: [[A, B]], margin: 0.01, reason: "a tenth of the smallest gain that the table prints"}
@@ -25,7 +27,17 @@ from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.verdict import Open, Verdict
 from hybridlab.runs.record import Record
-from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Asked, Below, Between, block_mean, rank_correlation
+from hybridlab.statistics import (
+    FEWEST_SEEDS,
+    Above,
+    Always,
+    Apart,
+    Asked,
+    Below,
+    Between,
+    block_mean,
+    rank_correlation,
+)
 
 LOSS = "results.validation.loss"
 _Arm = Annotated[str, Refers("cell", row_if="rows")]
@@ -34,6 +46,7 @@ Metrics = Annotated[list[MetricPath], Field(min_length=1)]
 Draws = Annotated[list[CellName], Field(min_length=2)]
 Margin = Annotated[float, Field(gt=0)]
 Gain = Annotated[float, Field(ge=0)]
+Times = Annotated[float, Field(ge=1)]
 
 
 @claim_kind
@@ -44,9 +57,11 @@ def lower(
     metrics: Metrics | None = None,
     rows: bool = False,
     by: Gain = 0.0,
+    times: Times = 1.0,
 ) -> list[Comparison]:
-    """In every pair the first has a lower metric than the second, by more than `by`."""
-    return compared_pairs(on, pairs, metrics or [metric], rows, Below(-by))
+    """In every pair the first has a lower metric than the second, by more than `by`, also if it were `times` as large
+    ("much smaller": less than half, with 2)."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Below(-by), times=(times, 1.0))
 
 
 @claim_kind
@@ -57,9 +72,26 @@ def higher(
     metrics: Metrics | None = None,
     rows: bool = False,
     by: Gain = 0.0,
+    times: Times = 1.0,
 ) -> list[Comparison]:
-    """In every pair the first has a higher metric than the second, by more than `by`."""
-    return compared_pairs(on, pairs, metrics or [metric], rows, Above(by))
+    """In every pair the first has a higher metric than the second, by more than `by`, also if that were `times` as
+    large ("far more": more than twice as much, with 2)."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Above(by), times=(1.0, times))
+
+
+@claim_kind
+def differs(
+    on: Given,
+    pairs: Pairs,
+    by: Margin,
+    reason: str,
+    metric: MetricPath = LOSS,
+    metrics: Metrics | None = None,
+    rows: bool = False,
+) -> list[Comparison]:
+    """In every pair the metrics differ, to either side, by more than `by` ("reduces, or elevates"); `reason` says why
+    it is so large. It fails where they are resolved to differ by less."""
+    return compared_pairs(on, pairs, metrics or [metric], rows, Apart(by))
 
 
 @claim_kind
@@ -189,38 +221,49 @@ def go_together(
 
 
 def compared_pairs(
-    on: Given, pairs: list[tuple[str, str]], metrics: list[str], rows: bool, asked: Asked, names: str = ""
+    on: Given,
+    pairs: list[tuple[str, str]],
+    metrics: list[str],
+    rows: bool,
+    asked: Asked,
+    names: str = "",
+    times: tuple[float, float] = (1.0, 1.0),
 ) -> list[Comparison]:
     """One comparison for each pair and metric: the difference first − second, paired by seed. rows: the pairs are the
-    short names of rows. names: put before each label."""
+    short names of rows. names: put before each label. times: factors on the first and on the second."""
     comparisons = []
     for metric in metrics:
-        for left, right in pairs:
-            cells = [on.cell_of(name) if rows else name for name in (left, right)]
-            label = names + (f"{left} − {right}" if metric == LOSS else f"{left} − {right}, {_short(on, metric)}")
-            comparisons.append(_difference(on, label, cells, metric, asked))
+        for pair in pairs:
+            cells = [on.cell_of(name) if rows else name for name in pair]
+            label = names + " − ".join(
+                name if factor == 1 else f"{factor:g} × {name}" for name, factor in zip(pair, times, strict=True)
+            )
+            label += "" if metric == LOSS else f", {_short(on, metric)}"
+            comparisons.append(_difference(on, label, cells, metric, asked, times))
     return comparisons
 
 
-def _difference(on: Given, label: str, cells: list[str], metric: str, asked: Asked) -> Comparison:
+def _difference(
+    on: Given, label: str, cells: list[str], metric: str, asked: Asked, times: tuple[float, float]
+) -> Comparison:
     def number(ours: Record, theirs: Record) -> float:
-        return on.number(ours, metric) - on.number(theirs, metric)
+        return times[0] * on.number(ours, metric) - times[1] * on.number(theirs, metric)
 
     about: dict[str, Any] = {"paired": True, **_about(on, metric)}
     found = on.compared(label, cells, number, asked, **about)
     if not 0 < found.n < FEWEST_SEEDS:
         return found
-    return on.compared(label, cells, number, asked, **about, note=_over_windows(on, cells, found, metric))
+    return on.compared(label, cells, number, asked, **about, note=_over_windows(on, cells, found, metric, times))
 
 
-def _over_windows(on: Given, cells: list[str], found: Comparison, metric: str) -> str:
+def _over_windows(on: Given, cells: list[str], found: Comparison, metric: str, times: tuple[float, float]) -> str:
     """The error of a difference over validation windows, which is shown for lack of one over seeds and decides
     nothing."""
     differences: list[float] = []
     for seed in found.values:
         ours, theirs = (_windows(on.runs(cell)[seed], metric) for cell in cells)
         if len(ours) == len(theirs):
-            differences += [a - b for a, b in zip(ours, theirs, strict=True)]
+            differences += [times[0] * a - times[1] * b for a, b in zip(ours, theirs, strict=True)]
     error = block_mean(differences).stderr
     return "" if error is None else f"± {error:.4f} over windows in blocks of ten"
 

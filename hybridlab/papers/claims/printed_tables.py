@@ -36,8 +36,8 @@ def printed_pairs(
     slack: one that is below by less than this is counted too ("matches"); `reason` says why it is so large. falls:
     below in place of above, for losses.
     """
-    gaps = {place: -gap if falls else gap for place, gap in _gaps(on, rows, over, columns)}
-    short = [f"{place}: {gap:+.2f}" for place, gap in gaps.items() if not gap > -slack]
+    gaps = [(place, -gap if falls else gap) for place, gap in _gaps(on, rows, over, columns)]
+    short = [f"{place}: {gap:+.2f}" for place, gap in gaps if not gap > -slack]
     reached = len(gaps) - len(short)
     asked = "" if least is None else f", stated at least {least}"
     word = "below" if falls else "above"
@@ -54,18 +54,33 @@ def printed_within(
 ) -> Verdict:
     """Each row differs from its counterpart by no less than `low` and no more than `high` in each of the columns
     ("match", "little deviation"); `reason` says why the bounds are these."""
-    gaps = dict(_gaps(on, rows, over, columns))
-    outside = [f"{place}: {gap:+.2f}" for place, gap in gaps.items() if not low <= gap <= high]
-    span = f"printed: {min(gaps.values()):+.2f} to {max(gaps.values()):+.2f}, asked {low:+g} to {high:+g}"
+    gaps = list(_gaps(on, rows, over, columns))
+    outside = [f"{place}: {gap:+.2f}" for place, gap in gaps if not low <= gap <= high]
+    sizes = [gap for _, gap in gaps]
+    span = f"printed: {min(sizes):+.2f} to {max(sizes):+.2f}, asked {low:+g} to {high:+g}"
     return Verdict(not outside, span + listed(outside))
 
 
+@claim_kind
+def printed_differ(
+    on: Given, rows: list[RowName], over: list[RowName], columns: list[ColumnName], by: float, reason: str
+) -> Verdict:
+    """Each row differs from its counterpart, to either side, by more than `by` in each of the columns ("reduces, or
+    elevates"); `reason` says why it is so large."""
+    gaps = list(_gaps(on, rows, over, columns))
+    near = [f"{place}: {gap:+.2f}" for place, gap in gaps if not abs(gap) > by]
+    evidence = f"printed: apart by more than {by:g} in {len(gaps) - len(near)} of {len(gaps)}"
+    return Verdict(not near, f"{evidence}; {', '.join(f'{gap:+.2f}' for _, gap in gaps)}{listed(near)}")
+
+
 def _gaps(on: Given, rows: list[str], over: list[str], columns: list[str]) -> Iterator[tuple[str, float]]:
-    """(row and column, difference of the row from its counterpart)."""
+    """(row and column, difference of the row from its counterpart). A row that has several counterparts comes once for
+    each, with its name."""
     for column in columns:
         for row, counterpart in zip(rows, over, strict=True):
             ours, theirs = on.printed((row, column), (counterpart, column))
-            yield f"{row}, {column}", round(ours - theirs, 6)
+            against = f" over {counterpart}" if rows.count(row) > 1 else ""
+            yield f"{row}{against}, {column}", round(ours - theirs, 6)
 
 
 @claim_kind
@@ -78,6 +93,37 @@ def printed_best(on: Given, row: RowName, over: list[RowName], columns: list[Col
             behind.append(f"{column}: {ours:g}, highest of the others {max(others):g}")
     best = len(columns) - len(behind)
     return Verdict(best == count, f"printed: best in {best} of {len(columns)}, stated {count}{listed(behind)}")
+
+
+@claim_kind
+def printed_best_varies(on: Given, groups: list[list[RowName]], columns: list[ColumnName]) -> Verdict:
+    """In each of several groups of rows, such as the models of one size, no row is the highest of its group in all of
+    the columns."""
+    always, counted = [], []
+    for rows in groups:
+        best = dict.fromkeys(rows, 0)
+        for column in columns:
+            values = on.printed(*((row, column) for row in rows))
+            for row, value in zip(rows, values, strict=True):
+                best[row] += value == max(values)
+        always += [row for row, count in best.items() if count == len(columns)]
+        counted += [f"{row} {count}" for row, count in best.items()]
+    evidence = f"printed: highest, alone or with others, in so many of {len(columns)}: {', '.join(counted)}"
+    return Verdict(not always, evidence + listed(always))
+
+
+@claim_kind
+def printed_multiples(on: Given, rows: list[RowName], column: ColumnName, of: int, digits: int = 2) -> Verdict:
+    """Every printed percentage of these rows is, to its digits, a whole number of so many items, as the mean over them
+    is where each is right or wrong."""
+    values = dict(zip(rows, on.printed(*((row, column) for row in rows)), strict=True))
+    nearest = {row: 100 * round(value * of / 100) / of for row, value in values.items()}
+    off = [
+        f"{row}: {value:g}, nearest {nearest[row]:.{digits + 1}f}"
+        for row, value in values.items()
+        if abs(nearest[row] - value) > 0.5 * 10**-digits + 1e-9
+    ]
+    return Verdict(not off, f"printed: {len(rows) - len(off)} of {len(rows)} are multiples of 1 / {of:,}{listed(off)}")
 
 
 @claim_kind
@@ -167,10 +213,10 @@ def printed_gaps_apart(
 ) -> Verdict:
     """Each row is farther above its counterpart in a column than the rows of the same names are in a column of another
     experiment."""
-    ours = dict(_gaps(on, rows, over, [column]))
-    theirs = dict(_gaps(on.elsewhere(other), rows, over, [other_column]))
-    short = [row for row, here, there in zip(rows, ours.values(), theirs.values(), strict=True) if not here > there]
-    gaps = zip(rows, ours.values(), theirs.values(), strict=True)
+    ours = [gap for _, gap in _gaps(on, rows, over, [column])]
+    theirs = [gap for _, gap in _gaps(on.elsewhere(other), rows, over, [other_column])]
+    gaps = list(zip(rows, ours, theirs, strict=True))
+    short = [row for row, here, there in gaps if not here > there]
     evidence = "; ".join(f"{row}: {here:+.2f} here, {there:+.2f} in {other}" for row, here, there in gaps)
     return Verdict(not short, f"printed: {evidence}{listed(short)}")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridlab.papers.calls import CellName, MetricPath
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.kinds import Given, claim_kind, listed, metric_of, probe_of
+from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
 from hybridlab.papers.claims.measured import LOSS
 from hybridlab.papers.claims.sgt import logged_entropies, spikes
 from hybridlab.papers.claims.spiral import LoopMetric
@@ -136,20 +136,6 @@ def same_in_every_run(on: Given, cells: list[CellName], metric: MetricPath) -> V
     found = {cell: sorted({on.number(run, metric) for run in on.runs(cell).values()}) for cell in cells}
     evidence = "; ".join(f"{cell} {', '.join(f'{value:,.6g}' for value in values)}" for cell, values in found.items())
     return Verdict(len({value for values in found.values() for value in values}) == 1, f"{metric}: {evidence}")
-
-
-@claim_kind
-def same_log(on: Given, cells: list[CellName], column: str) -> Verdict:
-    """A logged number, such as the learning rate, is the same in all runs of these cells, step by step."""
-    on.require(cells)
-    runs = {f"{cell}, seed {seed}": run for cell in cells for seed, run in on.runs(cell).items()}
-    if missing := [name for name, run in runs.items() if column not in run.history]:
-        raise NotRun(f"its run has logged no {column}: {missing[0]}")
-    logs = {name: (run.history["step"], run.history[column]) for name, run in runs.items()}
-    first = next(iter(logs.values()))
-    other = [name for name, log in logs.items() if log != first]
-    evidence = f"{column} at {len(first[0])} logged steps of {len(logs)} runs"
-    return Verdict(not other, f"{evidence}: the same in {len(logs) - len(other)}{listed(other)}")
 
 
 @claim_kind

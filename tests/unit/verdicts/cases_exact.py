@@ -87,3 +87,9 @@ case("stated_ratio", False, shares | {"low": 1, "high": 1.4})
 
 case("stated_sum", True, {"terms": [70, 15, 9, 6], "stated": 100}, evidence="^70 + 15 + 9 + 6 = 100, stated 100$")
 case("stated_sum", False, {"terms": [2, 2, 1], "stated": 4}, evidence="^2 + 2 + 1 = 5, stated 4$")
+
+falling = {"sequences": [[0.9, 0.8], [3, 2, 1]]}
+case("stated_in_order", True, falling | {"direction": "falls"}, evidence="^stated: 0.9, 0.8; 3, 2, 1$")
+case("stated_in_order", False, falling | {"direction": "rises"}, evidence="(not: 0.9, 0.8; 3, 2, 1)")
+case("stated_in_order", False, {"sequences": [[1, 2], [2, 2]], "direction": "rises"}, evidence="(not: 2, 2)")
+case("stated_in_order", True, {"sequences": [[1, 2, 5]], "direction": "rises"})

@@ -237,6 +237,35 @@ case("lower", False, {**near, "by": 0.2}, measured(a=around(3.0), b=around(3.1, 
 case("higher", True, {**near, "by": 0.05}, measured(a=around(3.1), b=around(3.0, (0.0,) * 3)), "asked above 0.05")
 case("higher", False, {**near, "by": 0.2}, measured(a=around(3.1), b=around(3.0, (0.0,) * 3)))
 
+# "Much smaller" is less than half: 1.4 is less than 3, but 2.8 is not, and the other way round.
+half, most = measured(a=around(1.4), b=around(3.0, (0.0,) * 3)), measured(a=around(2.8), b=around(3.0, (0.0,) * 3))
+case("lower", True, {**near, "times": 2}, half, "^2 × a − b = -0.1987 ± 0.0041 nats")
+case("lower", False, {**near, "times": 2}, most, "2 × a − b = +2.6")
+case("lower", False, {**near, "times": 2, "by": 0.4}, half, "asked below -0.4")
+much, little = measured(b=around(1.4), a=around(3.0, (0.0,) * 3)), measured(b=around(2.8), a=around(3.0, (0.0,) * 3))
+case("higher", True, {**near, "times": 2}, much, "^a − 2 × b = +0.1987 ± 0.0041 nats")
+case("higher", False, {**near, "times": 2}, little, "a − 2 × b = -2.6")
+one = [record([1.0, 2.0] * 10)]
+case("higher", None, {**near, "times": 2}, measured(a=one, b=[record([1.0] * 20)]), "-0.5000 nats (n = 1 seed, ± 0.00")
+half_windows = measured(
+    a=[record([0.5 + (i // 10) for i in range(20)])], b=[record([0.5 + (i // 10) / 2 for i in range(20)])]
+)
+case("higher", None, {**near, "times": 2}, half_windows, "± 0.0000 over windows")
+case("lower", None, {**near, "times": 2}, half_windows, "± 0.7500 over windows")
+
+# Apart to either side.
+apart = {**near, "by": 0.05, "reason": "r"}
+up, down = measured(a=around(3.1), b=around(3.0, (0.0,) * 3)), measured(a=around(3.0), b=around(3.1, (0.0,) * 3))
+case("differs", True, apart, up, "a − b = +0.1007 ± 0.0020 nats, asked farther than 0.05 from 0 (n = 3 seeds, p = 0.0")
+case("differs", True, apart, down, "a − b = -0.0993")
+case("differs", False, {**apart, "by": 0.2}, up)
+case("differs", False, {**apart, "by": 0.2}, down)
+case("differs", None, {**apart, "by": 0.1}, up, "seeds for 80 % power")
+case("differs", None, {**apart, "by": 0.1}, measured(a=around(3.0), b=around(3.103, (0.0,) * 3)), n_needed=20)
+case("differs", None, {**apart, "by": 0.1}, measured(a=around(3.103), b=around(3.0, (0.0,) * 3)), n_needed=10)
+case("differs", None, apart, measured(a=[3.0] * 3, b=[3.0] * 3), "both gave the same numbers")
+case("differs", "not run", apart, measured(a=LOW), "not run: b")
+
 # ---- several cells, and measures in the place of a path ----
 
 several = {"cell": ["a", "b"], "metric": "results.validation.loss", "above": 2.5}

@@ -28,11 +28,54 @@ case("printed_pairs", False, losses | {"falls": False}, ON, "(not: A, loss: -0.1
 case("printed_pairs", False, losses | {"rows": ["C"]}, ON, "(not: C, loss: -0.00)")
 case("printed_pairs", None, pairs | {"over": ["B", "D"]}, ON, "not printed: D, x")
 
+# A row that has two counterparts counts twice.
+twice = {"rows": ["A", "A"], "over": ["B", "C"], "columns": ["y"]}
+case("printed_pairs", False, twice, ON, "^printed: above in 1 of 2 (not: A over B, y: -1.00)$")
+case("printed_pairs", True, twice | {"least": 1}, ON)
+
 within = {"rows": ["A", "C"], "over": ["B", "B"], "columns": ["x", "y"], "reason": "r"}
 case("printed_within", True, within | {"low": -2, "high": 2}, ON, "^printed: -2.00 to +2.00, asked -2 to +2$")
 case("printed_within", False, within | {"low": -1.5, "high": 2}, ON, "(not: C, y: -2.00)")
 case("printed_within", False, within | {"low": -2, "high": 1.5}, ON, "(not: A, x: +2.00)")
 case("printed_within", None, within | {"over": ["D", "B"], "low": 0, "high": 1}, ON, "not printed: D, x")
+
+case(
+    "printed_within",
+    False,
+    twice | {"low": 0, "high": 2, "reason": "r"},
+    ON,
+    "-1.00 to +1.00, asked +0 to +2 (not: A o",
+)
+
+differ = {"rows": ["A", "C"], "over": ["B", "B"], "columns": ["y"], "reason": "r"}
+case("printed_differ", True, differ | {"by": 0.5}, ON, "^printed: apart by more than 0.5 in 2 of 2; -1.00, -2.00$")
+case("printed_differ", False, differ | {"by": 1}, ON, "in 1 of 2; -1.00, -2.00 (not: A, y: -1.00)")
+case("printed_differ", True, differ | {"by": 1.5, "columns": ["x"], "rows": ["A"], "over": ["B"]}, ON, "1 of 1; +2.00")
+case("printed_differ", False, differ | {"by": 2.5}, ON, "in 0 of 2")
+case("printed_differ", None, differ | {"by": 1, "over": ["D", "B"]}, ON, "not printed: D, y")
+
+groups = {"groups": [["A", "B"], ["A", "C"]]}
+case(
+    "printed_best_varies",
+    False,
+    groups | {"columns": ["x", "y"]},
+    ON,
+    "^printed: highest, alone or with others, in so many of 2: A 1, B 1, A 2, C 0 (not: A)$",
+)
+case("printed_best_varies", True, {"groups": [["A", "B"]], "columns": ["x", "y"]}, ON, "of 2: A 1, B 1$")
+case("printed_best_varies", False, {"groups": [["B", "C"]], "columns": ["loss"]}, ON, "B 1, C 1 (not: B; C)")
+case("printed_best_varies", None, {"groups": [["A", "D"]], "columns": ["x"]}, ON, "not printed: D, x")
+
+PERCENT = {"A": {"p": 33.33}, "B": {"p": 66.67}, "C": {"p": 66.66}, "D": {}, "E": {"p": 50.0}}
+percent = {"experiment": table(PERCENT)}
+items = {"column": "p", "of": 3}
+case("printed_multiples", True, items | {"rows": ["A", "B"]}, percent, "^printed: 2 of 2 are multiples of 1 / 3$")
+case(
+    "printed_multiples", False, items | {"rows": ["A", "C"]}, percent, "1 of 2 are multiples of 1 / 3 (not: C: 66.66, n"
+)
+case("printed_multiples", True, items | {"rows": ["C"], "digits": 1}, percent)
+case("printed_multiples", False, items | {"rows": ["E"]}, percent, "(not: E: 50, nearest 66.667)")
+case("printed_multiples", None, items | {"rows": ["D"]}, percent, "not printed: D, p")
 
 best = {"row": "A", "over": ["B", "C"], "columns": ["x", "y"]}
 case(

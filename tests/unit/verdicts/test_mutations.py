@@ -53,7 +53,7 @@ EQUIVALENT = {
     ("gates_stay_together", "1 - np.array(learned(run, 'scores'), dtype=float)"),
     ("weaker_shift", "trained - fresh"),
     ("less_specialized", "values[-1] - values[0]"),
-    ("_over_windows", "a - b"),
+    ("_over_windows", "times[0] * a - times[1] * b"),
     ("clustered_mean", "array - mean"),
     ("Above.seeds", "float(np.mean(values)) - self.bound"),
     # So many yes and as many no have the same two-sided p, and need the same number of seeds.

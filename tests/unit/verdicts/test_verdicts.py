@@ -62,7 +62,7 @@ COUNTED = {
     "growth_goes",
     "same_in_every_run",
 }
-COUNTED |= {"entropies_within", "same_log"}
+COUNTED |= {"entropies_within"}
 
 
 def test_a_kind_is_exact_or_makes_comparisons():
