@@ -56,8 +56,8 @@ def list_entries(
 ) -> None:
     """List experiments, with their scales; or claims, architectures, sizes, scales or fine-tuning tasks.
 
-    At a scale with a ✓ every run of the experiment has been recorded. A claim has the verdict of
-    the largest scale at which its runs have been recorded.
+    At a scale with a ✓ the table or figure in RESULTS-DIR was made of every run of the experiment. A claim has the
+    verdict of the largest scale at which its runs have been recorded.
     """
     from hybridlab.papers.ids import matches
 

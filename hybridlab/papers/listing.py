@@ -1,4 +1,8 @@
-"""The list of experiments, with the scales at which each is done."""
+"""The list of experiments, with the scales at which each is done.
+
+Only the heads of the experiment files are read here, since a list of all needs no more. Their cells, rows and claims
+are checked when an experiment is used (loading.py).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,76 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict
+
+from hybridlab.config.loading import Layer, check, load_file
+from hybridlab.config.types import Strict
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.experiment import Experiment, benchmark_hash
-from hybridlab.papers.ids import KINDS, matches
-from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.files import read_object
+from hybridlab.papers.ids import KINDS, SCALES, experiment_ids, experiments_folder, matches
 from hybridlab.registry import nearest
+
+
+class _Part(Strict):
+    """A mapping of an experiment file of which only some names are read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Scale(_Part):
+    seeds: list[int]
+
+
+class _Benchmark(_Part):
+    sizes: dict[str, Any]
+
+
+class Head(_Part):
+    """What the list needs of an experiment file; see `Experiment` for the meanings."""
+
+    id: str
+    title: str
+    paper: str
+    needs: list[str] = []
+    plot: dict[str, Any] | None = None
+    benchmark: _Benchmark | None = None
+    scales: dict[str, _Scale] = {}
+
+    @property
+    def kind(self) -> str:
+        return "table" if self.plot is None else "figure"
+
+    def available_scales(self) -> list[str]:
+        """The scales that the file has settings for; all of them for a table without runs."""
+        if self.benchmark is not None:
+            return list(self.benchmark.sizes)
+        return [scale for scale in SCALES if scale in self.scales] or list(SCALES)
+
+    def done(self, scale: str, results_dir: Path, recorded: set[str]) -> bool:
+        """Whether its table or figure at a scale was made of all that the file asks for, and the records of that are
+        still there. recorded: the names of all records."""
+        try:
+            made = read_object(results_dir / self.id / scale / f"{self.kind}.json", self.kind)
+        except (FileNotFoundError, UserError):
+            return False
+        asked = self.scales[scale].seeds if scale in self.scales else []
+        names = [name for by_seed in made.get("runs", {}).values() for name in by_seed.values()]
+        if self.benchmark is not None:
+            names = [f"benchmark-{name}" for name in names]
+        needed = bool(asked) or self.benchmark is not None
+        return {*asked} <= {*made.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
+
+
+def read_head(identifier: str) -> Head:
+    """The head of one of hybridlab's experiments; UserError, with file and line, for a mistake in it."""
+    paper, name = identifier.split("-", 1)
+    return check(Head, load_file(experiments_folder() / paper / f"{name}.yaml", _head_alone))
+
+
+def _head_alone(layer: Layer, _: Path) -> Layer:
+    names = {*Head.model_fields, "extends"}
+    values = {name: value for name, value in layer.values.items() if name in names}
+    return Layer(values, {path: origin for path, origin in layer.origins.items() if path[:1] and path[0] in names})
 
 
 @dataclass(frozen=True)
@@ -33,43 +101,32 @@ class Filter:
             if value is not None and value not in known:
                 raise UserError(f"--{option} {value}: there is no such {option}; {nearest(value, list(known))}")
 
-    def passes(self, experiment: Experiment) -> bool:
+    def passes(self, head: Head) -> bool:
         """Whether an experiment passes all but `done`."""
-        texts = (experiment.id, experiment.paper, experiment.title)
-        own = self.kind in (None, experiment.kind) and self.paper in (None, experiment.paper)
-        return own and matches(self.words, texts)
+        own = self.kind in (None, head.kind) and self.paper in (None, head.paper)
+        return own and matches(self.words, (head.id, head.paper, head.title))
 
 
 def entries(results_dir: Path, wanted: Filter | None = None) -> list[dict[str, Any]]:
-    """id, kind, title, needs, scales and done (scales at which every run of every seed has its record)."""
+    """id, kind, title, needs, scales and done (scales at which its table or figure was made of every run of every seed)
+    of each experiment that passes the filter."""
     listed = []
     wanted = wanted or Filter()
     recorded = {path.stem for path in (results_dir / "records").glob("*.json")}
     for identifier in experiment_ids():
-        experiment = load_experiment(identifier)
-        if not wanted.passes(experiment):
+        head = read_head(identifier)
+        if not wanted.passes(head):
             continue
-        scales = experiment.available_scales()
+        scales = head.available_scales()
         entry = {
             "id": identifier,
-            "kind": experiment.kind,
-            "paper": experiment.paper,
-            "title": experiment.title,
-            "needs": experiment.needs,
+            "kind": head.kind,
+            "paper": head.paper,
+            "title": head.title,
+            "needs": head.needs,
             "scales": scales,
-            "done": [scale for scale in scales if _is_done(experiment, scale, results_dir, recorded)],
+            "done": [scale for scale in scales if head.done(scale, results_dir, recorded)],
         }
         if wanted.done in (None, bool(entry["done"])):
             listed.append(entry)
     return listed
-
-
-def _is_done(experiment: Experiment, scale: str, results_dir: Path, recorded: set[str]) -> bool:
-    """recorded: the names of the existing records; a record is written when its run has finished."""
-    if experiment.benchmark is not None:
-        return f"benchmark-{benchmark_hash(experiment, scale)}" in recorded
-    if not experiment.needed_cells():
-        return (results_dir / experiment.id / scale / f"{experiment.kind}.json").is_file()
-    return all(
-        run.hash in recorded for seed in experiment.scales[scale].seeds for run in cell_runs(experiment, scale, seed)
-    )

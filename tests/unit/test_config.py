@@ -22,16 +22,12 @@ from hybridlab.config.resolve import identity, resolve, run_hash
 from hybridlab.config.yaml_text import parse_yaml
 from hybridlab.errors import UserError
 from hybridlab.papers import loading as experiment
-from hybridlab.papers.cells import cell_configs
-from hybridlab.papers.listing import entries
-from hybridlab.papers.loading import load_experiment
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.from_config import map_of
 from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind, Window, register_kind
 from hybridlab.runs import compose
 from hybridlab.runs.ancestors import Ancestor
 from hybridlab.training.folders import Runs
-from tests.conftest import ROOT, run_python
 
 
 def _family(kind, name):
@@ -367,32 +363,6 @@ def test_aliases_and_merge_keys_work_as_in_yaml(tmp_path):
     (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: [*a, 2025-01-01, 1e3]\n")
     both = {"x": 1, "y": 2}
     assert read_yaml(tmp_path / "a.yaml").values == {"a": both, "b": {"x": 1, "y": 3}, "c": [both, "2025-01-01", 1e3]}
-
-
-def test_the_list_parses_each_file_once_and_loads_no_torch():
-    code = (
-        "import sys, collections\nfrom pathlib import Path\nfrom hybridlab.config import loading\n"
-        "parse, seen = loading.parse_yaml, collections.Counter()\n"
-        "def counted(text):\n    seen[text] += 1\n    return parse(text)\n"
-        "loading.parse_yaml = counted\n"
-        "from hybridlab.papers.listing import entries\n"
-        "assert len(entries(Path('results'))) > 30\n"
-        "print(max(seen.values()), 'torch' in sys.modules)"
-    )
-    assert run_python(code, cwd=ROOT).split() == ["1", "False"]
-
-
-def test_an_experiment_is_done_when_all_of_its_records_are_there(tmp_path):
-    def done():
-        return next(entry["done"] for entry in entries(tmp_path) if entry["id"] == "consa-fig1")
-
-    configs = cell_configs(load_experiment("consa-fig1"), "smoke", 0).values()
-    paths = [tmp_path / "records" / f"{run_hash(config)}.json" for config in configs]
-    for path in paths:
-        assert done() == []
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("{}")
-    assert done() == ["smoke"]
 
 
 def test_every_field_is_read_somewhere():

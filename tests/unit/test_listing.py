@@ -10,7 +10,10 @@ from hybridlab.cli.main import app
 from hybridlab.config.loading import preset_names
 from hybridlab.config.presets import first_sentence, summaries
 from hybridlab.errors import UserError
+from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
 from hybridlab.papers.ids import SCALES
+from hybridlab.papers.listing import entries, read_head
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.scales import SAYS
 from tests.conftest import ROOT, run_python
@@ -93,6 +96,79 @@ def test_the_list_of_experiments_has_short_rows_with_marks_where_a_scale_is_done
     (row,) = (line for line in lines if line.split()[:1] == ["consa-table4"])
     assert row.rstrip().endswith("smoke ✓ desk small paper") and max(len(line.rstrip()) for line in lines) <= 80
     assert len([line for line in lines if line.strip()]) < 2.5 * len(experiment_ids())
+
+
+def test_the_list_reads_the_heads_of_the_files_once_and_what_was_made_of_them():
+    """It loads no schema of runs, no claim kind and no torch, and reads no record."""
+    code = (
+        "import sys, collections\nopened = collections.Counter()\n"
+        "def note(event, arguments):\n"
+        "    if event == 'open' and isinstance(arguments[0], str): opened[arguments[0]] += 1\n"
+        "sys.addaudithook(note)\n"
+        "from hybridlab.cli.main import app\nfrom hybridlab.papers.ids import experiments_folder\n"
+        "app(['list', '--json'], standalone_mode=False)\n"
+        "mine = [(name, n) for name, n in opened.items() if name.endswith(('.yaml', '.json'))]\n"
+        "twice = [name for name, n in mine if n > 1 and name.endswith('.yaml')]\n"
+        "others = [name for name, n in mine if not name.startswith(('results/', str(experiments_folder())))]\n"
+        "records = [name for name, n in mine if name.startswith('results/records')]\n"
+        "heavy = [name for name in ('torch', 'numpy', 'hybridlab.config.schema', 'hybridlab.config.resolve',\n"
+        "    'hybridlab.runs', 'hybridlab.papers.experiment', 'hybridlab.papers.claims') if name in sys.modules]\n"
+        "print()\nprint([len(mine) > 200, twice, others, records, heavy])"
+    )
+    assert run_python(code, cwd=ROOT).splitlines()[-1] == "[True, [], [], [], []]"
+
+
+def test_the_list_says_of_every_experiment_what_its_whole_file_says():
+    """Id, kind, title and scales are read from the head of a file alone; the rest is checked when it is used."""
+    for identifier in experiment_ids():
+        head, whole = read_head(identifier), load_experiment(identifier)
+        for name in ("id", "kind", "title", "paper", "needs"):
+            assert getattr(head, name) == getattr(whole, name)
+        assert head.available_scales() == whole.available_scales(), identifier
+
+
+def test_what_is_done_was_made_of_the_runs_that_the_files_ask_for_now():
+    """The list takes the hashes from the tables and figures in results/; those of the files must be the same."""
+    for entry in entries(ROOT / "results"):
+        experiment = load_experiment(entry["id"])
+        for scale in entry["done"]:
+            made = json.loads((ROOT / "results" / entry["id"] / scale / f"{entry['kind']}.json").read_text())
+            if experiment.benchmark is not None:
+                assert made["runs"][BENCHMARK] == {"0": benchmark_hash(experiment, scale)}
+            elif experiment.needed_cells(scale):
+                for seed in experiment.scales[scale].seeds:
+                    hashes = {run.hash for run in cell_runs(experiment, scale, seed)}
+                    assert hashes == {of[str(seed)] for of in made["runs"].values()}, (entry["id"], scale)
+
+
+def test_a_figure_is_done_when_it_was_made_of_all_runs_whose_records_are_there(tmp_path):
+    def done():
+        return next(entry["done"] for entry in entries(tmp_path) if entry["id"] == "consa-fig1")
+
+    figure = tmp_path / "consa-fig1" / "smoke" / "figure.json"
+    figure.parent.mkdir(parents=True)
+    (tmp_path / "records").mkdir()
+    made = {"runs": {"base": {"0": "ab"}, "stage1": {"0": "cd"}}, "complete_seeds": [0]}
+    for changed in (made | {"complete_seeds": []}, made):
+        figure.write_text(json.dumps(changed))
+        for name in ("ab", "cd"):
+            assert done() == []
+            (tmp_path / "records" / f"{name}.json").write_text("{}")
+        assert done() == (["smoke"] if changed is made else [])
+        for path in (tmp_path / "records").iterdir():
+            path.unlink()
+    figure.write_text("{")
+    assert done() == []
+
+
+def test_a_mistake_in_the_head_of_a_file_has_its_line(tmp_path, monkeypatch):
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "table1.yaml").write_text("id: toy-table1\npaper: Toy\ntitle: [one, two]\n")
+    monkeypatch.setattr("hybridlab.papers.ids.experiments_folder", lambda: tmp_path)
+    monkeypatch.setattr("hybridlab.papers.listing.experiments_folder", lambda: tmp_path)
+    done = listed()
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception).startswith("table1.yaml:3: title = ['one', 'two']: must be text")
 
 
 # ---- the papers' claims ----
