@@ -6,11 +6,12 @@ A plug-in is a Python file or an importable module that registers its content wh
 `hybridlab.plugins`; these are loaded when a name is used that is not built in.
 
 Plug-ins that can change a run are part of its identity, by name and version (config/own_plugins.py).
+
+Every command imports this file, so that it imports what only plug-ins need inside its functions.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import json
@@ -19,11 +20,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, entry_points, packages_distributions
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from hybridlab.errors import UserError
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 GROUP = "hybridlab.plugins"
 
@@ -97,6 +101,8 @@ def _load_file(path: Path) -> None:
         if known.version != version:
             raise UserError(f"--plugin {path}: the file has changed since it was loaded; start a new Python process")
         return
+    import hashlib
+
     name = f"hybridlab_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -124,6 +130,8 @@ def _load_module(name: str) -> None:
 @cache
 def load_installed() -> None:
     """Import the plug-ins of installed packages, once."""
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=GROUP):
         if entry.module in LOADED or any(plugin.name == entry.module for plugin in _LOADING):
             continue
@@ -185,6 +193,8 @@ def _module_version(module: ModuleType, dist: Distribution | None = None) -> str
 
 
 def _distribution_of(package: str) -> Distribution | None:
+    from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+
     for name in packages_distributions().get(package, []):
         try:
             return distribution(name)
@@ -203,6 +213,8 @@ def _editable(dist: Distribution) -> bool:
 
 def _digest(files: list[Path]) -> str:
     """Twelve hexadecimal digits of the content of some files."""
+    import hashlib
+
     digest = hashlib.sha256()
     for path in files:
         content = path.read_bytes()

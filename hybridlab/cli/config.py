@@ -9,7 +9,9 @@ import typer
 
 from hybridlab.cli import options as o
 
-app = typer.Typer(help="Settings: their meanings, and what a command line resolves to.", no_args_is_help=True)
+app = typer.Typer(
+    cls=o.Group, help="Settings: their meanings, and what a command line resolves to.", no_args_is_help=True
+)
 
 
 @app.command()

@@ -9,7 +9,7 @@ import typer
 
 from hybridlab.cli import options as o
 
-app = typer.Typer(help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
+app = typer.Typer(cls=o.Group, help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
 
 
 @app.command()

@@ -33,6 +33,7 @@ from hybridlab.cli import (
     reproduce,
     runs,
 )
+from hybridlab.cli.options import Group
 from hybridlab.cli.streams import make_tolerant
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.plugins import load_plugin
@@ -42,6 +43,8 @@ _CONTROL_C = 128 + signal.SIGINT
 app = typer.Typer(
     name="hybridlab",
     help="Where should a Transformer spend its attention and its depth? Train, compare, reproduce.",
+    cls=Group,
+    rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hybridlab.cli import completion
 
@@ -176,6 +177,17 @@ Scale = Annotated[
 RUNS = Path("runs")
 _NARROWEST = 20
 RESULTS = Path("results")
+
+
+class Group(TyperGroup):
+    """Commands whose help is plain text, with the first sentence of each command whole: without the frames and colours
+    of rich, whose import would take longer than everything else, help comes at once."""
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
+        """The list of commands; without this, sentences end where a line does."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=1000)) for name, one in commands if one])
 
 
 def choices_settings(names: str | None) -> list[str]:

@@ -10,7 +10,9 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
-app = typer.Typer(help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True)
+app = typer.Typer(
+    cls=o.Group, help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True
+)
 
 RunList = Annotated[
     list[str],

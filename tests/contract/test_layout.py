@@ -1,6 +1,7 @@
 """Rules about the code itself: imports go one way, help is light, the engine knows no method."""
 
 import ast
+import sys
 
 from tests.conftest import ROOT, run_python
 
@@ -89,6 +90,21 @@ def test_help_and_import_load_no_heavy_library():
             f"try: run()\nexcept SystemExit: pass\nprint({heavy})"
         )
         assert run_python(code).strip().endswith("[]")
+
+
+def test_help_imports_typer_and_the_commands_alone():
+    """So that it takes less than three times as long as `import typer`."""
+    code = (
+        "import sys; sys.argv = ['hybridlab', '--help']\nimport typer\nbefore = set(sys.modules)\n"
+        "from hybridlab.cli.main import run\n"
+        "try: run()\nexcept SystemExit: pass\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    more = run_python(code).splitlines()[-1].split()
+    own = {name.removeprefix("hybridlab.") for name in more if name.startswith("hybridlab.")}
+    assert {name for name in own if name.split(".")[0] != "cli"} == {"errors", "plugins", "registry", "analysis"}
+    others = {name.split(".")[0] for name in more} - {"hybridlab", "typer", "click", "shellingham"}
+    assert others <= sys.stdlib_module_names and "importlib.metadata" not in more
 
 
 def test_listing_showing_and_comparing_runs_need_no_torch():

@@ -67,6 +67,14 @@ def test_short_help(words):
     assert done.returncode == 0 and done.stdout == hybridlab(*words, "--help", cwd=ROOT).stdout != ""
 
 
+@pytest.mark.parametrize("words", [[], ["runs"], ["data"], ["config"]])
+def test_help_shows_the_first_sentence_of_each_command_whole_in_80_columns(words):
+    lines = hybridlab(*words, "--help", cwd=ROOT).stdout.splitlines()
+    commands = " ".join(lines[lines.index("Commands:") :])
+    assert max(map(len, lines)) <= 80 and "..." not in commands
+    assert words or "for `pretrain --arch consa --masks`." in commands
+
+
 def test_python_m_hybridlab():
     done = subprocess.run(
         [sys.executable, "-m", "hybridlab", "reproduce", "consa-tabel4"], capture_output=True, text=True, cwd=ROOT
