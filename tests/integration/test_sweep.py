@@ -1,6 +1,7 @@
 """`sweep:` in an experiment file: what is trained, what the records say, and what the reported runs then use."""
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -211,8 +212,10 @@ def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp
     (full,) = swept_cells(experiment, experiment.sweep, tmp_path / "results")
     assert [one.diverged for one in full.tries] == [False, True] and full.best == 0.01
     said.clear()
+    # A record is all that a sweep needs, also where the runs themselves are gone.
+    shutil.rmtree(tmp_path / "runs")
     run_sweep(experiment, "smoke", *places, quiet=True)
-    assert len(said) == 1 and "finished before" in said[0]
+    assert not said
 
 
 def test_the_command_trains_the_grid_and_prints_what_to_choose(tmp_path, text_file):
