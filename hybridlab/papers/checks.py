@@ -17,8 +17,9 @@ from hybridlab.errors import UserError
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
 from hybridlab.papers.cells import nested, study_of
-from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
+from hybridlab.papers.experiment import CellSpec, Experiment
 from hybridlab.papers.measures import measure_problem
+from hybridlab.papers.rows import BENCHMARK
 from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
 
@@ -288,17 +289,17 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
         cell = experiment.cells_at(sweep.scale).get(name)
         if cell is None or spec.size_of(cell) is None:
             raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
-    for cell, name in sweep.measured_in.items():
-        if cell not in sweep.cells:
-            hint = nearest(cell, sweep.cells)
-            raise wrong(("measured_in", cell), f"sweep.cells has no {cell!r} to measure in {name}; {hint}")
+    for measured, reader in sweep.measured_in.items():
+        if measured not in sweep.cells:
+            hint = nearest(measured, sweep.cells)
+            raise wrong(("measured_in", measured), f"sweep.cells has no {measured!r} to measure in {reader}; {hint}")
         if len(sweep.metrics) > 1:
-            raise wrong(("measured_in", cell), "a cell that is measured in another one can have one metric only")
-    for metric, values in sweep.chosen.items():
+            raise wrong(("measured_in", measured), "a cell that is measured in another one can have one metric only")
+    for metric, chosen in sweep.chosen.items():
         if metric not in sweep.metrics:
             hint = nearest(metric, sweep.metrics)
             raise wrong(("chosen", metric), f"sweep.metrics has no {metric!r} to choose by; {hint}")
-        for name, value in values.items():
+        for name, value in chosen.items():
             if name not in sweep.cells:
                 hint = nearest(name, sweep.cells)
                 raise wrong(("chosen", metric, name), f"sweep.chosen has no cell {name!r} to choose for; {hint}")

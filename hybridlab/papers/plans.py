@@ -22,9 +22,10 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS
-from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm
+from hybridlab.papers.experiment import Claim, Experiment, cell_of_arm
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.records import Records
+from hybridlab.papers.rows import BENCHMARK
 from hybridlab.runs.record import Record, Stamp
 
 Content = dict[str, Any]
@@ -228,7 +229,7 @@ def _stamp(run: Record, identifier: str, scale: str, plans: tuple[Planned, ...])
     """The digest of the plan of this experiment under which a run was started; None if there was none."""
     own = [stamp.digest for stamp in run.plans if (stamp.id, stamp.scale) == (identifier, scale)]
     older = [plan.digest for plan in plans if run.hash in plan.runs]
-    return (own or older or [None])[0]
+    return next(iter([*own, *older]), None)
 
 
 def _arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import BENCHMARK, Experiment
+from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.plans import Planned
 from hybridlab.papers.records import Records, complete_seeds
+from hybridlab.papers.rows import BENCHMARK
 from hybridlab.papers.scales import SAYS
 from hybridlab.papers.verdicts import arms_differ, verdicts
 from hybridlab.runs.record import BenchmarkRecord

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from hybridlab.config.study import HUB
-from hybridlab.papers.experiment import BENCHMARK, CELL, Experiment
+from hybridlab.papers.experiment import CELL, Experiment
 from hybridlab.papers.records import Records
+from hybridlab.papers.rows import BENCHMARK
 
 Model = dict[str, Any]
 """size: the preset. in_place_of: the paper's model, None where it is that model itself. parameters: of the runs."""

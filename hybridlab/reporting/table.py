@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from hybridlab.papers.analytic import compute
-from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
+from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import NoValue
 from hybridlab.papers.measures import number_of
 from hybridlab.papers.plans import history
 from hybridlab.papers.records import Records, benchmark_record, records_of
+from hybridlab.papers.rows import BENCHMARK, CellClass, Column, Row
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.reporting.entry_data import entry_data, named_in_errors
 from hybridlab.reporting.measuring import (

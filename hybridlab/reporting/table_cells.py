@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridlab.papers.experiment import Column
+from hybridlab.papers.rows import Column
 
 DASH = "–"
 """Shown for a value that was not measured."""

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from hybridlab.files import write_json, write_text
-from hybridlab.papers.experiment import Column, Experiment
+from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.rows import Column
 from hybridlab.reporting.claims import claims_panel, claims_table, counted, differ_lines
 from hybridlab.reporting.claims_figure import write_claims_figure
 from hybridlab.reporting.entry_data import caption

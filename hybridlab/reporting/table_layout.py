@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row
+from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.rows import BENCHMARK, Column, Row
 from hybridlab.reporting.models import model_text, models_text
 
 

@@ -11,10 +11,11 @@ from hybridlab.config.loading import preset_names
 from hybridlab.config.presets import first_sentence, summaries
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
+from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.ids import SCALES
 from hybridlab.papers.listing import entries, read_head
 from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.rows import BENCHMARK
 from hybridlab.papers.scales import SAYS
 from tests.conftest import ROOT, run_python
 

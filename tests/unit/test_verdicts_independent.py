@@ -124,10 +124,10 @@ def survives(data, said):
     """Whether a claim is resolved after Benjamini and Hochberg's correction over the tested claims of its page."""
     tested = {}
     for claim in data["claims"]:
-        numbers = str([(one["values"], one["asked"]) for one in claim["comparisons"] if one["n"] >= 3])
-        if claim["p"] is not None and claim["verdict"] != "cannot tell here":
+        numbers = str([(one["values"], one["asked"]) for one in claim.get("comparisons", ()) if one["n"] >= 3])
+        if claim.get("p") is not None and claim["verdict"] != "cannot tell here":
             tested.setdefault(numbers, claim["p"])
-    own = str([(one["values"], one["asked"]) for one in said["comparisons"] if one["n"] >= 3])
+    own = str([(one["values"], one["asked"]) for one in said.get("comparisons", ()) if one["n"] >= 3])
     if own not in tested:
         return True
     return stats.false_discovery_control(list(tested.values()))[list(tested).index(own)] <= 0.05
