@@ -111,18 +111,8 @@ def evaluate(
         from hybridlab.training.folders import Runs
 
         names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
-        asked = Request(
-            names,
-            suite,
-            num_fewshot,
-            limit,
-            batch or BATCH,
-            max_length,
-            data_root,
-            skip_bad_lines,
-            drop_heads,
-            replace,
-        )
+        rows = (num_fewshot, limit, batch or BATCH, max_length, data_root, skip_bad_lines)
+        asked = Request(names, suite, *rows, drop_heads, replace)
         found = benchmark_run(run, Runs(runs_dir), asked, o.say)
         if as_json:
             o.print_json({"run": run, **found.to_json()})

@@ -144,129 +144,132 @@ def _members(group: dict[str, Any]) -> list[str | dict[str, Any]]:
     return [members] if isinstance(members, str) else members
 
 
-def _served_by(library: Library) -> type[ConfigurableTask]:
+def _served_by(library: Library) -> type[_FromFiles]:
     """lm-eval's class of tasks with rows from the library's data root."""
+    return type("FromFiles", (_FromFiles,), {"library": library})
 
-    class FromFiles(ConfigurableTask):
-        def __init__(self, config: dict[str, Any]) -> None:
-            config = {key: value for key, value in config.items() if key != "class"}
-            self._splits: dict[str, Served] = {}
-            self._made: dict[str, Any] = {}
-            self._read(config)
-            problem, kinds = self._built(config)
-            if problem is not None or kinds == 1:
-                problem = self._built_with_numbers(config, problem, kinds)
-            if problem is not None:
-                raise problem
 
-        def _built(self, config: dict[str, Any]) -> tuple[Exception | None, int]:
-            """What is wrong with the rows, and how many different right answers they have; 0 of a task without
-            options."""
-            self._made = {}
-            split = config.get("test_split") or config.get("validation_split")
-            try:
-                super().__init__(config=dict(config))
-            except UserError as error:
-                return error, 0
-            except Exception as error:  # of templates, and of lm-eval's code for the task
-                problem: Exception = error
-            else:
-                return self._checked(split) if self._splits else (None, 0)
-            found = _columns_problem(config, self._splits)
-            if found is None and hasattr(self, "features"):  # then it has failed on the first example
-                found, _ = self._checked(split)
-            return found or problem, 0
+class _FromFiles(ConfigurableTask):
+    """A task of lm-eval with rows from a library's data root."""
 
-        def _checked(self, split: str | None) -> tuple[Exception | None, int]:
-            """See `_built`; of the examples to be asked."""
-            if (lacks := missing_column(self)) is not None:
-                return _columns_problem(vars(self.config), self._splits) or KeyError(lacks), 0
-            try:
-                return None, self._kinds(list(self.eval_docs), split)
-            except UserError as error:
-                return error, 0
+    library: Library
 
-        def _built_with_numbers(
-            self, config: dict[str, Any], problem: Exception | None, kinds: int
-        ) -> Exception | None:
-            """Read whole numbers in texts as numbers, where the task cannot be read otherwise, or gives all questions
-            the same answer: a table has texts alone. What is wrong then."""
-            numbers = {split: whole_numbers(served.rows) for split, served in self._splits.items()}
-            if not any(numbers.values()):
-                return problem
-            as_written = dict(vars(self))
-            self._splits = {
-                split: replace(served, rows=numbers[split] or served.rows) for split, served in self._splits.items()
-            }
-            other, found = self._built(config)
-            if other is None and found >= kinds + (problem is None):
-                return None
-            vars(self).clear()
-            vars(self).update(as_written)
+    def __init__(self, config: dict[str, Any]) -> None:
+        config = {key: value for key, value in config.items() if key != "class"}
+        self._splits: dict[str, Served] = {}
+        self._made: dict[str, Any] = {}
+        self._read(config)
+        problem, kinds = self._built(config)
+        if problem is not None or kinds == 1:
+            problem = self._built_with_numbers(config, problem, kinds)
+        if problem is not None:
+            raise problem
+
+    def _built(self, config: dict[str, Any]) -> tuple[Exception | None, int]:
+        """What is wrong with the rows, and how many different right answers they have; 0 of a task without
+        options."""
+        self._made = {}
+        split = config.get("test_split") or config.get("validation_split")
+        try:
+            super().__init__(config=dict(config))
+        except UserError as error:
+            return error, 0
+        except Exception as error:  # of templates, and of lm-eval's code for the task
+            problem: Exception = error
+        else:
+            return self._checked(split) if self._splits else (None, 0)
+        found = _columns_problem(config, self._splits)
+        if found is None and hasattr(self, "features"):  # then it has failed on the first example
+            found, _ = self._checked(split)
+        return found or problem, 0
+
+    def _checked(self, split: str | None) -> tuple[Exception | None, int]:
+        """See `_built`; of the examples to be asked."""
+        if (lacks := missing_column(self)) is not None:
+            return _columns_problem(dict(vars(self.config)), self._splits) or KeyError(lacks), 0
+        try:
+            return None, self._kinds(list(self.eval_docs), split)
+        except UserError as error:
+            return error, 0
+
+    def _built_with_numbers(self, config: dict[str, Any], problem: Exception | None, kinds: int) -> Exception | None:
+        """Read whole numbers in texts as numbers, where the task cannot be read otherwise, or gives all questions
+        the same answer: a table has texts alone. What is wrong then."""
+        numbers = {split: whole_numbers(served.rows) for split, served in self._splits.items()}
+        if not any(numbers.values()):
             return problem
+        as_written = dict(self.__dict__)
+        self._splits = {
+            split: replace(served, rows=numbers[split] or served.rows) for split, served in self._splits.items()
+        }
+        other, found = self._built(config)
+        if other is None and found >= kinds + (problem is None):
+            return None
+        self.__dict__.clear()
+        self.__dict__.update(as_written)
+        return problem
 
-        def _kinds(self, docs: list[Any], split: str | None) -> int:
-            """How many different right answers there are. UserError with the line of an example without one."""
-            served = self._splits.get(split or "")
-            found = set()
-            with compiled_templates():
-                for number, doc in enumerate(docs):
-                    try:
-                        found.add(right_answer(self, doc))
-                    except ValueError as error:
-                        same = served is not None and len(served.rows) == len(docs)
-                        origin = served.origins[number] if served and same else f"{split} {number + 1}"
-                        raise UserError(f"{origin}: {error}; correct or remove this example") from None
-            return len(found - {None})
+    def _kinds(self, docs: list[Any], split: str | None) -> int:
+        """How many different right answers there are. UserError with the line of an example without one."""
+        served = self._splits.get(split or "")
+        found = set()
+        with compiled_templates():
+            for number, doc in enumerate(docs):
+                try:
+                    found.add(right_answer(self, doc))
+                except ValueError as error:
+                    same = served is not None and len(served.rows) == len(docs)
+                    origin = served.origins[number] if served and same else f"{split} {number + 1}"
+                    raise UserError(f"{origin}: {error}; correct or remove this example") from None
+        return len(found - {None})
 
-        def check_examples(self) -> None:
-            """UserError for a solved example whose answer the task cannot read."""
-            if self._splits and self.fewshot_cfg.samples is None:
-                named = (self.fewshot_cfg.split, *(self.config[key] for key in _SPLITS[:3]))
-                self._kinds(list(self.sampler.df), next(filter(None, named), None))
+    def check_examples(self) -> None:
+        """UserError for a solved example whose answer the task cannot read."""
+        if self._splits and self.fewshot_cfg.samples is None:
+            named = (self.fewshot_cfg.split, *(self.config[key] for key in _SPLITS[:3]))
+            self._kinds(list(self.sampler.df), next(filter(None, named), None))
 
-        def _read(self, config: dict[str, Any]) -> None:
-            """Read the files and leave out of the configuration what is not there."""
-            assert library.root is not None
-            wanted = Wanted(config["task"], config.get("dataset_path"), config.get("dataset_name"))
-            named = [config.get(key) for key in _SPLITS]
-            for split in dict.fromkeys([*filter(None, named), "validation", "test"]):
-                if served := library.root.split(wanted, split):
-                    self._splits[split] = served
-            if not self._splits:
-                if "custom_dataset" in config:
-                    return
-                raise NotHere(wanted.task, library.root.missing(wanted, tuple(filter(None, reversed(named[:3])))))
-            data = library.data[wanted.task] = Data()
-            _keep_what_is_there(config, self._splits, data)
-            used = {config.get(key) for key in _SPLITS}
-            for split, served in self._splits.items():
-                if split in used:
-                    data.files[split], data.skipped = list(served.files), data.skipped + served.skipped
-
-        def training_docs(self) -> Any:
-            return self._once("training", super().training_docs)
-
-        def validation_docs(self) -> Any:
-            return self._once("validation", super().validation_docs)
-
-        def test_docs(self) -> Any:
-            return self._once("test", super().test_docs)
-
-        def _once(self, part: str, read: Callable[[], Any]) -> Any:
-            """The examples of a part, which lm-eval asks for again and again and makes from the rows each time."""
-            if part not in self._made:
-                self._made[part] = read()
-            return self._made[part]
-
-        def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-            if not self._splits:
-                super().download(dataset_kwargs, **kwargs)
+    def _read(self, config: dict[str, Any]) -> None:
+        """Read the files and leave out of the configuration what is not there."""
+        root, data = self.library.root, self.library.data
+        assert root is not None
+        wanted = Wanted(config["task"], config.get("dataset_path"), config.get("dataset_name"))
+        named = [config.get(key) for key in _SPLITS]
+        for split in dict.fromkeys([*filter(None, named), "validation", "test"]):
+            if served := root.split(wanted, split):
+                self._splits[split] = served
+        if not self._splits:
+            if "custom_dataset" in config:
                 return
-            read = columns_of(vars(self.config))
-            self.dataset = {split: _as_dataset(served, read) for split, served in self._splits.items()}
+            raise NotHere(wanted.task, root.missing(wanted, tuple(filter(None, reversed(named[:3])))))
+        found = data[wanted.task] = Data()
+        _keep_what_is_there(config, self._splits, found)
+        used = {config.get(key) for key in _SPLITS}
+        for split, served in self._splits.items():
+            if split in used:
+                found.files[split], found.skipped = list(served.files), found.skipped + served.skipped
 
-    return FromFiles
+    def training_docs(self) -> Any:
+        return self._once("training", super().training_docs)
+
+    def validation_docs(self) -> Any:
+        return self._once("validation", super().validation_docs)
+
+    def test_docs(self) -> Any:
+        return self._once("test", super().test_docs)
+
+    def _once(self, part: str, read: Callable[[], Any]) -> Any:
+        """The examples of a part, which lm-eval asks for again and again and makes from the rows each time."""
+        if part not in self._made:
+            self._made[part] = read()
+        return self._made[part]
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if not self._splits:
+            super().download(dataset_kwargs, **kwargs)
+            return
+        read = columns_of(vars(self.config))
+        self.dataset = {split: _as_dataset(served, read) for split, served in self._splits.items()}
 
 
 def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], data: Data) -> None:
