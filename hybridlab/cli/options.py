@@ -183,7 +183,7 @@ class Group(TyperGroup):
     """Commands whose help is plain text, with the first sentence of each command whole: without the frames and colours
     of rich, whose import would take longer than everything else, help comes at once."""
 
-    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of commands; without this, sentences end where a line does."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):

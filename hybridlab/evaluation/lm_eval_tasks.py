@@ -178,7 +178,7 @@ class _FromFiles(ConfigurableTask):
             problem: Exception = error
         else:
             return self._checked(split) if self._splits else (None, 0)
-        found = _columns_problem(config, self._splits)
+        found: Exception | None = _columns_problem(config, self._splits)
         if found is None and hasattr(self, "features"):  # then it has failed on the first example
             found, _ = self._checked(split)
         return found or problem, 0
