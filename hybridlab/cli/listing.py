@@ -121,7 +121,7 @@ def _option(name: str) -> str:
 def _list_claims(
     results_dir: Path, words: tuple[str, ...], kind: str | None, paper: str | None, verdict: str | None, as_json: bool
 ) -> None:
-    """The claims below the titles of their experiments, then how many there are of each verdict."""
+    """The claims below the ids of their experiments, then how many there are of each kind and verdict."""
     from hybridlab.errors import UserError
     from hybridlab.papers import claim_list
     from hybridlab.papers.ids import VERDICTS
@@ -133,15 +133,18 @@ def _list_claims(
     found = claim_list.claims(results_dir, Filter(words, kind, paper), verdict)
     counted = claim_list.counts(found)
     if as_json:
-        o.print_json({"claims": claim_list.as_json(found), "counts": counted})
+        total = claim_list.totals(counted)
+        o.print_json({"claims": claim_list.as_json(found), "counts": counted, "total": total})
     elif not found:
         o.say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
     else:
-        _show_claims(found, counted)
+        _show_claims(found, claim_list.in_words(claim_list.totals(counted)))
 
 
-def _show_claims(found: list[Listed], counted: dict[str, dict[str, int]]) -> None:
-    """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal."""
+def _show_claims(found: list[Listed], last: str) -> None:
+    """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal.
+
+    last: the line at the end."""
     from rich.table import Table
 
     console = o.console()
@@ -156,9 +159,7 @@ def _show_claims(found: list[Listed], counted: dict[str, dict[str, int]]) -> Non
             table.add_row(*_head(claim), f"{claim.text} ({claim.source})")
         console.print(table, highlight=False)
     console.print()
-    for about, row in counted.items():
-        numbers = ", ".join(f"{number} {word}" for word, number in row.items())
-        console.print(f"{about}: {sum(row.values())} claims: {numbers}", highlight=False)
+    console.print(last, highlight=False)
 
 
 def _head(claim: Listed) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.not_here import KIND as NOT_HERE
 from hybridlab.papers.claims.verdict import Verdict
@@ -19,8 +20,12 @@ from hybridlab.papers.plans import history
 from hybridlab.papers.records import benchmark_record, records_of
 from hybridlab.papers.verdicts import verdicts
 
-ABOUT = ("print", "runs", "not here")
-"""What a claim is tested on: what the paper prints and what can be counted, runs made here, or nothing at hand."""
+ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
+"""What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
+definitions. transcribed: the paper's own words in a table. trained, timed: runs and benchmarks made here. not here:
+nothing at hand."""
+_PRINTED = ("printed_", "stated_")
+"""How the names of claim kinds begin that need nothing but printed numbers or words."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,19 @@ def counts(listed: Iterable[Listed]) -> dict[str, dict[str, int]]:
     return {about: {word: row[word] for word in VERDICTS if row[word]} for about, row in table.items() if row}
 
 
+def totals(counted: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """claims: how many there are; about and verdicts: how many of each. counted: see `counts`."""
+    about = {name: sum(row.values()) for name, row in counted.items() if name != "all"}
+    return {"claims": sum(about.values()), "about": about, "verdicts": counted.get("all", {})}
+
+
+def in_words(total: dict[str, Any]) -> str:
+    """Totals on one line."""
+    about = {"printed arithmetic" if name == "printed" else name: n for name, n in total["about"].items()}
+    parts = (", ".join(f"{n:,} {word}" for word, n in part.items()) for part in (about, total["verdicts"]))
+    return f"{total['claims']:,} claim{'s' * (total['claims'] != 1)}: {'; '.join(parts)}"
+
+
 def as_json(listed: Iterable[Listed]) -> list[dict[str, Any]]:
     """The claims as plain objects."""
     return [asdict(claim) for claim in listed]
@@ -89,16 +107,37 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
     """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
     measured: list[_Measured] | None = None
     for claim in chosen:
-        found, about, scale = judge(claim, experiment, {}), "print", None
-        if claim.test.get("kind") == NOT_HERE:
-            about = "not here"
-        elif found.holds is None:
-            about = "runs"
+        found, scale = judge(claim, experiment, {}), None
+        about = _about(claim, experiment, found)
+        if about in ("trained", "timed"):
             measured = list(_by_scale(experiment, results_dir)) if measured is None else measured
             found, scale = _at_best(experiment.claims.index(claim), measured, found)
         places = (experiment.id, experiment.paper, claim.text, claim.source)
         needed = (found.n, found.n_needed, found.minutes_needed)
         yield Listed(*places, about, found.word, scale, found.evidence, found.note, *needed, found.flags)
+
+
+def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:
+    """One of ABOUT. without: the verdict without any record, which a claim about runs cannot have."""
+    name = claim.test["kind"]
+    if name == NOT_HERE:
+        return "not here"
+    if name.startswith(_PRINTED):
+        return "transcribed" if _in_words_alone(claim, experiment) else "printed"
+    if without.holds is not None:
+        return "exact"
+    return "timed" if experiment.benchmark is not None else "trained"
+
+
+def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
+    """Whether every column that the test reads holds the paper's words."""
+    references = CLAIM_KINDS.get(claim.test["kind"]).references(claim.test)
+    columns = [
+        experiment.other(claim.test[refers.of] if refers.of else experiment.id).column(name)
+        for _, refers, name in references
+        if refers.to == "column"
+    ]
+    return bool(columns) and all(column.kind == "transcribed" for column in columns)
 
 
 def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[_Measured]:

@@ -78,7 +78,7 @@ def test_make_all_tables_and_all_figures_read_the_committed_records_alone():
 
 
 def test_every_id_of_the_readme_is_there():
-    papers = r"(?:consa|sgt|spiral)-[a-z]+(?:-?\d+)?|(?:depth|saobp)-(?:table\d+|fig\d+|growth|speed|refinement|leak)"
+    papers = r"(?:consa|sgt|spiral)-[a-z]+(?:-?\d+)?|(?:depth|saobp)-(?:table\d+|fig\d+|growth|primitives|speed|refinement|leak)"
     named = set(re.findall(f"`({papers})`", README))
     assert named - set(preset_names("size")) == set(experiment_ids())
 

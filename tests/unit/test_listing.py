@@ -1,6 +1,7 @@
 """`hybridlab list --archs` and `--sizes`, and the sentences that they show."""
 
 import json
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
@@ -179,8 +180,8 @@ def test_claims_are_listed_by_paper_with_verdict_scale_and_place():
     done = listed("--claims", "--paper", "consa", "gains", "3.7", "--results-dir", "nowhere")
     assert done.exit_code == 0
     assert done.stdout.splitlines()[0] == "consa-table1"
-    assert "holds  print  Head-wise (single-layer) gains 3.7 % over Rule (head-wise)" in done.stdout
-    assert "(section 5.2)" in done.stdout and "all: 1 claims: 1 holds" in done.stdout
+    assert "holds  printed  Head-wise (single-layer) gains 3.7 % over Rule (head-wise)" in done.stdout
+    assert "(section 5.2)" in done.stdout and done.stdout.endswith("\n1 claim: 1 printed arithmetic; 1 holds\n")
 
 
 def test_a_list_of_claims_fits_80_columns():
@@ -194,8 +195,38 @@ def test_claims_as_json_have_their_evidence_and_are_counted(tmp_path):
     assert all(claim["text"] and claim["source"] and claim["evidence"] for claim in found["claims"])
     assert {claim["scale"] for claim in found["claims"]} == {None}, "nothing has been run"
     assert sum(found["counts"]["all"].values()) == len(found["claims"])
-    of_runs = [claim for claim in found["claims"] if claim["about"] == "runs"]
-    assert found["counts"]["runs"] == {"not run": len(of_runs)}
+    of_runs = [claim for claim in found["claims"] if claim["about"] == "trained"]
+    assert found["counts"]["trained"] == {"not run": len(of_runs)}
+
+
+def test_the_claims_end_with_a_line_of_all_by_kind_and_by_verdict():
+    everything = json.loads(listed("--claims", "--results-dir", "nowhere", "--json").stdout)
+    total, claims = everything["total"], everything["claims"]
+    written = sum(len(load_experiment(identifier).claims) for identifier in experiment_ids())
+    assert total["claims"] == len(claims) == written
+    assert total["about"] == Counter(claim["about"] for claim in claims)
+    assert list(total["about"]) == ["printed", "exact", "transcribed", "trained", "timed", "not here"]
+    assert total["verdicts"] == Counter(claim["verdict"] for claim in claims)
+    lines = " ".join(listed("--claims", "--results-dir", "nowhere").stdout.split("\n\n")[-1].split())
+    numbers = [f"{n:,} {word}" for part in ("about", "verdicts") for word, n in total[part].items()]
+    assert lines == f"{written:,} claims: {', '.join(numbers[:6])}; {', '.join(numbers[6:])}".replace(
+        " printed,", " printed arithmetic,"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        (["consa-table1", "gains 3.7"], "printed"),
+        (["consa-table4", "scales quadratically"], "exact"),
+        (["sgt-table6", "hidden sizes differ"], "transcribed"),
+        (["consa-table1", "beats rule, head-wise"], "trained"),
+        (["sgt-table10", "faster than Block Loop", "*measured*"], "timed"),
+    ],
+)
+def test_a_claim_is_of_the_kind_of_what_its_test_reads(words, about):
+    found = json.loads(listed("--claims", *words, "--results-dir", "nowhere", "--json").stdout)["claims"]
+    assert {claim["about"] for claim in found} == {about}
 
 
 def test_a_claim_has_the_verdict_of_the_largest_scale_with_its_runs():
