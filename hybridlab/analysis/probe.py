@@ -13,14 +13,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from torch import Tensor
 
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.batches import Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -31,7 +32,7 @@ LONGEST = 256
 """Largest sequence length of probes that need whole attention matrices."""
 SHOWN = 32
 """Length of a sequence that is shown token by token."""
-Rows = Annotated[int, Field(ge=1)]
+Rows = PositiveInt
 """Type of a probe's setting for the number of sequences that it reads."""
 
 

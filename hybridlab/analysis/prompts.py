@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
+from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.benchmarks.root import DataRoot, Wanted
 from hybridlab.data.finetune.places import NO_ROOT, data_root
 from hybridlab.data.shards import Corpus
@@ -41,12 +42,14 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.strip("[]").split(",") if part.strip()] if isinstance(value, str) else value
 
 
-Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_split)]
+Numbers = Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_split)]
 """Type of a setting that is a list of numbers from 0 on, on the command line `8,16`."""
+Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1), BeforeValidator(_split)]
+"""Type of a setting that is a list of numbers from 1 on."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Type of a setting that is a list of words, on the command line `current,future`."""
-Count = Annotated[int, Field(ge=1)]
-Shots = Annotated[int, Field(ge=0)]
+Count = PositiveInt
+Shots = NonNegativeInt
 """Type of a setting for the number of solved examples before a prompt."""
 
 
@@ -87,7 +90,7 @@ def examples(
     model: Transformer, corpus: Corpus, seq_len: int, rows: int, choice: Choice, prompts: str | None, by: str | None
 ) -> list[Example]:
     """`rows` windows of validation text, or of a file of prompts `rows` of every level. UserError if no sequence has a
-    boundary with tokens after it, and for a file that cannot be read."""
+    boundary with tokens after it, or none has one that is asked for, and for a file that cannot be read."""
     if prompts is None:
         if by is not None:
             raise UserError("--by names a field of a file of prompts; give --prompts FILE too, or leave it out")
@@ -95,11 +98,14 @@ def examples(
         made = [Example(row, choice.boundaries(len(row), None, i)) for i, row in enumerate(windows)]
     else:
         made = list(_prompted(model, corpus.tokenizer, prompts_named(prompts, by), rows, choice))
-    if not any(example.boundaries for example in made):
+    found = {t for example in made for t in example.boundaries}
+    lost = [t for t in choice.at or () if t not in found]
+    if lost or not found:
         longest = max(len(example.tokens) for example in made)
-        where = "these boundaries" if choice.at is not None else f"sequences of at most {longest} tokens"
+        where = f"the boundaries {', '.join(map(str, lost))} in " if lost else ""
         raise UserError(
-            f"{where} leave no future tokens to measure; give a boundary from {FIRST} on with tokens after it"
+            f"{where}sequences of at most {longest} tokens leave no future tokens to measure; give a boundary from "
+            f"{FIRST} on with tokens after it"
         )
     return made
 

@@ -64,7 +64,7 @@ def test_probes_in_the_middle_of_training_do_not_change_the_run(small, tmp_path,
 
 
 def test_effects_are_the_largest_over_windows_and_boundaries(made):
-    found = probed(made, "effects", rows=3, parts="layer,mlp", at="5,9,40")
+    found = probed(made, "effects", rows=3, parts="layer,mlp", at="5,9")
     assert found["sequences"] == 3 and found["layers"] == [0, 1, 2, 3, 4] and found["future"]["boundaries"] == 6
     assert set(found["current"]) == {"propagated", "local"} and set(found["current"]["local"]) == {"layer", "mlp"}
     windows = spaced_windows(made.model, made.corpus, 32, 3)
@@ -187,8 +187,9 @@ def test_the_block_of_a_grown_run():
 MISTAKES = [
     ("blocks", {}, "this run was not grown by blocks; give the number of layers in a block"),
     ("blocks", {"block": 2}, "blocks of 2 layers do not divide the 5 layers of this model"),
-    ("effects", {"at": "32,99"}, "these boundaries leave no future tokens to measure"),
-    ("effects", {"at": "0,1"}, "these boundaries leave no future tokens to measure"),
+    ("effects", {"at": "32,99"}, "the boundaries 32, 99 in sequences of at most 32 tokens leave no future tokens"),
+    ("effects", {"at": "0,1"}, "the boundaries 0, 1 in sequences of at most 32 tokens leave no future tokens"),
+    ("depth-score", {"at": "8,32"}, "the boundaries 32 in sequences"),
     ("effects", {"layers": "7"}, "the plan does not run layer 7"),
     ("effects", {"parts": "layers"}, "parts = 'layers' is unknown; did you mean 'layer'"),
     ("effects", {"modes": "now"}, "modes = 'now' is unknown; known: current, future"),
@@ -196,7 +197,16 @@ MISTAKES = [
     ("depth-score", {"by": "level"}, "--by names a field of a file of prompts"),
     ("depth-score", {"prompts": "none.txt"}, "none.txt: no such file or directory"),
     ("depth-score", {"rows": 0}, "greater than or equal to 1"),
+    ("depth-score", {"stride": -1}, "stride = -1: input should be greater than or equal to 0"),
+    ("depth-score", {"seed": -1}, "seed = -1: input should be greater than or equal to 0"),
+    ("effects", {"stride": -1}, "stride = -1: input should be greater than or equal to 0"),
+    ("effects", {"seed": 2**32}, "seed = 4294967296: input should be less than 4294967296"),
+    ("tuned-lens", {"seed": -1}, "seed = -1: input should be greater than or equal to 0"),
     ("tuned-lens", {"lr": 0}, "greater than 0"),
+    ("tuned-lens", {"lr": "inf"}, "finite"),
+    ("attention-maps", {"count": 99}, "count = 99: this model has 20 heads; give at most as many"),
+    ("convergence", {"passes": 10**6}, "passes = 1000000: input should be less than or equal to 1000"),
+    ("kept-mass", {"window": 10**20}, "less than or equal to 1000000000000"),
 ]
 
 

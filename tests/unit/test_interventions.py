@@ -152,10 +152,25 @@ def test_a_row_is_the_edited_model_measured_by_itself(made):
 def test_what_does_not_fit_is_refused(made):
     with pytest.raises(UserError, match="kinds = 'swapp' is unknown; did you mean 'swap'"):
         probed(made, kinds="swapp")
-    with pytest.raises(UserError, match="no intervention of these kinds and sizes fits into 5 layers"):
-        probed(made, kinds="swap", sizes="4,8")
-    with pytest.raises(UserError, match="sizes"):
+    with pytest.raises(UserError, match="sizes = 4: swap of so many layers does not fit into the 5 layers"):
+        probed(made, kinds="swap", sizes="1,4")
+    with pytest.raises(UserError, match="sizes = 6: skip or swap of so many layers does not fit into the 5 layers"):
+        probed(made, sizes="6")
+    with pytest.raises(UserError, match="reverse = 6: reverse of so many layers does not fit"):
+        probed(made, reverse="2,6")
+    with pytest.raises(UserError, match="sizes has no effect on these kinds of interventions; leave it out"):
+        probed(made, kinds="truncate,reverse", sizes="1")
+    with pytest.raises(UserError, match="sizes.0 = 'one': input should be a valid integer"):
         probed(made, sizes="one")
+    for wrong in ("0", "-1", "1,0", ""):
+        with pytest.raises(UserError, match=r"sizes.*: (input|tuple) should"):
+            probed(made, sizes=wrong)
+    # A size that fits one of the kinds is no mistake.
+    assert {
+        kind: list(found)
+        for kind, found in probed(made, kinds="skip,swap", sizes="3", rows=1).items()
+        if kind in ("skip", "swap")
+    } == {"skip": ["3"]}
 
 
 def test_the_original_is_untouched_also_after_an_exception(made, monkeypatch):

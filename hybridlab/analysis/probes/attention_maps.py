@@ -62,6 +62,8 @@ def measure(
     if heads:
         chosen = {head: "chosen" for head in parse_heads(",".join(heads), model.shape.layers, model.shape.heads)}
     else:
+        if count > low.numel():
+            raise UserError(f"count = {count}: this model has {low.numel()} heads; give at most as many")
         chosen = _extremes(low, high, count)
     every = [tokens for ones in sequences.values() for tokens in ones]
     doing = _behaviour(model, every, [*chosen])

@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from hybridlab.analysis.probe import Probe, Table
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import Block
@@ -27,7 +27,7 @@ def measure(
     corpus: Corpus,
     seq_len: int,
     config: RunConfig,
-    block: Annotated[int, Field(ge=1)] | None = None,
+    block: PositiveInt | None = None,
 ) -> dict[str, Any]:
     """Keys: block, the layers in a block; cosine [block][block]; similarity, the mean cosine of different blocks;
     asymmetry, see `asymmetry`. The last two are null where there is no pair to read.

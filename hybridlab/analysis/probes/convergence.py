@@ -24,17 +24,18 @@ from torch import Tensor
 
 from hybridlab.analysis.entropy import row_entropy
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
-from hybridlab.plan.plan import Item, Plan
+from hybridlab.plan.plan import MOST_PASSES, Item, Plan
 from hybridlab.plan.visit import Place, Visit, layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import Measurement, known, mean_and_error, paired_difference, rank_correlation, resolved
 
-Heads = Annotated[int, Field(ge=1)]
-Passes = Annotated[int, Field(ge=2)]
+Heads = PositiveInt
+Passes = Annotated[int, Field(ge=2, le=MOST_PASSES)]
 _ROUNDING = 1e-6
 """Tolerance for fp32 in rows where the lemma holds with equality (those with one key)."""
 

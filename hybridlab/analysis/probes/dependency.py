@@ -20,6 +20,7 @@ from hybridlab.analysis import dependency
 from hybridlab.analysis.graphs import NODES, THRESHOLD, betweenness, clustering, token_graph
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.types import NonNegativeInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -44,7 +45,7 @@ def measure(
     beta: Annotated[float, Field(gt=0, lt=1)] = dependency.BETA,
     hops: Annotated[int, Field(ge=2, le=64)] = dependency.HOPS,
     threshold: Annotated[float, Field(gt=0, lt=1)] = LOW,
-    graphs: Annotated[int, Field(ge=0)] = 0,
+    graphs: NonNegativeInt = 0,
     nodes: Annotated[int, Field(ge=3)] = NODES,
     tau: Annotated[float, Field(gt=0, lt=1)] = THRESHOLD,
     shown: Annotated[int, Field(ge=0, le=128)] = 0,

@@ -20,6 +20,7 @@ from hybridlab.analysis.effects import depth_score
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.probes.effects import positions, skipped
 from hybridlab.analysis.prompts import Choice, Count, Numbers, examples
+from hybridlab.config.types import NonNegativeInt, Seed
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -35,10 +36,10 @@ def measure(
     rows: Rows = 20,
     boundaries: Count = 4,
     at: Numbers | None = None,
-    stride: int = 4,
+    stride: NonNegativeInt = 4,
     prompts: str | None = None,
     by: str | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> dict[str, Any]:
     """Keys: score {value, stderr, n}, its value a mean over the levels if there are any; effects [layer], m_l of all
     sequences; levels {level: {score {value, stderr, n}, effects [layer]}}, only for prompts with levels.

@@ -19,6 +19,7 @@ from torch import Tensor
 from hybridlab.analysis.effects import NOTHING, PARTS, Effect, Positions, clean_pass, local, propagated
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.prompts import Choice, Count, Example, Numbers, Words, examples
+from hybridlab.config.types import NonNegativeInt, Seed
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -40,10 +41,10 @@ def measure(
     layers: Numbers | None = None,
     boundaries: Count = 4,
     at: Numbers | None = None,
-    stride: int = 4,
+    stride: NonNegativeInt = 4,
     prompts: str | None = None,
     by: str | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> dict[str, Any]:
     """Keys: sequences, layers (the sources, from 0), and for every mode, axis and part
 

@@ -9,12 +9,12 @@ names layers, and changes all visits of a layer that a plan visits more than onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from hybridlab.analysis.performance import Performance, performance, suite, table
 from hybridlab.analysis.probe import Probe, Rows, Table
-from hybridlab.analysis.prompts import Count, Numbers, Words
+from hybridlab.analysis.prompts import Count, Sizes, Words
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -23,6 +23,9 @@ from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES, nearest
 
 KINDS = ("skip", "swap", "reverse", "truncate")
+SIZES = (1, 2, 4, 8)
+REVERSED = (2, 4)
+"""Layers of an intervention where none are asked for, those of a reversal apart."""
 
 
 def measure(
@@ -32,8 +35,8 @@ def measure(
     config: RunConfig,
     rows: Rows = 12,
     kinds: Words = KINDS,
-    sizes: Numbers = (1, 2, 4, 8),
-    reverse: Numbers = (2, 4),
+    sizes: Sizes | None = None,
+    reverse: Sizes | None = None,
     items: Count = 8,
 ) -> dict[str, Any]:
     """Keys: sequences, items, chance {tasks {name}, choices {name}}; base, the model as it is; KIND.SIZE, with starts
@@ -44,15 +47,18 @@ def measure(
     evaluation; KIND.SIZE also stderr [i], that of the rise of `loss` over base, paired by window. i: `base` has one
     entry.
 
-    skip leaves out [i, i + s), swap exchanges [i, i + s) with [i + s, i + 2s), for the `sizes` that fit; reverse turns
-    [i, i + s) around, for the sizes in `reverse` that fit; truncate keeps the first layers. rows: windows of text, and
-    rows of each task. items: questions of each multiple choice task, the first ones of the evaluation; so few by
-    default that the some 50 models of eight layers take 20 seconds, and too few for a difference between models.
+    skip leaves out [i, i + s), swap exchanges [i, i + s) with [i + s, i + 2s), for the `sizes`; reverse turns
+    [i, i + s) around, for the sizes in `reverse`. By default s are those of SIZES and REVERSED that fit. truncate
+    keeps the first layers. rows: windows of text, and rows of each task. items: questions of each multiple choice task,
+    the first ones of the evaluation; so few by default that the some 50 models of eight layers take 20 seconds, and too
+    few for a difference between models.
     """
     for kind in kinds:
         if kind not in KINDS:
             raise UserError(f"kinds = {kind!r} is unknown; {nearest(kind, list(KINDS))}")
-    edits = plan_edits(model.plan, kinds, sizes, reverse)
+    edits = plan_edits(model.plan, kinds, sizes or SIZES, reverse or REVERSED)
+    _require("sizes", sizes or (), [kind for kind in kinds if kind in ("skip", "swap")], edits, model)
+    _require("reverse", reverse or (), [kind for kind in kinds if kind == "reverse"], edits, model)
     if not edits:
         raise UserError(f"no intervention of these kinds and sizes fits into {model.plan.num_layers} layers")
     measured = suite(model, corpus, config, seq_len, rows, items)
@@ -69,8 +75,22 @@ def measure(
     return found
 
 
+def _require(
+    setting: str, sizes: Sequence[int], kinds: Sequence[str], edits: Collection[tuple[str, str]], model: Transformer
+) -> None:
+    """UserError for a size that is asked for and that none of the kinds that take it has."""
+    for size in sizes:
+        if not kinds:
+            raise UserError(f"{setting} has no effect on these kinds of interventions; leave it out")
+        if not any((kind, str(size)) in edits for kind in kinds):
+            raise UserError(
+                f"{setting} = {size}: {' or '.join(kinds)} of so many layers does not fit into the "
+                f"{model.plan.num_layers} layers of this model; give fewer"
+            )
+
+
 def plan_edits(
-    plan: Plan, kinds: Sequence[str] = KINDS, sizes: Sequence[int] = (1, 2, 4, 8), reverse: Sequence[int] = (2, 4)
+    plan: Plan, kinds: Sequence[str] = KINDS, sizes: Sequence[int] = SIZES, reverse: Sequence[int] = REVERSED
 ) -> dict[tuple[str, str], dict[int, Plan]]:
     """(kind, size) → start → the edited plan, for every start; only those that fit the plan's layers. truncate: the
     number of layers that are kept is the start, and its size is `layers`."""
@@ -86,7 +106,7 @@ def plan_edits(
             found[kind, "layers"] = {kept: plan.truncate(kept) for kept in range(1, count)}
             continue
         blocks, lengths, edited = edits[kind]
-        for size in (size for size in lengths if size and blocks * size <= count):
+        for size in (size for size in lengths if blocks * size <= count):
             found[kind, str(size)] = {i: edited(i, size) for i in range(count - blocks * size + 1)}
     return {name: plans for name, plans in found.items() if plans}
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from hybridlab.analysis.material import NO_WINDOW, material, window_of
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table
 from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.kernels import Visible
@@ -37,7 +37,7 @@ def measure(
     seq_len: int,
     config: RunConfig,
     rows: Rows = 16,
-    window: Annotated[int, Field(ge=1)] | None = None,
+    window: PositiveInt | None = None,
 ) -> dict[str, Any]:
     """On `text` and on every task of the run: heads [layer][KV head], the share of the attention inside a window of
     `window` tokens, a mean over query heads, positions and sequences, null for a head that does not run; kept, the

@@ -8,15 +8,15 @@ The map of kind `knockout` gives full attention to the units where it rises most
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from hybridlab.analysis.material import NO_WINDOW, Material, material, text_losses, window_of
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.answers import answers
 from hybridlab.models.decoder import Transformer
@@ -36,7 +36,7 @@ def measure(
     seq_len: int,
     config: RunConfig,
     rows: Rows = 12,
-    window: Annotated[int, Field(ge=1)] | None = None,
+    window: PositiveInt | None = None,
 ) -> dict[str, Any]:
     """base: the loss of the model as it is. heads [layer][KV head] and layers [layer]: the rise when this one alone
     becomes a window of `window` tokens, with the standard error over windows of text or answers; 0 where it is such a

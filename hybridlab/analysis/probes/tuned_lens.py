@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from hybridlab.analysis.lens import Lens, Recipe, Stream, divergence, overlap, train_lens, training_rows
@@ -22,6 +21,7 @@ from hybridlab.analysis.performance import Suite, performance, suite, table
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.prompts import Count
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.types import NonNegativeInt, PositiveFloat, Seed
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -37,12 +37,12 @@ def measure(
     seq_len: int,
     config: RunConfig,
     rows: Rows = 16,
-    steps: Annotated[int, Field(ge=0)] = 100,
-    lr: Annotated[float, Field(gt=0)] = 5e-3,
+    steps: NonNegativeInt = 100,
+    lr: PositiveFloat = 5e-3,
     batch: Count = 8,
     positions: Count = 256,
     items: Count = 20,
-    seed: int = 0,
+    seed: Seed = 0,
     save: str | None = None,
 ) -> dict[str, Any]:
     """Every list has an entry for each exit: 0 is the embedding, the input of the first layer; i the output of the
