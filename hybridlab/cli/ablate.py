@@ -43,6 +43,7 @@ def ablate(
     """Train every combination of settings; write tables and a figure with differences paired by seed."""
     from hybridlab.cli.queues import print_preview, raise_failures
     from hybridlab.cli.training import runtime_layer, settings_layer
+    from hybridlab.config.loading import VARY
     from hybridlab.config.schema import RunConfig
     from hybridlab.reporting.ablation import write_grid
     from hybridlab.runs.ablate import Vary, grid, make_grid, parse_seeds
@@ -55,7 +56,7 @@ def ablate(
 
     def build(combination: dict[str, str], seed: int) -> RunConfig:
         name, chosen_size = chosen_arch(combination.get("arch", arch), config), combination.get("size", size)
-        varied = [f"{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
+        varied = [f"{VARY}{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
         layer = settings_layer(name, steps, seed, nearest=False, runtime=runtime_layer(track, compile))
         settings = [*(sets or []), *varied]
         return compose(

@@ -47,6 +47,9 @@ def report(
     if kinds:
         everything = [load_experiment(name) for name in experiment_ids()]
         experiments = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
+        if not experiments:
+            known = sorted({name for one in everything for name in one.available_scales()})
+            raise UserError(f"--scale {scale}: no {' or '.join(kinds)} has it; known scales: {', '.join(known)}")
     made = []
     for experiment in experiments:
         chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)

@@ -31,6 +31,8 @@ ALTERNATIVES = {
     "sources": "source",
 }
 """Two names for one setting: a layer that writes one of them replaces the other in the layers before it."""
+VARY = "--vary "
+"""How the text of a setting begins that a grid varies; other settings are those of --set."""
 _MINIMUM_AGE = 2 * 10**9
 """In nanoseconds. A younger file may change again without a new time stamp, so its content is not cached."""
 
@@ -186,18 +188,19 @@ def named_preset(kind: str, option: str | None, file: Layer) -> str | None:
 
 
 def parse_setting(text: str) -> Layer:
-    """A layer from `a.b=c`, with the value read as YAML."""
-    key, equals, value = text.partition("=")
+    """A layer from `a.b=c`, with the value read as YAML, or from `--vary a.b=c`, which errors then name."""
+    written = text if text.startswith(VARY) else f"--set {text}"
+    key, equals, value = text.removeprefix(VARY).partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise UserError(f"--set {text}: write it as name.of.field=value")
+        raise UserError(f"{written}: write it as name.of.field=value")
     try:
         parsed, _ = parse_yaml(value)
     except NotYaml as problem:
-        raise UserError(f"--set {text}: the value cannot be read; {problem}") from None
+        raise UserError(f"{written}: the value cannot be read; {problem}") from None
     for part in reversed(parts):
         parsed = {part: parsed}
-    return Layer(parsed, {tuple(parts): f"--set {text}", (): f"--set {text}"}, asked=True)
+    return Layer(parsed, {tuple(parts): written, (): written}, asked=True)
 
 
 def merge(*layers: Layer) -> Layer:

@@ -11,6 +11,7 @@ from typing import Any
 from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig
 from hybridlab.config.edits import PlanEdit, TopEntropy
 from hybridlab.config.loading import (
+    VARY,
     Layer,
     check,
     is_preset,
@@ -190,16 +191,17 @@ def _check_growth(config: RunConfig, layer: Layer) -> None:
 
 
 def _setting(text: str) -> Layer:
-    """The layer of a `--set`. Presets have their own options, so their names are refused."""
-    name = text.partition("=")[0].strip()
+    """The layer of a setting. Presets have their own options, so their names are refused."""
+    name = text.removeprefix(VARY).partition("=")[0].strip()
+    written = text if text.startswith(VARY) else f"--set {text}"
     if name in ("arch", "size"):
-        raise UserError(f"--set {text}: use --{name}, which sets everything that belongs to it")
+        raise UserError(f"{written}: use --{name}, which sets everything that belongs to it")
     if name == "data":
         value = text.partition("=")[2].strip()
         if not value.startswith("{"):
-            raise UserError(f"--set {text}: use --data {value}")
+            raise UserError(f"{written}: use --data {value}")
     if name == "extends":
-        raise UserError(f"--set {text}: only a file extends others; give that file with --config")
+        raise UserError(f"{written}: only a file extends others; give that file with --config")
     return parse_setting(text)
 
 

@@ -34,6 +34,16 @@ _Loader.add_implicit_resolver(
 )
 
 
+_PLAIN = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq", "merge")}
+"""The types of values that a configuration is made of."""
+_MOST, _DEEPEST = 100_000, 50
+"""Values in a document, those that aliases repeat counted each time, and mappings and lists inside each other."""
+
+
+_SAFE_MARKS = 5_000
+"""So many characters that can open a list or mapping nest no deeper than any stack allows."""
+
+
 class NotYaml(Exception):
     """Text that cannot be read, with the problem and its line (from 1; None if unknown)."""
 
@@ -45,21 +55,25 @@ class NotYaml(Exception):
 def parse_yaml(text: str) -> tuple[Any, dict[KeyPath, int]]:
     """The value of one document, and the line of each value in it, counted from 1.
 
-    Raises NotYaml for text that is not YAML, has a key twice in one mapping, or has an alias that contains itself.
+    Raises NotYaml for text that is not YAML or not a plain configuration: a key that is not text or is there twice in
+    one mapping, a value of another type than YAML's plain ones, too many values or too deep a nesting, as aliases can
+    make of a few lines.
     """
+    if sum(map(text.count, "[{-?:")) > _SAFE_MARKS:
+        _refuse_deep(text)
     loader = _Loader(text)
     lines: dict[KeyPath, int] = {}
     try:
         node = loader.get_single_node()
         if node is None:
             return None, lines
-        _refuse_doubles(node, set())
+        _extent(node, 1, {})
         value = loader.construct_document(node)
         # construct_document has replaced `<<` by the merged values, so that their lines are collected too.
         _collect_lines(node, (), lines)
         return value, lines
     except RecursionError:
-        raise NotYaml("an alias in it contains itself") from None
+        raise NotYaml(f"it is nested more than {_DEEPEST} deep") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
@@ -68,22 +82,71 @@ def parse_yaml(text: str) -> tuple[Any, dict[KeyPath, int]]:
         loader.dispose()
 
 
-def _refuse_doubles(node: yaml.Node, seen: set[int]) -> None:
-    """Raise NotYaml for a mapping that has a key twice. seen: ids of nodes already visited, through other aliases."""
-    if id(node) in seen or isinstance(node, yaml.ScalarNode):
-        return
-    seen.add(id(node))
-    if not isinstance(node, yaml.MappingNode):
-        for item in node.value:
-            _refuse_doubles(item, seen)
-        return
+def _refuse_deep(text: str) -> None:
+    """Raise NotYaml for text that is nested so deep that libyaml would overflow its stack while it makes nodes."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > _DEEPEST:
+                mark = event.start_mark
+                raise NotYaml(f"it is nested more than {_DEEPEST} deep", mark.line + 1 if mark else None)
+    except yaml.YAMLError:
+        return  # what is wrong is said where it is read
+
+
+def _extent(node: yaml.Node, depth: int, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """How many values a node stands for and how deep they are nested, with every alias written out.
+
+    Raises NotYaml for what `parse_yaml` refuses. known: id of a node → its extent, None while it is counted; a node
+    that many aliases name is counted once.
+    """
+    if id(node) in known:
+        extent = known[id(node)]
+        if extent is None:
+            raise _refused("an alias in it contains itself", node)
+        return extent
+    if node.tag not in _PLAIN:
+        kind = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise _refused(f"a value of the type {kind} cannot be used; write text, a number, true or false", node)
+    known[id(node)], inside = None, list[yaml.Node]()
+    if isinstance(node, yaml.MappingNode):
+        _check_keys(node)
+        inside = [value for _, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        inside = node.value
+    if depth > _DEEPEST:
+        raise _refused(f"it is nested more than {_DEEPEST} deep", node)
+    parts = [_extent(value, depth + 1, known) for value in inside]
+    size, height = 1 + sum(size for size, _ in parts), 1 + max((height for _, height in parts), default=0)
+    if height > _DEEPEST:
+        raise _refused(f"with its aliases written out it is nested more than {_DEEPEST} deep", node)
+    if size > _MOST:
+        raise _refused(f"with its aliases written out it has more than {_MOST:,} values", node)
+    known[id(node)] = size, height
+    return size, height
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    """Raise NotYaml for a key that is not text, and for one that is there twice."""
     names = set()
-    for key, value in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            if key.value in names:
-                raise NotYaml(f"{key.value!r} is written twice in one mapping", key.start_mark.line + 1)
-            names.add(key.value)
-        _refuse_doubles(value, seen)
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise _refused("a list or mapping is used as a key; write `key: value`", key)
+        kind = key.tag.rpartition(":")[2]
+        if kind not in ("str", "merge"):
+            read = {"bool": "true or false", "null": "nothing"}.get(kind, "a number")
+            raise _refused(f"the key {key.value} is read as {read}; write it in quotes, '{key.value}'", key)
+        if key.value in names:
+            raise _refused(f"{key.value!r} is written twice in one mapping", key)
+        names.add(key.value)
+
+
+def _refused(problem: str, node: yaml.Node) -> NotYaml:
+    return NotYaml(problem, node.start_mark.line + 1)
 
 
 def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:

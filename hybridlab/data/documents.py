@@ -6,11 +6,13 @@ an iterator of a plug-in that has neither `place` nor `go_to` is read again up t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hybridlab.data.readers import LONGEST_DOCUMENT, pieces
 from hybridlab.data.source_files import SourceFile
 
 Place = dict[str, Any]
@@ -18,17 +20,32 @@ Place = dict[str, Any]
 
 
 class Documents(Iterator[str]):
-    """At most `limit` documents. number: how many have been read."""
+    """At most `limit` documents; very long ones in pieces, of which each is a document. number: how many have been
+    read."""
 
     def __init__(self, documents: Iterator[str], limit: int | None = None) -> None:
         self.documents, self.limit, self.number = documents, limit, 0
+        # Of the document that is being read: the pieces that are left, and how many have been given.
+        self.rest: deque[str] = deque()
+        self.given = 0
+        # A place between two documents of the source, and how many it has given since.
+        self.known: Any = None
+        self.since = 0
 
     def __next__(self) -> str:
         if self.number == self.limit:
             raise StopIteration
-        text = next(self.documents)
+        if not self.rest:
+            self._take()
         self.number += 1
-        return text
+        self.given += 1
+        return self.rest.popleft()
+
+    def _take(self) -> None:
+        """Read the next document of the source."""
+        text = next(self.documents)
+        self.rest = deque(pieces(iter([text])) if len(text) > LONGEST_DOCUMENT else [text])
+        self.given, self.since = 0, self.since + 1
 
     @property
     def share(self) -> float | None:
@@ -40,7 +57,11 @@ class Documents(Iterator[str]):
     @property
     def place(self) -> Place:
         """Where reading stands, after the last document that was given."""
-        return {"documents": self.number, "source": getattr(self.documents, "place", None)}
+        if self.rest:
+            # The source cannot go to the middle of a document: it reads it again.
+            return {"documents": self.number, "source": self.known, "since": self.since - 1, "given": self.given}
+        self.known, self.since = getattr(self.documents, "place", None), 0
+        return {"documents": self.number, "source": self.known}
 
     @property
     def bad(self) -> int:
@@ -49,11 +70,20 @@ class Documents(Iterator[str]):
 
     def go_to(self, place: Place) -> None:
         """Go on after the document of a place; nothing may have been read yet."""
+        if place["source"] is None:
+            next(islice(self, place["documents"], place["documents"]), None)
+            return
+        self.documents.go_to(place["source"])  # type: ignore[attr-defined]
+        self.known = place["source"]
+        for _ in range(place.get("since", 0)):
+            self._take()
+        self.rest.clear()
+        if "given" in place:
+            self._take()
+            for _ in range(place["given"]):
+                self.rest.popleft()
+            self.given = place["given"]
         self.number = place["documents"]
-        if place["source"] is not None:
-            self.documents.go_to(place["source"])  # type: ignore[attr-defined]
-        else:
-            next(islice(self.documents, self.number, self.number), None)
 
 
 class FileDocuments(Iterator[str]):

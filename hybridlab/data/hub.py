@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.data.documents import Place
-from hybridlab.data.readers import NoSuchField, bad_line_advice
+from hybridlab.data.readers import NoSuchField, not_a_text
 from hybridlab.errors import UserError
 
 _SECONDS_TO_ANSWER = 10.0
@@ -94,8 +94,8 @@ class HubDocuments(Iterator[str]):
 
     def _without_text(self, record: dict[str, Any]) -> UserError:
         where = f"{self.source}: record {self.number - 1}"
-        if self.field in record and record[self.field] is None:
-            return UserError(f"{where} (counted from 0) has no text in the field {self.field!r}; {bad_line_advice('')}")
+        if self.field in record:
+            return not_a_text(f"{where} (counted from 0)", self.field, record[self.field])
         return NoSuchField(where, self.field, f"it has: {', '.join(record)}")
 
     def _next_record(self) -> dict[str, Any]:

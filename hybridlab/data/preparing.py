@@ -32,7 +32,7 @@ from hybridlab.data.tokenizers import (
 from hybridlab.data.unfinished import others, unfinished
 from hybridlab.data.writing import CorpusWriter, Job, training_documents
 from hybridlab.errors import UserError
-from hybridlab.files import write_text
+from hybridlab.files import read_object, write_json, write_text
 from hybridlab.registry import SOURCES
 
 ALL_CORES = Job()
@@ -181,16 +181,23 @@ def _mixed(sources: list[WeightedSource], corpora: list[Corpus]) -> Corpus:
     )
 
 
+_PREPARED = ".prepared.json"
+"""Of what a folder was made, so that the same command finds it finished."""
+
+
 def prepare(data: Data, folder: Path, job: Job = ALL_CORES) -> None:
     """Tokenise a source into `folder`, or each of several sources into a folder of its own in `folder`, which appears
-    only when all is complete. What an earlier call with equal settings has left unfinished is not done again.
-    UserError if the folder is not empty."""
+    only when all is complete. What an earlier call with equal settings has done, in part or whole, is not done again.
+    UserError if the folder has something else."""
     for source in data.all_sources:
         if split_source(source)[0] == "shards":
             raise UserError(f"data source {source}: it is prepared already; use it as it is")
     _check_lines(data)
-    _check_empty(folder)
     key = _key_of_all(data)
+    if _is_done(folder, key):
+        job.say(f"{folder}: finished before, nothing to do")
+        return
+    _check_empty(folder)
     for other in others(folder, key):
         job.say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
     with unfinished(folder, key, job.say) as partial:
@@ -199,6 +206,13 @@ def prepare(data: Data, folder: Path, job: Job = ALL_CORES) -> None:
             CorpusWriter(data, partial, None, job).write()
         else:
             _prepare_each(data, partial, job)
+        write_json(partial / _PREPARED, {"key": key})
+
+
+def _is_done(folder: Path, key: str) -> bool:
+    """Whether `prepare` has made this folder, from the same files with the same settings."""
+    path = folder / _PREPARED
+    return path.is_file() and read_object(path, "data folder", ("key",), "prepare the data again")["key"] == key
 
 
 def _check_empty(folder: Path) -> None:

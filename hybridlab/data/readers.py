@@ -18,6 +18,9 @@ from hybridlab.errors import UserError
 
 LONG_DOCUMENT = 32_768
 """Characters; a longer text file is cut into several documents, so that one file can be split for validation."""
+LONGEST_DOCUMENT = 2**20
+"""Characters; a longer document of any source is cut like a long text file, since a tokenizer needs 200 bytes of memory
+for each."""
 _CHUNK = 2**20
 _ROWS_AT_ONCE = 1024
 
@@ -41,7 +44,7 @@ def text_documents(file: SourceFile, field: str) -> Iterator[str]:
     """A text file in UTF-8; one of more than LONG_DOCUMENT characters is cut at line ends."""
     blank: list[str] | None = []
     with file.open() as stream:
-        for text in _pieces(_decoded(file, stream)):
+        for text in pieces(_decoded(file, stream)):
             if blank is not None and not text.strip():
                 blank.append(text)
                 continue
@@ -53,7 +56,7 @@ def text_documents(file: SourceFile, field: str) -> Iterator[str]:
         raise UserError(f"{file.path}: the file has no text; give another file")
 
 
-def _pieces(chunks: Iterator[str]) -> Iterator[str]:
+def pieces(chunks: Iterator[str]) -> Iterator[str]:
     """The text of all chunks in pieces of half to all of LONG_DOCUMENT characters; one that is not longer is not cut.
 
     A piece ends at the first line end in its second half, if there is one.
@@ -120,6 +123,17 @@ def bad_line_advice(correct: str) -> str:
     ) + "leave such lines out with data.skip_bad_lines=true (data prepare: --skip-bad-lines)"
 
 
+def not_a_text(where: str, field: str, value: Any) -> UserError:
+    """The error for a field that holds something else than a text."""
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    kind = "null" if value is None else kinds.get(type(value), type(value).__name__)
+    shown = "" if value is None else f" ({str(value)[:40]})"
+    return UserError(
+        f"{where}: the field {field!r} is {kind}{shown}, and must be a text; {bad_line_advice('correct it')}, or name "
+        "another field"
+    )
+
+
 def _text_of(line: str, field: str, origin: str) -> str:
     """The text in one line of a jsonl source. origin: file and line, for messages."""
     try:
@@ -132,10 +146,12 @@ def _text_of(line: str, field: str, origin: str) -> str:
     except (ValueError, RecursionError) as error:
         reason = f"this line is not JSON in UTF-8 ({str(error)[:80]})"
         raise UserError(f"{origin}: {reason}; {bad_line_advice('correct it')}") from None
-    if not isinstance(record, dict) or not isinstance(record.get(field), str):
+    if not isinstance(record, dict) or field not in record:
         raise NoSuchField(
             origin, field, f"it has: {', '.join(record)}" if isinstance(record, dict) else "not an object"
         )
+    if not isinstance(record[field], str):
+        raise not_a_text(origin, field, record[field])
     return record[field]
 
 

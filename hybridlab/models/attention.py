@@ -72,6 +72,8 @@ class HeadGroup:
         beside: a window of heads that compute full attention too; see `choose_beside`."""
         q, k = self.q, self.k
         visible = Visible(window, self.valid, self.segments, rule, self.causal)
+        if rule is not None and not torch.compiler.is_compiling():
+            kernels.require_keys(rule, window, self.causal, q.shape[2])
         setting = (q.shape[2], q.device, q.dtype != torch.float32, self.causal)
         if beside and window is not None:
             name = kernels.choose_beside(self.kernel, window, *setting)

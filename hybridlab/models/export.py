@@ -138,6 +138,8 @@ def read_model_config(folder: Path) -> SavedModel:
     if config["model_type"] != "hybridlab" or config.get("format") not in (1, FORMAT):
         raise UserError(f"{path}: not a hybridlab model of format {FORMAT}; use load_hf for other models")
     lineage = config.get("lineage", {})
+    if not isinstance(lineage, dict) or not isinstance(lineage.get("plugin_places", {}), dict):
+        raise UserError(f"{path}: lineage is not what hybridlab writes there, a JSON object; restore the file")
     require_plugins(lineage.get("plugins"), lineage.get("plugin_places", {}), folder, exact=False)
     # In format 1 the parts of the structure stand beside the lineage of the weights.
     flat = {name: value for name, value in config.items() if name != "lineage"}

@@ -32,6 +32,11 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 """(positions of queries, positions of keys), broadcast together → True where the query may see the key."""
 
 
+_QUERIES_AT_ONCE = 1024
+_WITH_KEYS: set[Any] = set()
+"""Rules, with their settings, of which it is known that every query has a key."""
+
+
 @dataclass(frozen=True)
 class Visible:
     """Restrictions on the keys that a query may see.
@@ -85,6 +90,27 @@ class Visible:
             if not self.causal:
                 seen = seen & (key < query + self.window)
         return seen if self.rule is None else seen & self.rule(query, key)
+
+
+def require_keys(rule: Rule, window: int | None, causal: bool, length: int) -> None:
+    """UserError if a rule leaves a query without keys, whose softmax would not be a number. It is looked at once for
+    each sequence length."""
+    code, closure = getattr(rule, "__code__", rule), getattr(rule, "__closure__", None) or ()
+    parts = (code, getattr(rule, "__self__", None), *(cell.cell_contents for cell in closure))
+    key = (parts, window, causal, length)
+    if key in _WITH_KEYS:
+        return
+    visible, keys = Visible(window, rule=rule, causal=causal), torch.arange(length)
+    for start in range(0, length, _QUERIES_AT_ONCE):
+        queries = torch.arange(start, min(start + _QUERIES_AT_ONCE, length))
+        empty = ~visible.allows(queries[:, None], keys).expand(len(queries), length).any(1)
+        if empty.any():
+            name = getattr(rule, "__qualname__", type(rule).__qualname__)
+            raise UserError(
+                f"the rule {name} of an attention kind hides every key from the query at position "
+                f"{start + int(empty.nonzero()[0])}; let each query see at least its own position"
+            )
+    _WITH_KEYS.add(key)
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:

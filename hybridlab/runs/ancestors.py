@@ -23,6 +23,7 @@ from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.forecast import FORECASTS
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
+from hybridlab.plan.visit import is_whole
 from hybridlab.training.folders import RunFolder, Runs, part_of_run
 
 _HF = "hf-"
@@ -169,14 +170,17 @@ def _from_run(folder: RunFolder, best: bool) -> Ancestor:
 
 
 def kept_best(folder: RunFolder) -> SavedModel:
-    """What config.json of a run's best weights says; UserError if it keeps none."""
+    """What config.json of a run's best weights says, their step in its lineage; UserError if the run keeps none."""
     try:
-        return read_model_config(folder.best)
+        saved = read_model_config(folder.best)
     except FileNotFoundError:
         raise UserError(
             f"{folder.path}: this run has no best weights; they are kept with --set evaluation.keep_best=true and "
             "evaluation.every=STEPS"
         ) from None
+    if not is_whole(saved.lineage.get("step")):
+        raise UserError(f"{folder.best / 'config.json'}: lineage names no step of the weights; restore the file")
+    return saved
 
 
 def _own_config(path: Path) -> SavedModel | None:

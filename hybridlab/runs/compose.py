@@ -90,6 +90,12 @@ def compose_with_origins(
     parent = None if start is None else find_ancestor(start, runs)
     written = [*given, *map(parse_setting, asked.settings)]
     task = _task_of(asked, written, file, branch) if parent is not None else None
+    if parent is not None and task is None and parent.shape.output is not None:
+        raise UserError(
+            f"--from {start}: the output head of its model gives {parent.shape.output.kind} instead of tokens, and "
+            f"text does not train that; go on with `hybridlab finetune {start} --task TASK`, or name the model that it "
+            "was fine-tuned from"
+        )
     finetuned = parent is not None and parent.pretrained and size is None and task is None
     base = load_preset("training", FINETUNE) if finetuned else _base(task, size, parent)
     heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch)

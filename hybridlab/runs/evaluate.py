@@ -84,6 +84,11 @@ def _given(opened: OpenedModel, data: str | list[str] | None, settings: list[str
 def _task_file(data: str | list[str], task: str) -> Layer:
     """`--data` of a fine-tuned model: another file of its task, of which all examples are measured."""
     texts = [data] if isinstance(data, str) else data
+    if len(texts) == 1 and ":" not in texts[0] and not Path(texts[0]).expanduser().exists():
+        raise UserError(
+            f"--data {texts[0]}: there is no such file or folder; this model is fine-tuned on {task}, so give a file "
+            "of that task, or leave it out"
+        )
     if len(texts) != 1 or not Path(texts[0]).expanduser().exists():
         raise UserError(
             f"--data {' '.join(texts)}: this model is fine-tuned on {task}; give one file of that task, or leave it out"

@@ -53,17 +53,18 @@ def extension(start: str, steps: int, runs: Runs, options: Layer, settings: list
     folder = runs.finished(start)
     before, info = folder.config(), folder.started()
     runs.places.update({**info.get("places", {}), folder.digest: str(folder.path.resolve())})
-    for text in settings:
+    longer: dict[str, Any] = {"init": {"run": folder.digest, "load": "all"}, "budget": None}
+    longer["training"] = {"steps": before.training.steps + steps}
+    own = merge(Layer(before.model_dump(mode="json")), Layer(longer, {(): "--extend"}))
+    given = [parse_setting(text) for text in settings]
+    for text, setting in zip(settings, given, strict=True):
         name = text.partition("=")[0].strip()
-        if not _is_part(name, _FREE):
+        if not _is_part(name, _FREE) and merge(own, setting).values != own.values:
             raise UserError(
                 f"--set {text}: a run that is extended can only change {', '.join(_FREE)}; "
                 "leave --extend out to start another run from its weights"
             )
-    longer: dict[str, Any] = {"init": {"run": folder.digest, "load": "all"}, "budget": None}
-    longer["training"] = {"steps": before.training.steps + steps}
-    layers = [Layer(before.model_dump(mode="json")), Layer(longer, {(): "--extend"}), options]
-    return check(RunConfig, move_warmup(merge(*layers, *map(parse_setting, settings))))
+    return check(RunConfig, move_warmup(merge(own, options, *given)))
 
 
 def beginning(config: RunConfig, own: RunFolder, runs: Runs, corpus: Corpus) -> Beginning | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job
-from hybridlab.errors import Interrupted, NoRoom, RunFailed, UserError
+from hybridlab.errors import NoRoom, RunFailed, UserError
 from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.evaluation.measure import measure
@@ -55,6 +54,7 @@ from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.objective import make_objective
 from hybridlab.training.outputs import save_trained
 from hybridlab.training.progress import Progress
+from hybridlab.training.stopping import stopping_at_once
 from hybridlab.training.trackers import Tracked, Trackers, require_trackers, tracking
 
 
@@ -93,14 +93,15 @@ def execute(
         _relabel(folder, label)
         folder.remove_leftovers()
         try:
-            _go_to_start(run, title, say, stopped)
-            with _tracking(run, title, say) as trackers:
-                training = config.training
-                with show(title, training.steps, training.tokens_per_step, run.step, quiet) as progress:
-                    found = run.train(progress)
-                record = _measured(run, found)
-                trackers.write({"step": run.step, **_final_numbers(record)})
-            _save(run, record)
+            with stopping_at_once(lambda: _saved_so_far(folder)):
+                _go_to_start(run, title, say, stopped)
+                with _tracking(run, title, say) as trackers:
+                    training = config.training
+                    with show(title, training.steps, training.tokens_per_step, run.step, quiet) as progress:
+                        found = run.train(progress)
+                    record = _measured(run, found)
+                    trackers.write({"step": run.step, **_final_numbers(record)})
+                _save(run, record)
         except NoRoom as full:
             saved = checkpoints.newest_step(folder.checkpoints) or 0
             raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
@@ -108,15 +109,17 @@ def execute(
             failed = Record(**_facts(run), status="failed", reason=str(failure))
             write_record(failed, folder.path / "record.json")
             raise
-        except KeyboardInterrupt:
-            newest = checkpoints.newest_step(folder.checkpoints)
-            text = f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
-            raise Interrupted(text, signal.SIGINT) from None
         # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
         runtime = config.runtime
         checkpoints.keep_newest(folder.checkpoints, 1 if runtime.keep_optimizer else 0, runtime.keep_steps)
         _say_warnings(record, title, say)
         return record
+
+
+def _saved_so_far(folder: RunFolder) -> str:
+    """Where a run stands that is stopped now."""
+    newest = checkpoints.newest_step(folder.checkpoints)
+    return f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
 
 
 def _finished_before(

@@ -244,16 +244,13 @@ def evaluate(
     say, runs = _silent if quiet else _say, Runs(Path(runs_dir))
     root = None if data_root is None else Path(data_root)
     if tasks is not None or suite is not None:
-        if data is not None or settings is not None:
-            raise UserError("evaluate: data= and settings= have no effect on tasks= and suite=; leave them out")
+        _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
         named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
         request = Request(named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines, replace=replace)
         if isinstance(run_or_model, Transformer):
-            if replace:
-                raise UserError("evaluate: replace= has no effect on a model, which has no record; leave it out")
+            _refuse({"replace": replace or None}, "on a model, which has no record")
             return _benchmarks_of(run_or_model, tokenizer, request, say)
-        if tokenizer is not None:
-            raise UserError("evaluate: tokenizer= has no effect on a run, which has its own; leave it out")
+        _refuse({"tokenizer": tokenizer}, "on a run, which has its own")
         run = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
         return benchmark_run(str(run), runs, request, say)
     unused = {
@@ -263,20 +260,23 @@ def evaluate(
         "skip_bad_lines": skip_bad_lines or None,
         "replace": replace or None,
     }
-    for name, value in unused.items():
-        if value is not None:
-            raise UserError(f"evaluate: {name}= has no effect without tasks= or suite=; leave it out")
+    _refuse(unused, "without tasks= or suite=")
     if isinstance(run_or_model, Transformer):
         if data is None or seq_len is None:
             raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
         if tokenizer is None and not data.startswith("shards:"):
             raise UserError("evaluate: give the tokenizer of the model, as tokenizer='file:PATH' or 'byte'")
         return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, _as_texts(_nested(settings or {})), say)
-    for name, value in (("tokenizer", tokenizer), ("seq_len", seq_len)):
-        if value is not None:
-            raise UserError(f"evaluate: {name}= has no effect on a run, which has its own; leave it out")
+    _refuse({"tokenizer": tokenizer, "seq_len": seq_len}, "on a run, which has its own")
     reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
     return evaluate_run(str(reference), runs, data, _as_texts(_nested(settings or {})), say)
+
+
+def _refuse(arguments: Mapping[str, Any], where: str) -> None:
+    """UserError for an argument of `evaluate` that has been given where it does nothing."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise UserError(f"evaluate: {name}= has no effect {where}; leave it out")
 
 
 def _benchmarks_of(

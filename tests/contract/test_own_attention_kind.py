@@ -181,6 +181,33 @@ def test_a_kind_that_sees_the_future_fails_the_run(small, tmp_path, runs_dir):
         ATTENTION_KINDS.remove("leaks")
 
 
+def test_a_rule_that_hides_every_key_from_a_query_is_named_instead_of_the_learning_rate(small, tmp_path, runs_dir):
+    @dataclass(frozen=True)
+    class Early(Average):
+        """The first tokens alone, but in the last part of the sequence not even these."""
+
+        name, letter = "early", "e"
+        last: int = 20
+
+        def sees(self, query, key):
+            return (key < 3) & (query < self.last)
+
+        def attend(self, heads):
+            return heads.softmax(None, self.sees)
+
+    register_kind(Early)
+    try:
+        config = small(map={"kind": "uniform", "attention": {"kind": "early"}}, training={"steps": 3})
+        with pytest.raises(
+            UserError, match=r"the rule .*Early.sees .* hides every key from the query at position 20; let"
+        ):
+            train(config, tmp_path / "a", runs_dir)
+        config = small(map={"kind": "uniform", "attention": {"kind": "early", "last": 64}}, training={"steps": 3})
+        train(config, tmp_path / "b", runs_dir)
+    finally:
+        ATTENTION_KINDS.remove("early")
+
+
 def test_returned_weights_and_numbers_of_keys_are_those_of_the_kind():
     model = model_of([[Sinks(3), Average()]] * 4)
     full = model(random_ids(12), need="full")

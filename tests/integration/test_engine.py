@@ -167,18 +167,27 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_again(small, tmp_path, r
 
 
 def test_control_c_outside_the_training_steps_can_be_continued_too(small, tmp_path, runs_dir, monkeypatch):
-    """As a second Ctrl-C in a step, or one while the model is measured."""
+    """As a second Ctrl-C in a step, or one while the model is measured; SIGTERM then too."""
 
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    config = small()
-    for place, name, saved in ((Run, "take_step", "no step"), (run_module, "measure", "step 12")):
+    def sends(number):
+        return lambda *_, **__: os.kill(os.getpid(), number)
+
+    config, measuring = small(), (run_module, "measure", "step 12")
+    for place, name, saved, stop, number in (
+        (Run, "take_step", "no step", stopped, signal.SIGINT),
+        (*measuring, stopped, signal.SIGINT),
+        (*measuring, sends(signal.SIGINT), signal.SIGINT),
+        (*measuring, sends(signal.SIGTERM), signal.SIGTERM),
+        (run_module, "_save", "step 12", sends(signal.SIGTERM), signal.SIGTERM),
+    ):
         with monkeypatch.context() as patch:
-            patch.setattr(place, name, stopped)
+            patch.setattr(place, name, stop)
             with pytest.raises(Interrupted, match=f"a: stopped at once, with {saved} saved") as ended:
                 train(config, tmp_path / "a", runs_dir)
-        assert ended.value.signal == signal.SIGINT
+        assert ended.value.signal == number and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     train(config, tmp_path / "whole", runs_dir)
     train(config, tmp_path / "a", runs_dir)
     assert_same_run(tmp_path / "whole", tmp_path / "a")

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +101,47 @@ def test_yaml_reads_exponents_and_refuses_repeated_keys_and_python_objects(tmp_p
     with pytest.raises(UserError, match="not YAML"):
         read_yaml(tmp_path / "c.yaml")
     (tmp_path / "d.yaml").write_text("x: !!python/object/apply:os.system ['true']\n")
-    with pytest.raises(UserError, match="not YAML"):
+    with pytest.raises(UserError, match="d.yaml:1: a value of the type !!python/object/apply:os.system cannot be used"):
         read_yaml(tmp_path / "d.yaml")
+
+
+ALIASES = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+NO_SETTINGS = [
+    (ALIASES, "5: with its aliases written out it has more than 100,000 values"),
+    ("x: " + "[" * 60 + "]" * 60, "1: it is nested more than 50 deep"),
+    ("x: " + "[" * 100_000 + "]" * 100_000, "it is nested more than 50 deep"),
+    (
+        f"a: &a {'[' * 20 + ']' * 20}\nb: &b {'[' * 20}*a{']' * 20}\nc: {'[' * 20}*b{']' * 20}",
+        "aliases written out it is nested more than 50 deep",
+    ),
+    ("x: 1\ny: &y {z: *y}\n", "2: an alias in it contains itself"),
+    ("x: 1\nyes: 4\n", "2: the key yes is read as true or false; write it in quotes, 'yes'"),
+    ("x: {4: 4}\n", "1: the key 4 is read as a number"),
+    ("null: 4\n", "1: the key null is read as nothing"),
+    ("? [a, b]\n: 4\n", "1: a list or mapping is used as a key"),
+    ("x: !!set {a, b}\n", "1: a value of the type !!set cannot be used; write text, a number, true or false"),
+    ("x: [1, !!binary aGVsbG8=]\n", "1: a value of the type !!binary cannot be used"),
+    ("x: !mine {}\n", "1: a value of the type !mine cannot be used"),
+    ("x: !!timestamp 2025-01-01\n", "1: a value of the type !!timestamp cannot be used"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), NO_SETTINGS, ids=[message[:40] for _, message in NO_SETTINGS])
+def test_yaml_that_is_no_plain_configuration_is_refused_at_its_line(tmp_path, text, message):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(UserError, match=re.escape(message)) as refused:
+        read_yaml(tmp_path / "a.yaml")
+    assert str(refused.value).startswith(str(tmp_path / "a.yaml")) and "\n" not in str(refused.value)
+
+
+def test_a_wrong_budget_names_its_line():
+    """It has a schema of its own, beside the settings of training."""
+    for text, message in (("abc", "must be a number"), (-3, "must be greater than 0")):
+        layer = Layer({"budget": {"flops": text}}, {("budget", "flops"): "a.yaml:2"}, asked=True)
+        with pytest.raises(UserError, match=f"a.yaml:2: budget.flops = .*{message}"):
+            resolve("vanilla", "tiny", layers=[layer])
 
 
 def test_extends_merges_files_and_refuses_circles(tmp_path):

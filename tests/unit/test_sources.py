@@ -9,7 +9,8 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from hybridlab.data.readers import LONG_DOCUMENT
+from hybridlab.data.documents import Documents
+from hybridlab.data.readers import LONG_DOCUMENT, LONGEST_DOCUMENT
 from hybridlab.data.sources import files_key, read_documents, source_files
 from hybridlab.errors import UserError
 from tests.conftest import write_text
@@ -74,9 +75,11 @@ def whole_text_cut(text):
 @pytest.mark.parametrize("length", [1, LONG_DOCUMENT, LONG_DOCUMENT + 1, 3 * LONG_DOCUMENT + 7, 2_200_000])
 @pytest.mark.parametrize("line", [3, 900, 20_000, 10**9])
 def test_a_text_that_is_read_in_chunks_is_cut_by_the_same_rule(tmp_path, length, line):
-    rng, text = random.Random(length), ""
-    while len(text) < length:
-        text += "é" * rng.randrange(1, min(line, length + 1) + 1) + "\n" * (line < 10**9)
+    rng, lines, made = random.Random(length), [], 0
+    while made < length:
+        lines.append("é" * rng.randrange(1, min(line, length + 1) + 1) + "\n" * (line < 10**9))
+        made += len(lines[-1])
+    text = "".join(lines)
     path = tmp_path / "a.txt"
     path.write_text(text[:length], encoding="utf-8")
     assert read(f"text:{path}") == whole_text_cut(text[:length])
@@ -118,6 +121,70 @@ def test_the_share_that_has_been_read_grows_to_one(tmp_path):
         assert shares == sorted(shares) and 0 < shares[len(shares) // 2] < 1 and documents.share == 1
     limited = read_documents(f"text:{tmp_path}", max_documents=4)
     assert [limited.share for _ in limited][1:] == [0.5, 0.75, 1]
+
+
+@pytest.fixture
+def long_sources(tmp_path):
+    """The same texts, of which one is very long, in a source of each kind."""
+    long = "".join(f"line {n}\n" for n in range(LONGEST_DOCUMENT // 9))
+    texts = ["a", "b", long, "c", "x" * LONGEST_DOCUMENT]
+    assert len(long) > LONGEST_DOCUMENT
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "a.csv").write_text("text\n" + "".join(f'"{text}"\n' for text in texts))
+    (tmp_path / "hub").mkdir()
+    table(tmp_path / "hub" / "a.parquet", text=texts)
+    kinds = [f"jsonl:{tmp_path / 'a.jsonl'}", f"csv:{tmp_path / 'a.csv'}", f"parquet:{tmp_path / 'hub'}"]
+    return [*kinds, f"hub:{tmp_path / 'hub'}"], texts
+
+
+def test_very_long_documents_of_every_source_are_cut_like_a_text_file(long_sources):
+    sources, texts = long_sources
+    for source in sources:
+        found = read(source)
+        assert found == ["a", "b", *whole_text_cut(texts[2]), "c", texts[4]]
+        assert max(map(len, found[:-1])) <= LONG_DOCUMENT
+        assert len(list(read_documents(source, max_documents=5))) == 5
+
+
+def test_reading_goes_on_inside_a_document_that_is_cut(long_sources):
+    sources, texts = long_sources
+    whole = ["a", "b", *whole_text_cut(texts[2]), "c", texts[4]]
+    for source in sources:
+        # Asked for its place before, or only inside of the long document.
+        for number, asked in [(2, 1), (4, 2), (6, 5), (9, 0), (len(whole) - 2, 3), (len(whole) - 1, 4), (7, 1)]:
+            documents = read_documents(source)
+            for count in range(number):
+                next(documents)
+                if count + 1 == asked:
+                    assert documents.place["documents"] == asked
+            again = read_documents(source)
+            again.go_to(json.loads(json.dumps(documents.place)))
+            second = next(again)
+            once_more = read_documents(source)
+            once_more.go_to(json.loads(json.dumps(again.place)))
+            assert [second, *again] == whole[number:] and list(once_more) == whole[number + 1 :]
+    plain = Documents(iter(texts))
+    assert [next(plain) for _ in range(5)] == whole[:5]
+    again = Documents(iter(texts))
+    again.go_to(plain.place)
+    assert list(again) == whole[5:]
+
+
+WRONG_KINDS = [
+    (None, "is null, and must be a text"),
+    (3, r"is a number \(3\)"),
+    (2.5, r"is a number \(2.5\)"),
+    ([1, 2], r"is a list \(\[1, 2\]\)"),
+    ({"a": 1}, r"is an object"),
+    (True, r"is true or false \(True\)"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), WRONG_KINDS)
+def test_a_field_that_holds_no_text_is_named_for_what_it_is(tmp_path, value, said):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "one"}) + "\n" + json.dumps({"text": value}) + "\n")
+    with pytest.raises(UserError, match=rf"a.jsonl:2: the field 'text' {said}.*skip_bad_lines.*another field"):
+        read(f"jsonl:{tmp_path / 'a.jsonl'}")
 
 
 BROKEN_CSV = [

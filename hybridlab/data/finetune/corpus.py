@@ -187,16 +187,11 @@ def _from_hub(task: FineTask, own_validation: bool) -> dict[str, list[Example]]:
             part: [Row(dict(values), f"{name} {splits[part]} {number}") for number, values in enumerate(found[part])]
             for part in splits
         }
-    except ConnectionError:
-        raise UserError(
-            f"{name}: the hub cannot be reached, and this dataset is not in its cache; give local files of the task "
-            "with --data PATH"
-        ) from None
     except Exception as error:  # the library raises errors of many types, for network and files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{name}: the dataset cannot be read ({reason[:160]}); give local files of the task with --data PATH"
-        ) from None
+        offline = isinstance(error, ConnectionError)
+        why = "hub cannot be reached, and this dataset is not in its cache" if offline else "dataset cannot be read"
+        raise UserError(f"{name}: the {why} ({reason[:160]}); give local files of the task with --data PATH") from None
     return {part: examples_of(task, rows[part]) for part in splits}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hybridlab.data.benchmarks.rows import one_of
 from hybridlab.data.finetune.rows import Row
 from hybridlab.data.finetune.tasks import Columns, FineTask
 from hybridlab.errors import UserError
@@ -69,24 +70,14 @@ def _text(row: Row, name: str) -> str:
 
 def _class_of(task: FineTask, row: Row, name: str) -> int:
     """The number of the class that a cell names, or whose number it is."""
-    value = row.values[name]
-    if isinstance(value, bool):
-        value = int(value)
-    if isinstance(value, str):
-        folded = [known.casefold() for known in task.classes]
-        value = value.strip()
-        if value.casefold() in folded:
-            return folded.index(value.casefold())
-        value = int(value) if value.isdecimal() else value
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int) and 0 <= value < len(task.classes):
-        return value
-    known = ", ".join(f"{number} ({word})" for number, word in enumerate(task.classes))
-    raise UserError(
-        f"{row.origin}: the label {row.values[name]!r} in {name} is none of the task {task.name}: {known}; correct or "
-        "remove this row"
-    )
+    try:
+        return one_of(row.values[name], len(task.classes), task.classes)
+    except ValueError:
+        known = ", ".join(f"{number} ({word})" for number, word in enumerate(task.classes))
+        raise UserError(
+            f"{row.origin}: the label {row.values[name]!r} in {name} is none of the task {task.name}: {known}; correct "
+            "or remove this row"
+        ) from None
 
 
 def _classes(task: FineTask, columns: Columns, row: Row) -> Example:

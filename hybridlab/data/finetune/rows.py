@@ -126,7 +126,7 @@ def _table(
         wanted = " or ".join(", ".join(names) for names in layouts)
         raise UserError(
             f"{path}:1: the header needs the columns {wanted}, and has {', '.join(name[:40] for name in header[:12])}; "
-            "rename the columns"
+            f"{_other_separator(text, separator) or 'rename the columns'}"
         )
     rows = []
     for line, cells in lines:
@@ -137,6 +137,16 @@ def _table(
             )
         rows.append(Row(dict(zip(header, cells, strict=True)), f"{path}:{line}"))
     return rows
+
+
+def _other_separator(text: str, separator: str) -> str | None:
+    """What to do about a table whose first line another character separates than the file's ending says."""
+    first = text.split("\n", 1)[0]
+    other = "\t" if separator == "," else ","
+    if first.count(other) <= first.count(separator):
+        return None
+    name, ending = ("commas", "csv") if other == "," else ("tabs", "tsv")
+    return f"{name} separate this line, so call the file .{ending}"
 
 
 def _cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
