@@ -19,6 +19,7 @@ from hybridlab.statistics.estimates import (
     proportion,
     rank_correlation,
     resolved,
+    spread_of,
 )
 from hybridlab.statistics.paired import (
     FEWEST_SEEDS,
@@ -88,5 +89,6 @@ __all__ = [
     "seeds_for_equivalence",
     "seeds_for_signs",
     "sign_p",
+    "spread_of",
     "survive",
 ]

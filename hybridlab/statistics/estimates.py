@@ -152,3 +152,12 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     _, index, count = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(count)
     return (ends - (count - 1) / 2)[index]
+
+
+def spread_of(values: Sequence[float] | np.ndarray) -> float:
+    """The standard deviation; 0 for fewer than two values, and where they differ by rounding only."""
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2:
+        return 0.0
+    spread = float(array.std(ddof=1))
+    return spread if spread > 1e-9 * float(np.abs(array).max()) else 0.0

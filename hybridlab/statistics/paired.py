@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from hybridlab.statistics.estimates import Measurement, paired_difference
+from hybridlab.statistics.estimates import Measurement, paired_difference, spread_of
 
 FEWEST_SEEDS = 3
 """With fewer pairs of runs there is no test: a difference is open, whatever its size."""
@@ -32,7 +32,7 @@ class PairedTest(BaseModel):
 def paired_t(left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray) -> PairedTest:
     """The test of left − right, one pair for each training seed."""
     difference = paired_difference(left, right)
-    if difference.n < FEWEST_SEEDS or not difference.stderr:
+    if difference.n < FEWEST_SEEDS or spread_of(np.subtract(left, right)) == 0:
         return PairedTest(difference=difference)
     from scipy import stats
 

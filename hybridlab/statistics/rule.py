@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridlab.statistics.estimates import Measurement, known, mean_and_error, proportion
+from hybridlab.statistics.estimates import Measurement, known, mean_and_error, proportion, spread_of
 from hybridlab.statistics.paired import FEWEST_SEEDS, LEVEL, holm, sign_p
 from hybridlab.statistics.power import seeds_for_difference, seeds_for_equivalence, seeds_for_signs
 
@@ -43,7 +43,7 @@ class Above:
     def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
         """Seeds for 80 % power at the spread of these values, if the mean is `effect` beyond the bound (by default as
         far as theirs); None if no number of seeds up to MOST_SEEDS has it."""
-        spread = _spread(values)
+        spread = spread_of(values)
         distance = float(np.mean(values)) - self.bound if effect is None else effect
         if spread == 0:
             return seeds_for_signs([value > self.bound for value in values if value != self.bound], level)
@@ -76,7 +76,7 @@ class Between:
 
     def tested(self, values: Sequence[float]) -> Finding:
         """The test of these values."""
-        estimate, spread = mean_and_error(values), _spread(values)
+        estimate, spread = mean_and_error(values), spread_of(values)
         if estimate.value is None:
             return Finding(estimate, spread, 0)
         inside = self._contains(estimate.value)
@@ -98,7 +98,7 @@ class Between:
     def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
         """Seeds for 80 % power at the spread of these values if the true mean is `effect` (by default 0, or the middle
         where that lies outside)."""
-        spread = _spread(values)
+        spread = spread_of(values)
         if spread == 0:
             return seeds_for_signs([self._contains(value) for value in values], level)
         truth = effect or 0.0
@@ -137,7 +137,7 @@ class Always:
             return Finding(share, 0.0, 0)
         side = int(np.sign(share.value - 0.5))
         p = sign_p(yes) if share.n >= FEWEST_SEEDS else None
-        return Finding(share, _spread(values), side, p)
+        return Finding(share, spread_of(values), side, p)
 
     def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
         """Seeds for 80 % power if the share of yes is that of these values."""
@@ -159,7 +159,7 @@ class FewerShared:
 
     def tested(self, values: Sequence[float]) -> Finding:
         """The test of the numbers that are in common."""
-        estimate, spread = mean_and_error(values), _spread(values)
+        estimate, spread = mean_and_error(values), spread_of(values)
         side = int(np.sign(self.expected - known(estimate)))
         if estimate.n < FEWEST_SEEDS:
             return Finding(estimate, spread, side)
@@ -209,7 +209,7 @@ def decide(tests: Sequence[Finding], needed: Sequence[bool] | None = None) -> De
 
 def _one_sided_of_bound(values: Sequence[float], bound: float, sign: int) -> Finding:
     """The two-sided test of a mean against a bound; sign: 1 where the claim asks for more, -1 for less."""
-    estimate, spread = mean_and_error(values), _spread(values)
+    estimate, spread = mean_and_error(values), spread_of(values)
     if estimate.value is None:
         return Finding(estimate, spread, 0)
     distance = estimate.value - bound
@@ -224,12 +224,3 @@ def _one_sided_of_bound(values: Sequence[float], bound: float, sign: int) -> Fin
 
     p = float(stats.ttest_1samp(values, bound).pvalue)
     return Finding(estimate, spread, side, p)
-
-
-def _spread(values: Sequence[float]) -> float:
-    """The standard deviation; 0 for fewer than two values, and where they differ by rounding only."""
-    array = np.asarray(values, dtype=np.float64)
-    if len(array) < 2:
-        return 0.0
-    spread = float(array.std(ddof=1))
-    return spread if spread > 1e-9 * float(np.abs(array).max()) else 0.0

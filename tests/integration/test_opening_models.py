@@ -162,6 +162,17 @@ def test_a_head_beside_a_tying_configuration_is_said_once(imported, tmp_path):
     assert done.returncode == 0 and done.stderr.count("ties the output head") == 1, done.stderr
     assert f"warning: {folder}/config.json: it ties the output head to the embedding" in done.stderr
 
+    from transformers import AutoModelForCausalLM
+
+    from hybridlab import load_hf
+
+    ids = torch.arange(12)[None] + 3
+    ours, tied = (load_hf(one)(ids).logits for one in (folder, imported / "gpt2"))
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    theirs.lm_head.weight = torch.nn.Parameter(head)  # whether it ties them differs between its versions
+    torch.testing.assert_close(ours, theirs(ids).logits, atol=1e-5, rtol=1e-5)
+    assert (ours - tied).abs().max() > 1
+
 
 def test_a_tokenizer_with_more_ids_than_the_model_is_refused(imported, tmp_path):
     from hybridlab import evaluate as measured

@@ -1,6 +1,7 @@
 """Means, errors and paired comparisons, on numbers whose results are known."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from hybridlab.statistics import (
     seeds_for_equivalence,
     seeds_for_signs,
     sign_p,
+    spread_of,
     survive,
 )
 from hybridlab.statistics.estimates import _ranks
@@ -332,3 +334,13 @@ def test_of_several_tests_those_survive_whose_p_is_below_their_share_of_the_leve
     assert survive([0.01, 0.04, 0.03, 0.2]) == [True, False, False, False]
     assert survive([0.04, 0.05, 0.03]) == [True, True, True]
     assert survive([0.0501]) == [False] and survive([]) == []
+
+
+def test_numbers_that_differ_by_rounding_alone_have_no_spread_and_no_interval():
+    """scipy's test of them would be a p of 0 with a warning."""
+    values = [0.1 + 0.2, 0.3, 0.3, 0.3]
+    assert len(set(values)) == 2 and spread_of(values) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = paired_t(values, [0.0] * 4)
+    assert found.p is None and found.interval is None and found.difference.value == pytest.approx(0.3)
