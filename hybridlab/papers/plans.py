@@ -215,8 +215,9 @@ def change_of_plan(
     if unplanned := [digest for digest, plan in stamped.items() if plan is None]:
         what = f"the claim was not planned when {len(unplanned)} of the {len(read)} runs that it reads were started"
         return Change(_since(plans, today, claim), what)
-    known = {plan.digest: plan for plan in plans}
-    if lost := sorted({plan for plan in stamped.values() if plan is not None} - {*known}):
+    # Today's plan is known from the file, where its history has been deleted too.
+    known = {digest_of(today), *(plan.digest for plan in plans)}
+    if lost := sorted({plan for plan in stamped.values() if plan is not None} - known):
         return Change(None, f"the plan {lost[0]} of its runs is not in {experiment.id}.{scale}.json")
     seeds = {run.seed for run in read.values()}
     for plan in plans:  # oldest first

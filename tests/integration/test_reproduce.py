@@ -72,6 +72,7 @@ def experiment_file(text_file, seeds=(0,)):
             {
                 "text": "dense wins",
                 "source": "x",
+                "differ_in": ["training.skip_steps"],
                 "test": {"kind": "lower", "rows": True, "pairs": [["dense", "learned"]]},
             },
             {"text": "met", "source": "x", "test": {"kind": "target_met", "cells": ["learned/1"]}},

@@ -19,8 +19,10 @@ from hybridlab.papers import claims
 from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit import test_statistics
 from tests.unit.verdicts.test_verdicts import CASES
+from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
 
-STATISTICS = [test for name, test in vars(test_statistics).items() if name.startswith("test_")]
+DIRECT = [test for name, test in vars(test_statistics).items() if name.startswith("test_")] + [test_metrics]
+"""Tests without arguments, beside the cases."""
 
 MODULES = [
     f"{package.__name__}.{module.name}"
@@ -145,14 +147,14 @@ def running(function, code) -> Iterator[None]:
 
 
 def noticed(cases):
-    """Whether a case or a test of statistics fails."""
+    """Whether a case or a direct test fails."""
     for case in cases:
         try:
             if case.problem():
                 return True
         except Exception:
             return True
-    for test in STATISTICS:
+    for test in DIRECT:
         try:
             test()
         except Exception:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from hybridlab.papers.claims.judge import metrics_of
 from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_changes,
@@ -118,3 +119,11 @@ def test_seeds_are_counted_whatever_their_numbers_are():
         records[name] = {**by_seed, 3: next(iter(by_seed.values()))}
         found = replace(case, given={**case.given, "records": records}).verdict()
         assert (found.word, found.n, found.evidence) == (expected.word, expected.n, expected.evidence)
+
+
+def test_the_metrics_of_a_test_are_those_that_it_reads():
+    pairs, loss, other = [["a", "b"]], "results.validation.loss", "results.tasks.chain.loss.all"
+    assert metrics_of({"kind": "lower", "pairs": pairs}) == [loss]
+    assert metrics_of({"kind": "lower", "pairs": pairs, "metric": other}) == [other]
+    assert metrics_of({"kind": "lower", "pairs": pairs, "metrics": [other, loss, other]}) == [other, loss]
+    assert metrics_of({"kind": "target_met", "cells": ["a"]}) == []
