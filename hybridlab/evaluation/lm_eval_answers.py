@@ -19,6 +19,7 @@ from hybridlab.data.benchmarks.rows import whole
 
 _FIELDS = ("doc_to_text", "doc_to_target", "doc_to_choice")
 _SUBSCRIPT = re.compile(r"\w\[[\"'](\w+)[\"']\]")
+_WRITTEN = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _KEY = re.compile(r"[\"'](\w+)[\"']\s*(?::|\]\s*=[^=])")
 
 
@@ -62,6 +63,20 @@ def missing_column(task: ConfigurableTask) -> str | None:
     return next((name for name in named if name not in task.features), None)
 
 
+def _empty_column(config: Any, doc: Mapping[str, Any]) -> str | None:
+    """A column without a value that a template writes as it is, which would become the word None."""
+    templates = [value for value in (config.doc_to_text, config.doc_to_target) if isinstance(value, str)]
+    written = [name for value in templates if "{%" not in value for name in _WRITTEN.findall(value)]
+    return next((name for name in written if doc.get(name, "") is None), None)
+
+
+def _unpublished(config: Any, doc: Mapping[str, Any], options: Sequence[str]) -> str | None:
+    """A column with -1 that the right answer is computed from; as an index it would take the last option."""
+    if config.doc_to_target in doc or "-1" in options:
+        return None
+    return next((name for name in _read_by(config.doc_to_target) if whole(doc.get(name)) == -1), None)
+
+
 def right_answer(task: ConfigurableTask, doc: Mapping[str, Any]) -> int | None:
     """The number of the right option of an example, the first one of several; None for a task without options.
     ValueError says what is wrong with the example."""
@@ -78,9 +93,15 @@ def right_answer(task: ConfigurableTask, doc: Mapping[str, Any]) -> int | None:
     answer = prompt if task.multiple_input else target
     if answer is None:
         raise ValueError("it has no answer")
+    if (empty := _empty_column(config, doc)) is not None:
+        raise ValueError(f"{empty} has no value, and the task writes it into its questions or answers")
+    if options is not None and (other := next((one for one in options if not isinstance(one, str)), "")) != "":
+        raise ValueError(f"the option {other!r} is not a text")
     # A task that computes its own results may have answers of any form.
     if options is None or callable(config.process_results):
         return None
+    if (name := _unpublished(config, doc, options)) is not None:
+        raise ValueError(f"{name} is {doc[name]!r}, which marks a label that was not published")
     places = []
     for one in answer if isinstance(answer, list) else [answer]:
         place = options.index(one) if one in options else int(one) if isinstance(one, int) else -1

@@ -88,10 +88,10 @@ def test_code_that_compares_numbers_gets_numbers(tmp_path, path):
 
 
 def test_numbers_in_texts_are_numbers_to_code_that_tells_no_answers_apart_otherwise(tmp_path):
-    """A task that is in no list, whose code asks for `doc["label"] == 0`."""
-    row = {"premise": "p", "question": "원인", "alternative_1": "1", "alternative_2": "2"}
-    written(tmp_path, "kobest_copa/test.csv", labelled([row] * 4, [0, 1]))
-    assert targets(task_of(tmp_path, "kobest_copa")) == ["1", "2"] * 2
+    """A task that is in no list, which asks for `entailment_judgment == 0`."""
+    rows = [{"premise": "p", "hypothesis": "h", "entailment_judgment": n % 2} for n in range(4)]
+    written(tmp_path, "assin_paraphrase/test.csv", rows)
+    assert targets(task_of(tmp_path, "assin_paraphrase")) == [0, 1] * 2
 
 
 def test_texts_of_numbers_stay_texts_where_the_task_tells_answers_apart(tmp_path):
@@ -151,6 +151,85 @@ WRONG = {
         ":1: lm-eval's task cannot read it (UndefinedError: 'list object' has no attribute 'e'); it reads the columns",
     ),
 }
+
+
+ANLI = [{"premise": "p", "hypothesis": "h", "label": -1}]
+PIQA = {"goal": "g", "sol1": "x", "sol2": "y", "label": 1}
+ARC = {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}
+RACE = {"article": "a", "questions": ["q _"], "options": [["a", "b", "c", "d"]], "answers": ["A"]}
+KOBEST = {"premise": "p", "question": "원인", "alternative_1": "1", "alternative_2": "2", "label": 2}
+WINOGRANDE = {"sentence": "a _", "option1": "x", "option2": "y", "answer": 0}
+MMLU = {"question": "q", "choices": "['a', 'b', 'c', 'd']", "answer": 1}
+WRONG_VALUES = {
+    "-1 as an index": ("anli_r1", "anli_r1/dev_r1.jsonl", ANLI, ":1: label is -1, which marks a label"),
+    "no option": ("piqa", "piqa/validation.jsonl", [PIQA, {**PIQA, "sol1": None}], ":2: the option None is not a text"),
+    "a number": ("piqa", "piqa/validation.jsonl", [{**PIQA, "sol2": 5, "sol1": 4}], ":1: the option 4 is not a text"),
+    "no text": ("gsm8k", "gsm8k/test.jsonl", [{"question": "q", "answer": None}], ":1: answer has no value"),
+    "no passage": (
+        "boolq",
+        "boolq/validation.jsonl",
+        [{"question": "q", "passage": None, "label": 1}],
+        ":1: 'None' is not a text",
+    ),
+    "another copa": ("kobest_copa", "kobest_copa/test.jsonl", [KOBEST], ":1: the label is 2, and must be 0 (alter"),
+    "from 1": (
+        "winogrande",
+        "winogrande/validation.jsonl",
+        [WINOGRANDE],
+        ":1: the answer is 0, and must be a number fr",
+    ),
+    "a number for a letter": (
+        "arc_easy",
+        "arc_easy/test.jsonl",
+        [{**ARC, "answerKey": 0}],
+        ":1: the answer '0' is none",
+    ),
+    "letters of a text": (
+        "arc_easy",
+        "arc_easy/test.jsonl",
+        [{**ARC, "choices": {"text": "ab", "label": "AB"}}],
+        ":1: 'ab' is not a list of texts",
+    ),
+    "an object in a cell": ("arc_easy", "arc_easy/test.csv", [ARC], ":2: choices is \"{'text'"),
+    "a list in a cell": ("mmlu_anatomy", "mmlu/anatomy/test.csv", [MMLU], ":2: \"['a', 'b', 'c', 'd']\" is not a list"),
+    "one answer": (
+        "webqs",
+        "webquestions/test.jsonl",
+        [{"question": "q", "answers": "Oslo"}],
+        ":1: 'Oslo' is not a li",
+    ),
+    "null answers": (
+        "nq_open",
+        "nq_open/validation.jsonl",
+        [{"question": "q", "answer": None}],
+        ":1: 'None' is not a l",
+    ),
+    "two letters": (
+        "race",
+        "race/high/test.jsonl",
+        [{**RACE, "answers": ["AB"]}],
+        ":1: each question has four options",
+    ),
+    "an unknown letter": (
+        "race",
+        "race/high/test.jsonl",
+        [{"article": "a", "problems": [{"question": "q", "options": ["a", "b", "c", "d"], "answer": "Z"}]}],
+        ":1: each question has four options",
+    ),
+    "no list of questions": (
+        "race",
+        "race/high/test.jsonl",
+        [{"article": "a", "problems": "[{"}],
+        ":1: problems is no list of questions",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_VALUES)
+def test_a_value_that_a_task_would_misread_is_refused_with_its_line(tmp_path, case):
+    name, path, rows, message = WRONG_VALUES[case]
+    written(tmp_path, path, rows)
+    assert f"{path}{message}" in refused(tmp_path, name)
 
 
 @pytest.mark.parametrize("case", WRONG)

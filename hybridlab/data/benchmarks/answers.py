@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hybridlab.data.benchmarks.rows import Rows, need, rows_of, text
+from hybridlab.data.benchmarks.rows import Rows, need, rows_of, text, texts
 
 
 def number_text(value: Any) -> str:
@@ -54,7 +54,8 @@ def trivia(values: Any) -> Rows:
         yield {"question": asked, "answer": {"value": values["answer"], "aliases": values["aliases"]}}
     else:
         row = need(values, "question", "answer")
-        yield {**row, "answer": need(row["answer"], "value", "aliases")}
+        answer = need(row["answer"], "value", "aliases")
+        yield {**row, "answer": {"value": text(answer["value"]), "aliases": texts(answer["aliases"])}}
 
 
 @rows_of("web questions")
@@ -62,13 +63,14 @@ def web_questions(values: Any) -> Rows:
     question = values["qText"] if "qText" in values else values["question"]
     if not values["answers"]:
         raise ValueError("it has no answer")
-    yield {"question": text(question), "answers": list(values["answers"])}
+    yield {"question": text(question), "answers": texts(values["answers"])}
 
 
 @rows_of("open questions")
 def open_questions(values: Any) -> Rows:
     """Natural Questions: a question and its accepted answers."""
-    yield need(values, "question", "answer")
+    row = need(values, "question", "answer")
+    yield {"question": text(row["question"]), "answer": texts(row["answer"])}
 
 
 @rows_of("webqa")
@@ -103,7 +105,9 @@ def squad(values: Any) -> Rows:
     else:
         row = need(values, "context", "question")
         answers = values["answers"]
-        yield _asked(str(values.get("id", "")), **row, answers=answers["text"], history=[])
+        found = need(answers, "text")["text"]
+        # A question without an answer has an empty list.
+        yield _asked(str(values.get("id", "")), **row, answers=texts(found) if found != [] else [], history=[])
 
 
 def _paragraph(paragraph: dict[str, Any]) -> Rows:

@@ -6,6 +6,7 @@ record that lacks something raises KeyError, ValueError, TypeError or IndexError
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -43,6 +44,13 @@ def text(value: Any) -> str:
     return value
 
 
+def texts(value: Any) -> list[str]:
+    """A list of at least one text; ValueError for anything else, such as a table's cell with a list written out."""
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(one, str) for one in value):
+        raise ValueError(f"{str(value)[:40]!r} is not a list of texts")
+    return list(value)
+
+
 def whole(value: Any) -> int | None:
     """A whole number, given as itself, as 3.0 or as a text of these; None for anything else."""
     if isinstance(value, str):
@@ -66,6 +74,14 @@ def one_of(value: Any, most: int, names: Sequence[str] = ()) -> int:
     known = ", ".join(f"{place} ({name})" for place, name in enumerate(names)) or f"a number from 0 to {most - 1}"
     hidden = "; -1 marks a label that was not published" if number == -1 else ""
     raise ValueError(f"the label is {value!r}, and must be {known}{hidden}")
+
+
+def _from_one(name: str, value: Any, most: int) -> str:
+    """A number from 1 to most, as a text. ValueError with what is wanted for anything else."""
+    number = whole(value)
+    if number is None or not 1 <= number <= most:
+        raise ValueError(f"the {name} is {value!r}, and must be a number from 1 to {most}")
+    return str(number)
 
 
 @rows_of("as they are")
@@ -107,7 +123,7 @@ def hellaswag(values: Any) -> Rows:
         }
         return
     row = need(values, "activity_label", "ctx_a", "ctx_b", "endings", "label")
-    if len(row["endings"]) != 4:
+    if len(texts(row["endings"])) != 4:
         raise ValueError("it has not four endings")
     yield {**row, "label": str(one_of(row["label"], 4))}
 
@@ -121,9 +137,9 @@ def piqa(values: Any) -> Rows:
 @rows_of("winogrande")
 def winogrande(values: Any) -> Rows:
     row = need(values, "sentence", "option1", "option2", "answer")
-    if "_" not in text(row["sentence"]) or str(row["answer"]) not in ("1", "2"):
-        raise ValueError("a sentence has one _, and the answer is 1 or 2")
-    yield {**row, "answer": str(row["answer"])}
+    if "_" not in text(row["sentence"]):
+        raise ValueError("the sentence has no _")
+    yield {**row, "answer": _from_one("answer", row["answer"], 2)}
 
 
 def choices(values: Any) -> tuple[str, list[str], list[str], str]:
@@ -135,7 +151,7 @@ def choices(values: Any) -> tuple[str, list[str], list[str], str]:
     if "query" in values:
         asked = text(values["query"]).removeprefix("Question: ").removesuffix("\nAnswer:")
         letters = list(LETTERS[: len(values["choices"])])
-        return asked, values["choices"], letters, letters[one_of(values["gold"], len(letters))]
+        return asked, texts(values["choices"]), letters, letters[one_of(values["gold"], len(letters))]
     question, listed = values.get("question", values.get("question_stem")), values.get("choices")
     if isinstance(question, dict):
         question, listed = question["stem"], question["choices"]
@@ -143,9 +159,11 @@ def choices(values: Any) -> tuple[str, list[str], list[str], str]:
         options, letters = listed["text"], listed["label"]
     elif isinstance(listed, list):
         options, letters = [entry["text"] for entry in listed], [entry["label"] for entry in listed]
-    else:
+    elif listed is None:
         raise KeyError("choices")
-    return text(question), list(options), list(letters), text(values["answerKey"]).strip()
+    else:
+        raise ValueError(f"choices is {str(listed)[:40]!r}, and must be options with their letters")
+    return text(question), texts(options), texts(letters), str(values["answerKey"]).strip()
 
 
 def _lettered(values: Any, name: str) -> dict[str, Any]:
@@ -175,14 +193,12 @@ def sciq(values: Any) -> Rows:
 @rows_of("social_iqa")
 def social_iqa(values: Any) -> Rows:
     row = need(values, "context", "question", "answerA", "answerB", "answerC", "label")
-    if str(row["label"]) not in ("1", "2", "3"):
-        raise ValueError(f"the label is {row['label']!r}, and must be 1, 2 or 3")
-    yield {**row, "label": str(row["label"])}
+    yield {**row, "label": _from_one("label", row["label"], 3)}
 
 
 @rows_of("boolq")
 def boolq(values: Any) -> Rows:
-    row = need(values, "question", "passage")
+    row = {name: text(value) for name, value in need(values, "question", "passage").items()}
     yield {**row, "label": values["label"] if "label" in values else values["answer"]}
 
 
@@ -190,14 +206,17 @@ def boolq(values: Any) -> Rows:
 def race(values: Any) -> Rows:
     """An article with its questions; lm-eval asks the last one, after the others with their answers."""
     if "problems" in values:
-        yield need(values, "article", "problems")
-        return
-    lists = need(values, "questions", "options", "answers")
-    problems = [
-        {"question": question, "options": options, "answer": answer}
-        for question, options, answer in zip(*lists.values(), strict=True)
-    ]
-    if not problems or any(p["answer"] not in "ABCD" or len(p["options"]) != 4 for p in problems):
+        try:
+            problems = ast.literal_eval(str(values["problems"]))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise ValueError("problems is no list of questions as Python writes it") from None
+    else:
+        lists = need(values, "questions", "options", "answers")
+        problems = [
+            {"question": question, "options": options, "answer": answer}
+            for question, options, answer in zip(*lists.values(), strict=True)
+        ]
+    if not problems or any(p["answer"] not in ("A", "B", "C", "D") or len(texts(p["options"])) != 4 for p in problems):
         raise ValueError("each question has four options, and the answer is one of A to D")
     yield {"article": text(values["article"]), "problems": repr(problems)}
 
@@ -223,6 +242,8 @@ def logiqa(values: Any) -> Rows:
 def mmlu(values: Any) -> Rows:
     if "choices" in values:
         row = need(values, "question", "choices", "answer")
+        if len(texts(row["choices"])) != 4:
+            raise ValueError("it has not four choices")
     else:
         row = {"question": text(values["question"]), "choices": [values[letter] for letter in "ABCD"]}
         row["answer"] = values["answer"].strip()
