@@ -14,15 +14,12 @@ _Fastest: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Fastest):
-    """Safe YAML (plain values only), where 1e-3 is a number (as in YAML 1.2) and dates are text."""
+    """Safe YAML (plain values only), where 1e-3 is a number and 12:30 and 010 are none (as in YAML 1.2, and unlike 1.1),
+    and dates are text."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    key: [
-        (tag, pattern)
-        for tag, pattern in pairs
-        if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-    ]
+    key: [(tag, pattern) for tag, pattern in pairs if tag.rpartition(":")[2] not in ("float", "int", "timestamp")]
     for key, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
@@ -31,6 +28,11 @@ _Loader.add_implicit_resolver(
         r"^[-+]?(\d+\.\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
     ),
     list("-+0123456789."),
+)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F]+|0b[01]+)$"), list("-+0123456789")
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.models.export import read_model_config
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
@@ -132,6 +133,16 @@ def test_what_would_make_it_another_run_is_refused(small, runs):
         extended(runs, runs / "a", 3, "data.mix.text=0.5")
     with pytest.raises(UserError, match="training.steps=3: a run that is extended can only change"):
         extended(runs, runs / "a", 3, "training.steps=3")
+    config = RunFolder(runs / "a").config()
+    same = f"training.seq_len={config.training.seq_len}"
+    assert extended(runs, runs / "a", 3, same)[0] == extended(runs, runs / "a", 3)[0]
+    saved = runs / "a" / "final" / "config.json"
+    content = json.loads(saved.read_text())
+    for lineage in ("x", [], {"plugin_places": 3}):
+        saved.write_text(json.dumps({**content, "lineage": lineage}))
+        with pytest.raises(UserError, match="config.json: lineage is not what hybridlab writes there"):
+            read_model_config(runs / "a" / "final")
+    saved.write_text(json.dumps(content))
     with pytest.raises(UserError, match="a/best has no optimizer"):
         extended(runs, f"{runs}/a/best", 3)
     config, places = extended(runs, runs / "a", 3)

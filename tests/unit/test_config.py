@@ -94,6 +94,8 @@ def test_wrong_values_are_explained(setting, message):
 def test_yaml_reads_exponents_and_refuses_repeated_keys_and_python_objects(tmp_path):
     (tmp_path / "a.yaml").write_text("x: 1e-3\ny: 5E4\nz: [1, 2]\n")
     assert read_yaml(tmp_path / "a.yaml").values == {"x": 1e-3, "y": 5e4, "z": [1, 2]}
+    (tmp_path / "n.yaml").write_text("x: [0, -7, +3, 1_000, 0x1F, 12:30, 010, 1:2.5]\n")
+    assert read_yaml(tmp_path / "n.yaml").values == {"x": [0, -7, 3, 1000, 31, "12:30", "010", "1:2.5"]}
     (tmp_path / "b.yaml").write_text("x: 1\nx: 2\n")
     with pytest.raises(UserError, match="b.yaml:2: 'x' is written twice"):
         read_yaml(tmp_path / "b.yaml")
