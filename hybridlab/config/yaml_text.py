@@ -14,8 +14,8 @@ _Fastest: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Fastest):
-    """Safe YAML (plain values only), where 1e-3 is a number and 12:30 and 010 are none (as in YAML 1.2, and unlike 1.1),
-    and dates are text."""
+    """Safe YAML (plain values only), where 1e-3 is a number, 12:30 and 010 are none (as in YAML 1.2, unlike 1.1), and
+    dates are text."""
 
 
 _Loader.yaml_implicit_resolvers = {
