@@ -234,6 +234,15 @@ class Experiment(Strict):
     _loaded: dict[str, Experiment] = PrivateAttr(default_factory=dict)
     """The experiments that were loaded beside this one."""
 
+    @field_validator("claims")
+    @classmethod
+    def _claims_have_own_texts(cls, claims: list[Claim]) -> list[Claim]:
+        # A plan knows a claim by its text.
+        texts = [claim.text for claim in claims]
+        if twice := [text for i, text in enumerate(texts) if text in texts[:i]]:
+            raise ValueError(f"two claims have the text {twice[0]!r}; say in each what it tests")
+        return claims
+
     @model_validator(mode="after")
     def _plot_has_measures(self) -> Experiment:
         if self.plot is not None:

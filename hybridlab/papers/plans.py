@@ -248,8 +248,14 @@ def _arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:
 
 
 def _since(plans: tuple[Planned, ...], today: Content, claim: Claim, seeds: Iterable[int] = ()) -> str | None:
-    """The date of the first plan that defines a claim as today."""
-    return next((plan.date for plan in plans if not _changes(plan.content, today, claim.text, {*seeds})), None)
+    """The date since which the plans define a claim as today; None if the newest does not. A plan may return to what it
+    was before."""
+    date = None
+    for plan in reversed(plans):
+        if _changes(plan.content, today, claim.text, {*seeds}):
+            break
+        date = plan.date
+    return date
 
 
 def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[str]:
@@ -270,13 +276,20 @@ def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[st
     used = _measures_used(json.dumps(new), now["measures"])
     if other_measures := [name for name in used if then["measures"].get(name) != now["measures"][name]]:
         words.append(f"the measure {', '.join(other_measures)}")
+    named = _rows_named(new, now)
+    words += [
+        f"row {row} was {then['rows'].get(row, 'not there')}" for row in named if then["rows"].get(row) != named[row]
+    ]
     arms = [arm for arm in now["arms"] if arm in _named_in(new, now) and then["arms"].get(arm) != now["arms"][arm]]
     words += [_arm_in_words(arm, then["arms"].get(arm), now["arms"][arm]) for arm in arms[:3]]
     words += [f"and {len(arms) - 3} more"] if len(arms) > 3 else []
-    if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in _swept(now) for arm in _named_in(new, now)):
+    swept = {*_swept(then), *_swept(now)}
+    if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in swept for arm in _named_in(new, now)):
         words.append("the search for the swept setting")
     if added := sorted(seeds - {*then["seeds"]}):
         words.append(f"seeds {', '.join(map(str, added))} were added to {_seeds(then['seeds'])}")
+    if seeds and (left_out := sorted({*then["seeds"]} - {*now["seeds"]} - seeds)):
+        words.append(f"seeds {', '.join(map(str, left_out))} of {_seeds(then['seeds'])} were left out")
     return words
 
 
@@ -301,6 +314,12 @@ def _named_in(definition: Mapping[str, Any], plan: Content) -> set[str]:
     ):
         named |= parents
     return named
+
+
+def _rows_named(definition: Mapping[str, Any], plan: Content) -> dict[str, str]:
+    """Short name → cell, of the rows that a claim's definition names."""
+    words = set(_texts([definition["test"], definition["controls"]]))
+    return {row: cell for row, cell in plan["rows"].items() if row in words}
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ arms that it compares, and the other claims of its page:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,8 +42,16 @@ METHOD = (
     "dropped",
 )
 """What arms may differ in without a word: their method, and the models and heads that are studied."""
-NOT_COMPARED = ("training.seed", "evaluation", "runtime", "observe", "plugins", "size")
-"""Settings that do not change what is trained, and the name of a size, whose shape is compared."""
+NOT_COMPARED = (
+    *(f"evaluation.{name}" for name in ("every", "at_steps", "task_rows", "task_window", "length_factors")),
+    *(f"evaluation.{name}" for name in ("choices", "benchmarks", "probes", "final_probes", "probe_settings")),
+    "runtime",
+    "observe",
+    "plugins",
+    "size",
+)
+"""Settings that change neither what is trained nor how the loss of text is measured, and the name of a size, whose
+shape is compared."""
 
 
 def verdicts(
@@ -62,7 +70,9 @@ def verdicts(
         verdict = judge(claim, experiment, records, benchmark, scale)
         check_arms(experiment, scale, i, verdict, settings)
         verdict = _at_own_rates(claim, experiment, scale, verdict)
-        change = change_of_plan(claim, experiment, scale, records, plans) if verdict.n else None
+        # A verdict on what is counted has no n.
+        measured = verdict.n != 0 and verdict.word != "not run"
+        change = change_of_plan(claim, experiment, scale, records, plans) if measured else None
         if change is not None:
             verdict = replace(verdict, flags=(*verdict.flags, str(change)))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
@@ -77,9 +87,13 @@ Settings = Mapping[str, Mapping[str, Any]]
 """Cell → setting by dotted name → its value."""
 
 
-def settings_of(records: Records) -> Settings:
-    """The settings of all cells, from the records of their first seed."""
-    return {cell: flat(by_seed[min(by_seed)].config) for cell, by_seed in records.items() if by_seed}
+def settings_of(records: Records) -> dict[int, Settings]:
+    """Seed → the settings of all cells that have a record of it. One seed of an arm can differ by itself."""
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for cell, by_seed in records.items():
+        for seed, run in by_seed.items():
+            found.setdefault(seed, {})[cell] = flat(run.config)
+    return dict(sorted(found.items()))
 
 
 def differences(cells: Sequence[str], settings: Settings) -> dict[str, dict[str, Any]]:
@@ -94,10 +108,11 @@ def differences(cells: Sequence[str], settings: Settings) -> dict[str, dict[str,
 def check_plan(experiment: Experiment, scale: str) -> None:
     """UserError, before anything is trained, where arms that a claim compares differ in a setting that the file does
     not name."""
-    runs = cell_runs(experiment, scale, min(experiment.at(scale).seeds))
+    seed = min(experiment.at(scale).seeds)
+    runs = cell_runs(experiment, scale, seed)
     settings = {run.cell: flat(run.config.model_dump(mode="json")) for run in runs if isinstance(run.config, RunConfig)}
     for i, claim in enumerate(experiment.claims):
-        check_arms(experiment, scale, i, judge(claim, experiment, {}, None, scale), settings)
+        check_arms(experiment, scale, i, judge(claim, experiment, {}, None, scale), {seed: settings})
 
 
 def is_method(name: str) -> bool:
@@ -109,23 +124,36 @@ def _begins(name: str, prefixes: Sequence[str]) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def check_arms(experiment: Experiment, scale: str, number: int, verdict: Verdict, settings: Settings) -> None:
+def check_arms(
+    experiment: Experiment, scale: str, number: int, verdict: Verdict, settings: Mapping[int, Settings]
+) -> None:
     """UserError if arms that a claim compares differ in a setting that neither is part of the method nor stands under
-    `differ_in`, of the claim or of the file. number: of the claim in the file."""
+    `differ_in`, of the claim or of the file. number: of the claim in the file. settings: by seed."""
     claim = experiment.claims[number]
-    owners = (
-        [experiment.other(other) for other in experiment.scales[scale].shared] if scale in experiment.scales else []
-    )
-    # Values that were searched are looked at by themselves.
-    swept = [owner.sweep.setting for owner in (experiment, *owners) if owner.sweep]
+    declared = [*experiment.differ_in, *claim.differ_in]
     for cells in compared_cells(experiment, verdict):
-        for name, values in differences(cells, settings).items():
-            if not is_method(name) and not _begins(name, [*swept, *experiment.differ_in, *claim.differ_in]):
+        for name, values in _differences_of_seeds(cells, settings):
+            if not is_method(name) and not _begins(name, declared) and not _searched(experiment, scale, name, values):
                 raise UserError(
                     f"{experiment.at_line(('claims', number, 'text'))}{experiment.id}: the arms of the claim "
                     f"{claim.text!r} differ in {name} ({_in_words(values)}), which its sentence does not say; make "
                     f"them equal, or write `differ_in: [{name}]` under the claim if this is what it compares"
                 )
+
+
+def _differences_of_seeds(
+    cells: Sequence[str], settings: Mapping[int, Settings]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(setting, cell → its value) of all seeds; see `differences`."""
+    for one in settings.values():
+        yield from differences(cells, one).items()
+
+
+def _searched(experiment: Experiment, scale: str, name: str, cells: Iterable[str]) -> bool:
+    """Whether a setting was searched for each of these cells at this scale: such values are looked at by themselves. An
+    arm whose value somebody wrote beside the search had another chance than the others."""
+    found = [_swept_arm(experiment, scale, cell, "") for cell in cells]
+    return all(arm is not None and arm.setting == name for arm in found)
 
 
 def arms_differ(experiment: Experiment, found: Sequence[Verdict], records: Records) -> dict[str, dict[str, Any]]:
@@ -134,8 +162,9 @@ def arms_differ(experiment: Experiment, found: Sequence[Verdict], records: Recor
     settings = settings_of(records)
     for verdict in found:
         for cells in compared_cells(experiment, verdict):
-            for name, values in differences(cells, settings).items():
-                differ.setdefault(name, {}).update(values)
+            for name, values in _differences_of_seeds(cells, settings):
+                # The first seed in which they differ is shown.
+                differ[name] = {**values, **differ.get(name, {})}
     return dict(sorted(differ.items()))
 
 
@@ -159,17 +188,17 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     of the grid. Where such values differ between arms that are compared, nothing can be told."""
     flags: list[str] = []
     confounded = False
-    for cells in dict.fromkeys(tuple(one["cells"]) for one in verdict.comparisons if len(one["cells"]) > 1):
-        for metric in metrics_of(claim.test):
-            arms = [arm for cell in cells if (arm := _swept_arm(experiment, scale, cell, metric))]
-            for_other = [arm for arm in arms if arm.chosen_by != metric]
-            if for_other:
-                values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
-                titles = dict.fromkeys(metric_in_words(arm.owner, str(arm.chosen_by)) for arm in for_other)
-                flags.append(f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}")
-                confounded |= len({repr(arm.value) for arm in arms}) > 1
-            edge = [arm for arm in arms if arm.edge]
-            flags += [f"{arm.setting} of {arm.cell} lies at the edge of the grid ({arm.value})" for arm in edge]
+    controls = [(test, control.verdict) for test, control in zip(claim.controls, verdict.controls, strict=False)]
+    for cells, metric in _cells_read([(claim.test, verdict), *controls]):
+        arms = [arm for cell in cells if (arm := _swept_arm(experiment, scale, cell, metric))]
+        for_other = [arm for arm in arms if arm.chosen_by != metric]
+        if for_other:
+            values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
+            titles = dict.fromkeys(metric_in_words(arm.owner, str(arm.chosen_by)) for arm in for_other)
+            flags.append(f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}")
+            confounded |= len({repr(arm.value) for arm in arms}) > 1
+        edge = [arm for arm in arms if arm.edge]
+        flags += [f"{arm.setting} of {arm.cell} lies at the edge of the grid ({arm.value})" for arm in edge]
     if not flags:
         return verdict
     flagged = replace(verdict, flags=tuple(dict.fromkeys((*verdict.flags, *flags))))
@@ -177,6 +206,17 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
         return flagged
     evidence = f"{verdict.evidence}; the arms have values of a setting that another metric chose, and these differ"
     return replace(flagged, holds=None, word="cannot tell here", note="", evidence=evidence)
+
+
+def _cells_read(tests: Iterable[tuple[dict[str, Any], Verdict]]) -> dict[tuple[tuple[str, ...], str], None]:
+    """(cells that stand side by side, metric) of a claim's test and of its controls, each once. A control of one cell
+    asks what the arm does at the rate that it has, so that no other metric is in its place."""
+    found: dict[tuple[tuple[str, ...], str], None] = {}
+    for i, (test, verdict) in enumerate(tests):
+        for one in verdict.comparisons:
+            if len(one["cells"]) > 1 or i == 0:
+                found |= {(tuple(one["cells"]), metric): None for metric in metrics_of(test)}
+    return found
 
 
 @dataclass(frozen=True)
@@ -229,6 +269,13 @@ def _on_one_page(found: Sequence[Verdict]) -> list[Verdict]:
 
 def _numbers(verdict: Verdict) -> Any:
     """What the comparisons of a claim read and ask; empty for a claim without runs."""
-    return tuple(
-        (tuple(one["values"].items()), repr(one["asked"])) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS
-    )
+    return frozenset(_either_way(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS)
+
+
+def _either_way(one: Mapping[str, Any]) -> str:
+    """The numbers of a comparison, its question and its answer: the same for "A is below B" as for "B is above A"."""
+    asked = one["asked"]
+    turned = asked and [None if bound is None else 0.0 - bound for bound in reversed(asked)]
+    here = repr((one["values"], asked, one["p"]))
+    there = repr(({seed: 0.0 - value for seed, value in one["values"].items()}, turned, one["p"]))
+    return min(here, there)

@@ -16,7 +16,7 @@ from hybridlab.papers.records import records_of
 from hybridlab.papers.reproduce import Wanted, stamps
 from hybridlab.papers.verdicts import arms_differ, differences, settings_of, verdicts
 from hybridlab.reporting.entry import write_entry
-from hybridlab.runs.record import Stamp, save_record
+from hybridlab.runs.record import Stamp, record_path, save_record
 from tests.conftest import SMALL_SHAPE
 from tests.unit.verdicts.building import record
 
@@ -206,6 +206,52 @@ def test_every_run_of_a_queue_is_stamped_before_it_starts(toy):
     assert set(map(tuple, found.values())) == {(Stamp(id="toy-table1", scale="desk", digest=planned.digest),)}
 
 
+def test_seeds_that_were_left_out_are_named(toy):
+    toy.train(a=[*A[:3], 9.0], b=B)
+    toy.content["scales"]["desk"] |= {"seeds": [0, 1, 2], "earlier_seeds": [3]}
+    assert toy.verdict().flags[0].endswith("change of plan: seeds 3 of 0 to 3 were left out")
+
+
+def test_a_row_that_stands_for_another_cell_is_a_change(toy):
+    toy.content["cells"]["c"] = {"arch": "all-window", "phase": "one", "config": {"window": 2}}
+    toy.content["rows"].append({"name": "C", "short": "C", "cell": "c"})
+    toy.content["claims"][0]["test"] = {"kind": "lower", "pairs": [["A", "B"]], "rows": True}
+    toy.train(a=A, b=A, c=B)
+    toy.content["rows"][1]["cell"], toy.content["rows"][2]["cell"] = "c", "b"
+    assert toy.verdict().flags[0].endswith("change of plan: row B was b")
+
+
+def test_a_search_that_was_removed_is_a_change_though_its_values_stay(toy):
+    with_sweep(toy)
+    toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.004, "b": 0.004}}}
+    toy.train(a=A, b=B)
+    del toy.content["sweep"]
+    for cell in toy.content["cells"].values():
+        cell["config"] = {"training": {"optimizer": {"lr": 0.004}}}
+    assert toy.verdict().flags[0].endswith("the search for the swept setting")
+
+
+def test_two_claims_with_one_text_are_refused(toy):
+    toy.content["claims"] *= 2
+    with pytest.raises(UserError, match="two claims have the text 'a is below b'"):
+        toy.load()
+
+
+def test_a_plan_that_returned_to_an_earlier_one_is_dated_by_the_return(toy):
+    toy.train(a=A, b=B)
+    changed(toy, "test")
+    toy.train(a=A[:2], b=B[:2])
+    del toy.content["claims"][0]["test"]["by"]
+    assert toy.verdict().flags == ("decided after a change of plan: its test (by)",)
+
+
+def test_a_verdict_on_what_is_counted_has_a_plan_too(toy):
+    toy.content["claims"][0]["test"] = {"kind": "measured_cheaper", "rows": ["B"], "over": ["A"]}
+    toy.train(a=A, b=B)
+    toy.content["claims"][0]["test"] = {"kind": "measured_cheaper", "rows": ["A"], "over": ["B"]}
+    assert toy.verdict().shown == "fails (after a change of plan)"
+
+
 # ---- values that another metric chose ----
 
 
@@ -250,6 +296,25 @@ def test_a_value_at_the_edge_of_the_grid_is_flagged(toy):
     assert toy.verdict().flags == ("training.optimizer.lr of a lies at the edge of the grid (0.008)",)
 
 
+def test_a_control_of_arms_at_values_that_another_metric_chose_lets_nothing_be_told(toy):
+    with_sweep(toy)
+    toy.content["claims"][0]["controls"] = [{"kind": "lower", "pairs": [["a", "b"]], "metric": ENTROPY}]
+    toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.004, "b": 0.002}}}
+    toy.train(entropies={"a": A, "b": B}, a=A, b=B)
+    assert toy.verdict().word == "cannot tell here" and "was chosen by" in toy.verdict().flags[0]
+
+
+@pytest.mark.parametrize("sweep", [{"cells": ["a"], "chosen": {LOSS: {"a": 0.004}}}, {"scale": "small", "chosen": {}}])
+def test_a_value_beside_the_search_is_a_difference_like_any_other(toy, sweep):
+    toy.content["scales"]["small"] = copy.deepcopy(toy.content["scales"]["desk"])
+    with_sweep(toy)
+    toy.content["sweep"] |= {"metrics": [LOSS], **sweep}
+    toy.content["cells"]["b"]["config"] = {"training": {"optimizer": {"lr": 0.5}}}
+    toy.train(a=A, b=B)
+    with pytest.raises(UserError, match="differ in training.optimizer.lr"):
+        toy.verdict()
+
+
 # ---- what arms differ in ----
 
 
@@ -258,6 +323,7 @@ def test_a_value_at_the_edge_of_the_grid_is_flagged(toy):
     [
         ({"training": {"tokens_per_step": 4096}}, "training.tokens_per_step"),
         ({"training": {"optimizer": {"lr": 0.5}}}, "training.optimizer.lr"),
+        ({"evaluation": {"validation_windows": 7}}, "evaluation.validation_windows"),
     ],
 )
 def test_a_difference_that_the_claim_does_not_name_is_an_error_of_the_experiment(toy, config, name):
@@ -265,11 +331,23 @@ def test_a_difference_that_the_claim_does_not_name_is_an_error_of_the_experiment
     toy.train(a=A, b=B)
     with pytest.raises(UserError, match=rf"toy\.yaml:\d+: toy-table1: the arms .* differ in {name} .*differ_in: "):
         toy.verdict()
-    toy.content["claims"][0]["differ_in"] = ["training"]
+    toy.content["claims"][0]["differ_in"] = [name.partition(".")[0]]
     assert toy.verdict().word == "holds"
     del toy.content["claims"][0]["differ_in"]
     toy.content["differ_in"] = [name]
     assert toy.verdict().word == "holds"
+
+
+@pytest.mark.parametrize("name", ["tokens_per_step", "seed"])
+def test_a_difference_in_the_record_of_a_later_seed_is_found(toy, name):
+    toy.train(a=A, b=B)
+    [digest] = [run.hash for run in cell_runs(toy.load(), "desk", 2) if run.cell == "b"]
+    path = record_path(digest, toy.results)
+    content = json.loads(path.read_text())
+    content["config"]["training"][name] = 77
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"differ in training.{name} .*b: 77"):
+        toy.verdict()
 
 
 def test_the_method_may_differ_and_is_shown(toy):
@@ -278,7 +356,7 @@ def test_the_method_may_differ_and_is_shown(toy):
     records = records_of(experiment, "desk", toy.results)
     shown = arms_differ(experiment, toy.verdicts(), records)
     assert shown["arch"] == {"a": "vanilla", "b": "all-window"} and not any(name.startswith("train") for name in shown)
-    assert differences(["a", "a"], settings_of(records)) == {}
+    assert differences(["a", "a"], settings_of(records)[0]) == {}
 
 
 def test_it_is_found_before_anything_is_trained(toy):
@@ -315,3 +393,22 @@ def test_claims_that_read_the_same_numbers_are_one(toy):
     toy.content["claims"] = [{**toy.content["claims"][0], "text": f"size {i}"} for i in range(3)]
     toy.train(a=A, b=B)
     assert [verdict.flags for verdict in toy.verdicts()] == [(), *[("the same numbers as claim 1",)] * 2]
+
+
+def test_a_claim_turned_round_or_in_another_order_is_the_same(toy):
+    toy.content["cells"]["c"] = {"arch": "all-window", "phase": "one", "config": {"window": 2}}
+    tests = [
+        {"kind": "lower", "pairs": [["a", "b"], ["a", "c"]]},
+        {"kind": "lower", "pairs": [["a", "c"], ["a", "b"]]},
+        {"kind": "higher", "pairs": [["b", "a"], ["c", "a"]]},
+    ]
+    toy.content["claims"] = [{"text": f"{i}", "source": "here", "test": test} for i, test in enumerate(tests)]
+    toy.train(a=A, b=B, c=[3.2, 3.23, 3.21, 3.24])
+    assert [verdict.flags for verdict in toy.verdicts()] == [(), *[("the same numbers as claim 1",)] * 2]
+
+
+def test_one_difference_asked_with_two_margins_is_two_claims(toy):
+    test = {"kind": "differs", "pairs": [["a", "b"]], "reason": "none"}
+    toy.content["claims"] = [{"text": f"{by}", "source": "here", "test": {**test, "by": by}} for by in (0.001, 0.19)]
+    toy.train(a=A, b=B)
+    assert [verdict.flags for verdict in toy.verdicts()] == [(), ()]
