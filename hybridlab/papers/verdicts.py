@@ -164,7 +164,9 @@ def arms_differ(experiment: Experiment, found: Sequence[Verdict], records: Recor
         for cells in compared_cells(experiment, verdict):
             for name, values in _differences_of_seeds(cells, settings):
                 # The first seed in which they differ is shown.
-                differ[name] = {**values, **differ.get(name, {})}
+                shown = differ.setdefault(name, {})
+                for cell, value in values.items():
+                    shown.setdefault(cell, value)
     return dict(sorted(differ.items()))
 
 
