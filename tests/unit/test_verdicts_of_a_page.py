@@ -296,6 +296,14 @@ def test_a_value_at_the_edge_of_the_grid_is_flagged(toy):
     assert toy.verdict().flags == ("training.optimizer.lr of a lies at the edge of the grid (0.008)",)
 
 
+def test_a_claim_on_one_arm_at_a_value_that_another_metric_chose_is_flagged(toy):
+    with_sweep(toy)
+    toy.content["claims"][0]["test"] = {"kind": "measured_bounds", "cell": "a", "metric": ENTROPY, "below": 4.0}
+    toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.004, "b": 0.002}}}
+    toy.train(entropies={"a": A, "b": B}, a=A, b=B)
+    assert (toy.verdict().word, len(toy.verdict().flags)) == ("holds", 1)
+
+
 def test_a_control_of_arms_at_values_that_another_metric_chose_lets_nothing_be_told(toy):
     with_sweep(toy)
     toy.content["claims"][0]["controls"] = [{"kind": "lower", "pairs": [["a", "b"]], "metric": ENTROPY}]
