@@ -91,9 +91,10 @@ def test_a_long_table_is_cut_into_pages_with_labels_of_their_own():
 
 @pytest.fixture(scope="module")
 def all_tables(tmp_path_factory):
-    """table.tex of every table at its cheapest scale, from the committed records."""
+    """table.tex of every table at its cheapest scale, from the committed records and plans."""
     results = tmp_path_factory.mktemp("results")
     (results / "records").symlink_to(ROOT / "results" / "records")
+    shutil.copytree(ROOT / "results" / "plans", results / "plans")
     tables = [load_experiment(name) for name in experiment_ids()]
     folders = [write_table(one, one.available_scales()[0], results)[1] for one in tables if one.kind == "table"]
     return [folder / "table.tex" for folder in folders]
