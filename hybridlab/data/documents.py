@@ -25,10 +25,9 @@ class Documents(Iterator[str]):
 
     def __init__(self, documents: Iterator[str], limit: int | None = None) -> None:
         self.documents, self.limit, self.number = documents, limit, 0
-        # Of the document that is being read: the pieces that are left, and how many have been given.
+        # The pieces that are left of the document that is being read.
         self.rest: deque[str] = deque()
-        self.given = 0
-        # A place between two documents of the source, and how many it has given since.
+        # The source's last known place between two documents, and how many have been given since.
         self.known: Any = None
         self.since = 0
 
@@ -36,16 +35,11 @@ class Documents(Iterator[str]):
         if self.number == self.limit:
             raise StopIteration
         if not self.rest:
-            self._take()
+            text = next(self.documents)
+            self.rest.extend(pieces(iter([text])) if len(text) > LONGEST_DOCUMENT else [text])
         self.number += 1
-        self.given += 1
+        self.since += 1
         return self.rest.popleft()
-
-    def _take(self) -> None:
-        """Read the next document of the source."""
-        text = next(self.documents)
-        self.rest = deque(pieces(iter([text])) if len(text) > LONGEST_DOCUMENT else [text])
-        self.given, self.since = 0, self.since + 1
 
     @property
     def share(self) -> float | None:
@@ -56,12 +50,11 @@ class Documents(Iterator[str]):
 
     @property
     def place(self) -> Place:
-        """Where reading stands, after the last document that was given."""
-        if self.rest:
-            # The source cannot go to the middle of a document: it reads it again.
-            return {"documents": self.number, "source": self.known, "since": self.since - 1, "given": self.given}
-        self.known, self.since = getattr(self.documents, "place", None), 0
-        return {"documents": self.number, "source": self.known}
+        """Where reading stands, after the last document that was given. Inside one that is cut, it has the source's
+        place before it, since a source cannot go to the middle of a document."""
+        if not self.rest:
+            self.known, self.since = getattr(self.documents, "place", None), 0
+        return {"documents": self.number, "source": self.known, "since": self.since}
 
     @property
     def bad(self) -> int:
@@ -70,19 +63,11 @@ class Documents(Iterator[str]):
 
     def go_to(self, place: Place) -> None:
         """Go on after the document of a place; nothing may have been read yet."""
-        if place["source"] is None:
-            next(islice(self, place["documents"], place["documents"]), None)
-            return
-        self.documents.go_to(place["source"])  # type: ignore[attr-defined]
-        self.known = place["source"]
-        for _ in range(place.get("since", 0)):
-            self._take()
-        self.rest.clear()
-        if "given" in place:
-            self._take()
-            for _ in range(place["given"]):
-                self.rest.popleft()
-            self.given = place["given"]
+        again = place["documents"]
+        if place["source"] is not None:
+            self.documents.go_to(place["source"])  # type: ignore[attr-defined]
+            self.known, again = place["source"], place.get("since", 0)
+        next(islice(self, again, again), None)
         self.number = place["documents"]
 
 

@@ -33,7 +33,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 _QUERIES_AT_ONCE = 1024
-_WITH_KEYS: set[Any] = set()
+_WITH_KEYS: set[str] = set()
 """Rules, with their settings, of which it is known that every query has a key."""
 
 
@@ -94,10 +94,10 @@ class Visible:
 
 def require_keys(rule: Rule, window: int | None, causal: bool, length: int) -> None:
     """UserError if a rule leaves a query without keys, whose softmax would not be a number. It is looked at once for
-    each sequence length."""
+    each sequence length and all that the rule reads, which is compared as text, since a list has no hash."""
     code, closure = getattr(rule, "__code__", rule), getattr(rule, "__closure__", None) or ()
-    parts = (code, getattr(rule, "__self__", None), *(cell.cell_contents for cell in closure))
-    key = (parts, window, causal, length)
+    read = [getattr(rule, "__self__", None), *(cell.cell_contents for cell in closure)]
+    key = repr((code, read, window, causal, length))
     if key in _WITH_KEYS:
         return
     visible, keys = Visible(window, rule=rule, causal=causal), torch.arange(length)

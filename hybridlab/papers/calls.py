@@ -126,3 +126,8 @@ def called(registry: Registry[Function], key: str, layer: Layer) -> tuple[Functi
 def _at(layer: Layer, path: KeyPath) -> str:
     origin = layer.origin(path)
     return f"{origin}: " if origin else ""
+
+
+def reads_print(claim_kind: str) -> bool:
+    """Whether a kind of claim reads nothing but what the paper prints or states, as its name begins by saying."""
+    return claim_kind.startswith(("printed_", "stated_"))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridlab.papers.calls import CLAIM_KINDS
+from hybridlab.papers.calls import CLAIM_KINDS, reads_print
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.not_here import KIND as NOT_HERE
 from hybridlab.papers.claims.verdict import Verdict
@@ -24,8 +24,6 @@ ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
 """What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
 definitions. transcribed: the paper's own words in a table. trained, timed: runs and benchmarks made here. not here:
 nothing at hand."""
-_PRINTED = ("printed_", "stated_")
-"""How the names of claim kinds begin that need nothing but printed numbers or words."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:
     name = claim.test["kind"]
     if name == NOT_HERE:
         return "not here"
-    if name.startswith(_PRINTED):
+    if reads_print(name):
         return "transcribed" if _in_words_alone(claim, experiment) else "printed"
     if without.holds is not None:
         return "exact"

@@ -21,7 +21,7 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
-from hybridlab.papers.calls import CLAIM_KINDS
+from hybridlab.papers.calls import CLAIM_KINDS, reads_print
 from hybridlab.papers.experiment import Claim, Experiment, cell_of_arm
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.records import Records
@@ -109,8 +109,8 @@ def _cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
     """The cells that a claim's test and controls name, directly or as rows. What the paper prints needs no run."""
     rows = {row.short: row.cell for row in experiment.rows}
     for test in claim.tests:
-        if not str(test.get("kind", "")).startswith("printed"):
-            for _, refers, name in CLAIM_KINDS.get(test.get("kind", "")).references(test):
+        if not reads_print(kind := str(test.get("kind", ""))):
+            for _, refers, name in CLAIM_KINDS.get(kind).references(test):
                 cell = name if refers.to == "cell" else rows.get(name) if refers.to == "row" else None
                 if cell not in (None, BENCHMARK):
                     yield str(cell)

@@ -269,7 +269,7 @@ def _on_one_page(found: Sequence[Verdict]) -> list[Verdict]:
     return verdicts
 
 
-def _numbers(verdict: Verdict) -> Any:
+def _numbers(verdict: Verdict) -> frozenset[str]:
     """What the comparisons of a claim read and ask; empty for a claim without runs."""
     return frozenset(_either_way(one) for one in verdict.comparisons if one["n"] >= FEWEST_SEEDS)
 

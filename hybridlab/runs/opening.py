@@ -29,8 +29,8 @@ from hybridlab.training.folders import RunFolder, Runs, part_of_run
 class OpenedModel:
     """model: in fp32 on the CPU. path: its run folder, or its own. tokenizer: its tokenizer.json, which a folder that
     is no run may lack. config, precision: of the run; None for a folder that is no run. seq_len: the length of its
-    training, or one to measure it with. UserError for a
-    tokenizer that has more ids than the model."""
+    training, or one to measure it with. UserError for a tokenizer that has more ids than the
+    model."""
 
     model: Transformer
     path: Path

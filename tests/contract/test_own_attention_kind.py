@@ -20,6 +20,7 @@ from hybridlab.evaluation.causality import require_causal
 from hybridlab.models.attention import Attended, HeadGroup
 from hybridlab.models.build import build_model
 from hybridlab.models.export import load_checkpoint
+from hybridlab.models.kernels import require_keys
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind, Full, Window, register_kind
 from hybridlab.plan.structure import Structure
@@ -206,6 +207,15 @@ def test_a_rule_that_hides_every_key_from_a_query_is_named_instead_of_the_learni
         train(config, tmp_path / "b", runs_dir)
     finally:
         ATTENTION_KINDS.remove("early")
+
+
+def test_a_rule_may_read_what_has_no_hash():
+    def before(last):
+        return lambda query, key: (key >= 0) & (query < last[0])
+
+    require_keys(before([8]), None, True, 8)
+    with pytest.raises(UserError, match="hides every key from the query at position 4"):
+        require_keys(before([4]), None, True, 8)
 
 
 def test_returned_weights_and_numbers_of_keys_are_those_of_the_kind():
