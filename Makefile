@@ -16,7 +16,7 @@ EVIDENCE_SCALE ?= desk
 # What is trained here is written there, so that the committed tables in results/, which README quotes, stay as they are.
 RESULTS ?= build/results
 
-.PHONY: reproduce evidence test lint all-tables all-figures clean
+.PHONY: reproduce evidence test lint all-tables all-figures unchanged clean
 
 reproduce: $(VENV)/installed
 	$(BIN)/hybridlab reproduce consa-table1 --scale $(or $(SCALE),smoke) --results-dir $(RESULTS)
@@ -40,6 +40,11 @@ all-tables: $(VENV)/installed
 
 all-figures: $(VENV)/installed
 	$(BIN)/hybridlab report --figures --runs-dir results $(if $(SCALE),--scale $(SCALE))
+
+# What a change of the code must leave as it is: the hashes of all runs, the golden losses, all tables and figures.
+unchanged: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest -q tests/golden
+	$(BIN)/python -m tests.golden.unchanged
 
 $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)

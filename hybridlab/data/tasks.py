@@ -19,8 +19,6 @@ answer, in the fourth; fillers stand in the two places left. Attention has to fi
 
 The tokens of a task are in a block of reserved ids above the tokenizer's vocabulary.
 
-The tokens of a task are in a block of reserved ids above the tokenizer's vocabulary.
-
 Each task is a `Task` in the registry TASKS. A plug-in adds one in the same way, and a configuration mixes it in with
 `data: {mix: {text: 0.5, my-task: 0.5}}`:
 
