@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridlab.attention.kinds import AttentionKind
+from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.config.loading import Layer
 from hybridlab.config.maps import HeadsMap, UniformMap
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind
 from hybridlab.plugins import plugins_in_use
 from hybridlab.registry import CHOICES, CONTROLLERS, FINETUNE_TASKS, HOOKS, PROBES, SOURCES, TASKS, Registry
 

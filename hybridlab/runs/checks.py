@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hybridlab.analysis.probe import check_probe_settings
+from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.forecast import final_structure
 from hybridlab.runs.ancestors import find_ancestor
 from hybridlab.runs.attempt import QueuedRun, Say

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hybridlab.attention.kinds import Full
 from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.edits import Recur
 from hybridlab.config.loading import (
@@ -27,7 +28,6 @@ from hybridlab.config.shared import asked_for
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
-from hybridlab.plan.kinds import Full
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.budget import within_budget

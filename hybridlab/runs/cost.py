@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.schedule_cost import training_flops
+from hybridlab.attention.kernels import choose
 from hybridlab.config.edits import LastLayers, TopEntropy
 from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.schema import RunConfig
-from hybridlab.models.kernels import choose
 from hybridlab.plan.from_config import map_of
 from hybridlab.training.machine import pick_device, pick_precision
 

@@ -12,6 +12,7 @@ import torch
 
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.analysis.probe import check_probe_settings
+from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.data.of_run import corpus_of
@@ -24,7 +25,6 @@ from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import model_damage
-from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import ledger
-from hybridlab.plan.kinds import Full
+from hybridlab.attention.kinds import Full
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.record import ForwardFlops, KVBytes, ModelSummary
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from hybridlab.attention.kinds import AttentionKind, Window
+from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
 from hybridlab.config import controllers, edits, loading, maps, recurrence, schema, shared
 from hybridlab.config.loading import (
     Layer,
@@ -25,7 +27,6 @@ from hybridlab.errors import UserError
 from hybridlab.papers import loading as experiment
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.from_config import map_of
-from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind, Window, register_kind
 from hybridlab.runs import compose
 from hybridlab.runs.ancestors import Ancestor
 from hybridlab.training.folders import Runs

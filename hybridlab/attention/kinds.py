@@ -1,8 +1,8 @@
 """Attention kinds: how one head mixes tokens. A kind is one object that defines its name, letter, colour, window, cost,
 cache slot and kernel; other code does not depend on which kind it has.
 
-This file does not import torch: a kind computes with the heads that are passed to it (models/attention.py) and
-describes its slot in the cache (models/cache.py). A new kind is one file:
+This file does not import torch: a kind computes with the heads that are passed to it (heads.py), and makes its slot in
+the cache (slots.py). A new kind is one file (`register_kind` stands in registry.py):
 
     @register_kind
     @dataclass(frozen=True)
@@ -17,13 +17,11 @@ A configuration uses it with `map: {kind: uniform, attention: {kind: sinks, widt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as dataclass_fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 from hybridlab.errors import UserError
-from hybridlab.registry import Registry
 
 
 class Counting(Protocol):
@@ -39,7 +37,7 @@ class Counting(Protocol):
 
 
 class KindHeads(Protocol):
-    """The heads of one kind in one visit (`HeadGroup` in models/attention.py); tensors are Any here, without torch."""
+    """The heads of one kind in one visit (`HeadGroup` in heads.py); tensors are Any here, without torch."""
 
     @property
     def gate(self) -> Any:
@@ -56,9 +54,23 @@ class KindHeads(Protocol):
         window of heads that compute full attention too, with the kernel that adds least to its cost."""
         ...
 
-    def refined(self, refinement: Any) -> Any:
-        """Softmax attention over all keys, whose weights are refined as a `Belief` (plan/belief.py) says, as
-        `Attended`."""
+
+class Standard(Protocol):
+    """Makes the standard cache slot of a kind (`StandardSlot` in slots.py), and has what a slot of its own may need."""
+
+    @property
+    def capacity(self) -> int | None:
+        """The most entries of a row; None if unknown."""
+        ...
+
+    @property
+    def serving(self) -> Sequence[int]:
+        """The KV head that each query head reads, among those of the kind in this visit."""
+        ...
+
+    def __call__(self, window: int | None, rule: Any = None) -> Any:
+        """A slot with keys and values of the last `window` positions (None: all), in which a query does not see the
+        keys that the rule excludes."""
         ...
 
 
@@ -66,12 +78,14 @@ class KindHeads(Protocol):
 class AttentionKind:
     """How a head mixes tokens. By default one softmax over the last `window` keys (None: all of them).
 
-    name: in JSON and on the command line. letter and colour: in drawings.
+    name: in JSON and on the command line. letter and colour: in drawings. products_are: the component of the cost that
+    its `products` are.
     """
 
     name: ClassVar[str]
     letter: ClassVar[str]
     colour: ClassVar[str]
+    products_are: ClassVar[str] = "products"
 
     @property
     def window(self) -> int | None:
@@ -98,7 +112,8 @@ class AttentionKind:
         return sum(counting.keys(length, window) for window in self.softmaxes)
 
     def products(self, length: int, counting: Counting) -> float:
-        """Multiply-accumulates per query, beside q·k and weights·v, in a sequence of `length` tokens."""
+        """Multiply-accumulates per query, beside q·k and weights·v, in a sequence of `length` tokens. They stand in the
+        cost under the name `products_are`."""
         return 0.0
 
     def cached(self, positions: int) -> int:
@@ -109,15 +124,10 @@ class AttentionKind:
         """Numbers, in fp32, that the slot keeps for each query head beside keys and values after `positions` tokens."""
         return 0
 
-    @property
-    def refines(self) -> bool:
-        """Whether `attend` asks for refined weights, which have kernels of their own (models/belief.py)."""
-        return False
-
-    @property
-    def sends_messages(self) -> bool:
-        """Whether the weights are refined by messages between rows, which is all that some kernels compute."""
-        return False
+    def own_kernel(self, kernel: str, length: int, causal: bool) -> str | None:
+        """The kernel that computes sequences of `length` tokens where `kernel` is asked for, if the kind brings kernels
+        of its own; None if its softmaxes run by those of kernels.py. UserError for one that cannot compute it."""
+        return None
 
     @property
     def sealed(self) -> AttentionKind:
@@ -131,10 +141,8 @@ class AttentionKind:
         """The attention of the heads of this kind; `heads.softmax(window, rule)` runs the chosen kernel."""
         return heads.softmax(self.window)
 
-    def slot(self, standard: Callable[..., Any]) -> Any:
-        """The cache slot for decoding. `standard(window)` keeps keys and values of the last `window` positions;
-        `standard(window, rule)` also hides from a query the keys that the rule excludes; `standard(None,
-        refinement=belief)` also keeps the sums that refined weights need."""
+    def slot(self, standard: Standard) -> Any:
+        """The cache slot for decoding: what `standard(window, rule)` makes, or one of its own."""
         return standard(self.window)
 
     def to_json(self) -> dict[str, Any]:
@@ -142,35 +150,6 @@ class AttentionKind:
 
     def __str__(self) -> str:
         return self.name if self.window is None else f"{self.name}({self.window})"
-
-
-ATTENTION_KINDS: Registry[type[AttentionKind]] = Registry(
-    "attention kind", loads="hybridlab.plan.belief", changes_runs=True
-)
-Kind = TypeVar("Kind", bound=type[AttentionKind])
-
-
-def register_kind(kind: Kind) -> Kind:
-    """Register a kind. Use it as a decorator of a frozen dataclass; UserError if its name or letter is taken."""
-    for name in ATTENTION_KINDS.names(installed=False):
-        other = ATTENTION_KINDS.items[name]
-        if other.letter == kind.letter and other.name != kind.name:
-            raise UserError(
-                f"attention kind {kind.name!r}: the letter {kind.letter!r} belongs to {other.name!r}; choose another"
-            )
-    ATTENTION_KINDS.add(kind.name, kind)
-    return kind
-
-
-def kind_from_json(data: dict[str, Any]) -> AttentionKind:
-    """A kind from {"kind": NAME, and its fields}; UserError if the fields do not fit."""
-    fields = {key: value for key, value in data.items() if key != "kind"}
-    kind = ATTENTION_KINDS.get(str(data.get("kind")))
-    try:
-        return kind(**fields)
-    except TypeError:
-        wanted = ", ".join(field.name for field in dataclass_fields(kind)) or "no settings"
-        raise UserError(f"attention kind {kind.name}: it takes {wanted}, not {', '.join(fields) or 'none'}") from None
 
 
 def check_width(width: int) -> None:
@@ -181,7 +160,18 @@ def check_width(width: int) -> None:
         )
 
 
-@register_kind
+MIN_BLOCK = 16
+"""Smallest block of the kernels `banded` and `blocks`; smaller ones take more time in calls than they save in keys."""
+
+
+def band_block(width: int) -> int:
+    """Number of queries in a block of these kernels; their FLOPs count needs it too.
+
+    The keys of a block are the block itself and the one before it, so a block needs at least w − 1 queries.
+    """
+    return max(width, MIN_BLOCK)
+
+
 @dataclass(frozen=True)
 class Full(AttentionKind):
     """Every earlier token and the token itself; in an encoder every token."""
@@ -189,7 +179,6 @@ class Full(AttentionKind):
     name, letter, colour = "full", "F", "#D55E00"
 
 
-@register_kind
 @dataclass(frozen=True)
 class Window(AttentionKind):
     """The last `width` tokens, the token itself included: keys i − width + 1 … i; in an encoder to i + width − 1."""
@@ -205,7 +194,6 @@ class Window(AttentionKind):
         return self.width
 
 
-@register_kind
 @dataclass(frozen=True)
 class Mixed(AttentionKind):
     """z · full + (1 − z) · window, where z is a tensor from a controller; both are computed (ConSA, Eq. 3)."""
@@ -246,5 +234,5 @@ class Mixed(AttentionKind):
         z = z.to(full.out.dtype)
         return replace(full, out=z * full.out + (1 - z) * window.out, weights=weights)
 
-    def slot(self, standard: Callable[..., Any]) -> Any:
+    def slot(self, standard: Standard) -> Any:
         raise UserError("cache: mixed heads are still being learned; generate text after learn-masks is done")
