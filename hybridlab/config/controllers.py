@@ -14,13 +14,13 @@ from hybridlab.config.types import (
     Finite,
     Fraction,
     Granularity,
-    Misfit,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Strict,
 )
+from hybridlab.errors import Misfit
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import CONTROLLERS, HOOKS
 

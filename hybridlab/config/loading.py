@@ -20,8 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from hybridlab.config.mistakes import explain
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 ALTERNATIVES = {

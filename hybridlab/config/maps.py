@@ -12,11 +12,11 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 from hybridlab.attention import kinds
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
-from hybridlab.config.types import Fraction, Granularity, Misfit, NonNegativeInt, Seed, Strict, Window
-from hybridlab.errors import UserError
+from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, Seed, Strict, Window
+from hybridlab.errors import Misfit, UserError, nearest
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.registry import TASKS, nearest
+from hybridlab.registry import TASKS
 
 TEXT = "text"
 """The text of the corpus, among the names of tasks."""

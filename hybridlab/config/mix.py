@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator, model_validator
 
-from hybridlab.config.types import Extended, Fraction, Misfit
+from hybridlab.config.types import Extended, Fraction
+from hybridlab.errors import Misfit
 from hybridlab.registry import TASKS
 
 

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticKnownError, core_schema
 
 from hybridlab.config.types import Strict, members
-from hybridlab.errors import UserError
-from hybridlab.registry import CONTROLLERS, HOOKS, Registry, nearest
+from hybridlab.errors import UserError, nearest
+from hybridlab.registry import CONTROLLERS, HOOKS, Registry
 
 PYTHON = "python"
 """Kind of the hooks that a Python program makes itself; a file cannot ask for them."""

@@ -42,10 +42,10 @@ from hybridlab.config.shared import (
 from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.task_settings import keep_to_task
 from hybridlab.config.types import Strict, Window, members
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.plan.edits import edited_plan
 from hybridlab.plan.forecast import final_structure
-from hybridlab.registry import SOURCES, nearest, source_syntaxes
+from hybridlab.registry import SOURCES, source_syntaxes
 
 NUMERICS_VERSION = 1
 """Increased by hand when the same configuration gives different numbers, so that old runs are not reused."""

@@ -7,6 +7,7 @@ and `size`. Steps are always optimizer steps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,15 +16,15 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.evaluation import Evaluation
-from hybridlab.config.families import ObjectiveName
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.maps import FullMap, MapConfig, MixedMap
 from hybridlab.config.mix import Mix
-from hybridlab.config.shape import Shape
 from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
-from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict
+from hybridlab.config.types import PositiveFloat, PositiveInt, Strict
+from hybridlab.errors import Misfit
+from hybridlab.plan.shape import ObjectiveName, Shape
 from hybridlab.registry import SOURCES
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
@@ -352,7 +353,7 @@ class RunConfig(Strict):
         """The shape before the first step: a controller that adds layers begins with fewer than `shape` has."""
         if not isinstance(self.controller, AddsLayers):
             return self.shape
-        return self.shape.model_copy(update={"layers": self.controller.first_layers})
+        return replace(self.shape, layers=self.controller.first_layers)
 
     @property
     def begins_after(self) -> int:

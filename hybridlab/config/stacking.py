@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hybridlab.config.types import Misfit, NonNegativeInt, PositiveInt, Seed, Strict, Width
-from hybridlab.errors import UserError
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed, Strict, Width
+from hybridlab.errors import Misfit, UserError
 from hybridlab.plan.stacking import Draw, Method, Rounding, Stage, check_depths, divisors, stages
 
 

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from hybridlab.config.types import Misfit, PositiveInt, Strict
+from hybridlab.config.types import PositiveInt, Strict
+from hybridlab.errors import Misfit
 
 
 class InitFrom(Strict):

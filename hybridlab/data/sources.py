@@ -39,8 +39,8 @@ from hybridlab.data.readers import (
     text_documents,
 )
 from hybridlab.data.source_files import SourceFile, local_files
-from hybridlab.errors import UserError
-from hybridlab.registry import SOURCES, nearest, source_syntaxes
+from hybridlab.errors import UserError, nearest
+from hybridlab.registry import SOURCES, source_syntaxes
 
 _NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtledemo", "test", "tests", "__pycache__"}
 

@@ -7,8 +7,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 
 OWN = Path(__file__).parent / "benchmarks"
 _NAME = re.compile(rb"""^['"]?(task|group|tag)['"]?\s*:\s*['"]?([\w.\-]+)['"]?\s*$""", re.MULTILINE)

@@ -13,11 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from hybridlab.attention.kinds import Full
-from hybridlab.config.families import FAMILIES
-from hybridlab.config.shape import ClassesOutput, Llama3Scaling, Shape
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.hf_layouts import LAYOUTS, OLMO_EPS, POOLER, Layout
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import FAMILIES, ClassesOutput, Llama3Scaling, Shape
 from hybridlab.plan.structure import Structure
 
 Config = dict[str, Any]

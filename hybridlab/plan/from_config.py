@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hybridlab.config.maps import MapConfig
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.shape import Shape
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.edits import edited_plan
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 
 

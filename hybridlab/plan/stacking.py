@@ -78,7 +78,7 @@ def grown(structure: Structure, method: Method, block: int, draw: Draw | None = 
     before = structure.lineage or first_lineage(structure.shape.layers)
     return replace(
         structure,
-        shape=structure.shape.model_copy(update={"layers": len(order)}),
+        shape=replace(structure.shape, layers=len(order)),
         plan=structure.plan.with_copies(copied),
         map=AttentionMap(tuple(structure.map.layers[layer] for layer in order)),
         lineage=grown_lineage(before, copied),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.plot import Plot
-from hybridlab.registry import nearest
 from hybridlab.reporting.figure_kind import Numbers
 from hybridlab.reporting.lines import moving_average
 from hybridlab.runs.record import Record

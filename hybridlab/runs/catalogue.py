@@ -14,8 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 from hybridlab.training.folders import RunFolder
 from hybridlab.training.metrics import last_numbers
 

@@ -15,10 +15,9 @@ from hybridlab.config.edits import TopEntropy
 from hybridlab.config.maps import ExplicitMap, FromRun, KnockoutMap
 from hybridlab.config.resolve import symbolic_layers
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.shape import Shape
-from hybridlab.errors import UserError
-from hybridlab.plan.attention_map import read_masks
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
+from hybridlab.plan.masks import read_masks
+from hybridlab.plan.shape import Shape
 from hybridlab.runs.record import read_record
 from hybridlab.training.folders import RunFolder, Runs
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.config.controllers import L1GatesConfig
-from hybridlab.config.shape import Shape
+from hybridlab.plan.shape import Shape
 from hybridlab.structure.units import LearnedAllocation
 from hybridlab.training.hooks import TrainingRun
 from hybridlab.training.optimizer import Group

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from hybridlab.config.controllers import MaskLearningConfig
-from hybridlab.config.shape import Shape
 from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.shape import Shape
 from hybridlab.structure.hard_concrete import HardConcrete
 from hybridlab.structure.units import LearnedAllocation
 from hybridlab.training.hooks import TrainingRun

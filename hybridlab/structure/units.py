@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hybridlab.config.controllers import MaskController, Schedule
-from hybridlab.config.shape import Shape
 from hybridlab.files import write_json
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.shape import Shape
 from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.optimizer import Group
 

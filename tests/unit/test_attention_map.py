@@ -9,8 +9,9 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
 from hybridlab.plan.allocation import Allocation
-from hybridlab.plan.attention_map import AttentionMap, exact_count, read_masks, spread
+from hybridlab.plan.attention_map import AttentionMap, exact_count, spread
 from hybridlab.plan.from_config import map_of
+from hybridlab.plan.masks import read_masks
 
 
 @pytest.mark.parametrize("granularity", ["layer", "head"])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from hybridlab.config.controllers import L1GatesConfig, MaskLearningConfig, Schedule
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
+from hybridlab.plan.shape import Shape
 from hybridlab.structure.hard_concrete import HardConcrete
 from hybridlab.structure.l1_gates import L1Gates
 from hybridlab.structure.mask_learning import MaskLearning

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.formula import NoValue
 from hybridlab.papers.measures import values_of
 from hybridlab.papers.plot import Plot
-from hybridlab.registry import FIGURE_KINDS, nearest
+from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, Numbers, Picture, one_run, usual_size
 from hybridlab.reporting.lines import cycled, draw_band, draw_targets, series_lines
 from hybridlab.reporting.readings import grown_block
