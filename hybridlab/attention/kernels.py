@@ -283,17 +283,17 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     require_kernel("xformers", q.device, training=True)
     if visible.per_row or visible.rule is not None:
         raise UserError("kernel xformers does not support padding, packed documents or rules; use sdpa, banded or flex")
-    from xformers.ops import fmha, memory_efficient_attention
-
+    # No import statement: transformers demands every package that one in the file of an exported model names.
+    ops = importlib.import_module("xformers.ops")
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
     if visible.window is None:
-        bias = fmha.attn_bias.LowerTriangularMask() if visible.causal else None
+        bias = ops.fmha.attn_bias.LowerTriangularMask() if visible.causal else None
     else:
         # The numbers of keys before the query's own and after it.
         after = 0 if visible.causal else visible.window - 1
-        bias = fmha.attn_bias.LocalAttentionFromBottomRightMask(visible.window - 1, after)
-    out = memory_efficient_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_bias=bias)
+        bias = ops.fmha.attn_bias.LocalAttentionFromBottomRightMask(visible.window - 1, after)
+    out = ops.memory_efficient_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_bias=bias)
     return out.transpose(1, 2)
 
 

@@ -47,12 +47,17 @@ def next_positions(counts: Sequence[int], length: int, device: torch.device) -> 
     return torch.tensor(counts, device=device)[:, None] + steps
 
 
+def selected(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """These rows of a tensor, whose first dimension they are."""
+    return tensor.index_select(0, torch.tensor(rows, device=tensor.device))
+
+
 class NotCopied(UserError):
     """A cache has a slot that cannot be copied."""
 
 
-def repeated_slot(slot: Slot, times: int) -> Slot:
-    """A copy of a slot with every row `times` times; NotCopied if it stores a tensor elsewhere than in an attribute."""
+def selected_slot(slot: Slot, rows: Sequence[int]) -> Slot:
+    """A copy of a slot with these rows; NotCopied if it stores a tensor elsewhere than in an attribute."""
     copied, stored = copy(slot), {id(tensor) for tensor in slot.tensors()}
     held = {name: value for name, value in vars(slot).items() if isinstance(value, Tensor) and id(value) in stored}
     if {id(tensor) for tensor in held.values()} != stored:
@@ -61,7 +66,7 @@ def repeated_slot(slot: Slot, times: int) -> Slot:
             "own, with the rows as the first dimension"
         )
     for name, tensor in held.items():
-        setattr(copied, name, tensor.repeat_interleave(times, 0))
+        setattr(copied, name, selected(tensor, rows))
     return copied
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.attention.kinds import AttentionKind
-from hybridlab.attention.slots import Slot, StandardSlot, next_positions, repeated_slot
+from hybridlab.attention.slots import Slot, StandardSlot, next_positions, selected_slot
 from hybridlab.errors import UserError
 from hybridlab.models.recurrence_cache import LoopState
 from hybridlab.plan.structure import Structure
@@ -50,14 +50,18 @@ class KVCache:
             )
 
     def repeated(self, times: int) -> KVCache:
-        """A copy in which every row stands `times` times, one after another, so that each copy is continued by itself.
+        """A copy in which every row stands `times` times, one after another; see `selected`."""
+        return self.selected([row for row in range(self.batch) for _ in range(times)])
+
+    def selected(self, rows: Sequence[int]) -> KVCache:
+        """A copy with these rows, a row as often as it is named, so that each copy is continued by itself.
 
         This cache stays as it is. NotCopied if a slot of a plug-in cannot be copied.
         """
         copied = copy(self)
-        copied.batch, copied.counts = self.batch * times, _repeat(self.counts, times)
-        copied.visits = {place: visit.repeated(times) for place, visit in self.visits.items()}
-        copied.loops = {index: loop.repeated(times) for index, loop in self.loops.items()}
+        copied.batch, copied.counts = len(rows), [self.counts[row] for row in rows]
+        copied.visits = {place: visit.selected(rows) for place, visit in self.visits.items()}
+        copied.loops = {index: loop.selected(rows) for index, loop in self.loops.items()}
         return copied
 
     @property
@@ -82,10 +86,6 @@ def require_caches(structure: Structure, what: str) -> None:
         )
 
 
-def _repeat(counts: Sequence[int], times: int) -> list[int]:
-    return [count for count in counts for _ in range(times)]
-
-
 def _local(serving: Sequence[int], heads: Sequence[int]) -> list[int]:
     """The KV head of each query head that reads one of these KV heads, as an index among them."""
     return [heads.index(kv) for kv in serving if kv in heads]
@@ -107,11 +107,11 @@ class VisitCache:
             for heads in [[i for i, other in enumerate(kinds) if other == kind]]
         ]
 
-    def repeated(self, times: int) -> VisitCache:
-        """A copy with every row `times` times."""
+    def selected(self, rows: Sequence[int]) -> VisitCache:
+        """A copy with these rows."""
         copied = copy(self)
-        copied.counts = _repeat(self.counts, times)
-        copied.slots = [(heads, repeated_slot(slot, times)) for heads, slot in self.slots]
+        copied.counts = [self.counts[row] for row in rows]
+        copied.slots = [(heads, selected_slot(slot, rows)) for heads, slot in self.slots]
         return copied
 
     @property

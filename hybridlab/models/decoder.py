@@ -173,6 +173,7 @@ class Transformer(nn.Module):
         taps: Taps | None = None,
         cache: KVCache | None = None,
         token_type_ids: Tensor | None = None,
+        at: Tensor | None = None,
     ) -> Output:
         """input_ids (B, S) → logits (B, S, V), or what the output head gives.
 
@@ -180,7 +181,8 @@ class Transformer(nn.Module):
         see only tokens of the same document. position_ids: (S,) or (B, S), 0 … S − 1 by default. gates: layer → z (K,)
         of its mixed heads. factors: see `Factors`. By default these two are the model's own. need: attention weights
         to return, `none`, `last_row` or `full`. cache: keys and values of earlier calls; the tokens of this call
-        continue its rows and are stored too. token_type_ids: (B, S), 0 by default, in families with token types.
+        continue its rows and are stored too. token_type_ids: (B, S), 0 by default, in families with token types. at:
+        (B, N), the positions whose logits (B, N, V) are returned; by default all.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
@@ -214,7 +216,8 @@ class Transformer(nn.Module):
             cache.advance(lengths)
         attended = execution.attended.items()
         found = ({place: getattr(a, name) for place, a in attended} for name in ("weights", "keys", "others"))
-        return Output(self.logits(x, valid), *found)
+        read = x if at is None else x.take_along_dim(at[..., None], 1)
+        return Output(self.logits(read, valid), *found)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""

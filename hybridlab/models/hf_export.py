@@ -1,18 +1,20 @@
-"""Models as folders that transformers loads: as its own class, or with one modelling file beside the weights.
+"""Models as folders that transformers loads: as its own class, or with the source of the model beside the weights.
 
     form = form_of(model)
     write_hf_folder(Path("folder"), model, form, max_positions=128)
 
 A plain model of a family that transformers has is written as transformers' own class (models/hf_native.py). Every other
-one gets a copy of `remote/modeling_hybridlab.py`, which executes the structure in config.json and needs no hybridlab;
-such a folder is also a model folder of hybridlab, with the same tensors.
+one gets modeling_hybridlab.py and the modules that it imports, which are those that train: as flat files whose imports
+of each other are relative, because that is what transformers loads. They need no hybridlab; such a folder is also a
+model folder of hybridlab, with the same tensors.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from importlib.resources import files
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,20 @@ from hybridlab.models.hf_native import labels_of, native_class, native_config, n
 from hybridlab.plan.structure import Structure
 
 MODELLING = "modeling_hybridlab.py"
-_KINDS = ("full", "window", "belief")
-"""The attention kinds that the modelling file computes."""
+_ROOT = "hybridlab.models.modeling_hybridlab"
+_KINDS = "hybridlab.attention.registry"
+"""In its place an exported folder has a table of the kinds of the model: it knows no plug-ins."""
+_KINDS_HERE = '''"""The attention kinds of this model, by name."""
+
+{imports}
+
+KINDS = {{{names}}}
+
+
+def kind_from_json(data):
+    """A kind from {{"kind": NAME, and its fields}}."""
+    return KINDS[data["kind"]](**{{name: value for name, value in data.items() if name != "kind"}})
+'''
 _CLASSES = {"tokens": "CausalLM", "classes": "SequenceClassification", "spans": "QuestionAnswering"}
 
 
@@ -61,11 +75,48 @@ def _check(structure: Structure) -> None:
     if structure.map.learning:
         raise UserError("export: the masks of this model are still being learned; export the run that trains with them")
     for kind in structure.map.each_kind():
-        if kind.name not in _KINDS:
+        if not type(kind).__module__.startswith("hybridlab."):
             raise UserError(
-                f"export: attention of kind {kind.name} comes from a plug-in, and {MODELLING} does not compute it; "
-                f"export models with {', '.join(_KINDS)} only"
+                f"export: attention of kind {kind.name} comes from a plug-in, and an exported folder has the code of "
+                "hybridlab alone; export models with built-in kinds only"
             )
+
+
+def source_files(structure: Structure) -> dict[str, str]:
+    """File name → text of the modules that a model of this structure runs on, with the one that transformers loads."""
+    kinds = sorted({type(kind) for kind in structure.map.each_kind()}, key=lambda kind: kind.name)
+    imports = "\n".join(f"from {kind.__module__} import {kind.__name__}" for kind in kinds)
+    table = _KINDS_HERE.format(imports=imports, names=", ".join(f'"{kind.name}": {kind.__name__}' for kind in kinds))
+    texts: dict[str, str] = {}
+    wanted = [_ROOT]
+    while wanted:
+        module = wanted.pop()
+        if _file_name(module) not in texts:
+            text, imported = _with_flat_imports(table if module == _KINDS else _source(module))
+            texts[_file_name(module)] = text
+            wanted += imported
+    return texts
+
+
+def _source(module: str) -> str:
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, f"{module} has a file"
+    return Path(spec.origin).read_text(encoding="utf-8")
+
+
+def _file_name(module: str) -> str:
+    return MODELLING if module == _ROOT else f"{module.replace('.', '_')}.py"
+
+
+def _with_flat_imports(text: str) -> tuple[str, list[str]]:
+    """A module with its imports from hybridlab as relative ones from flat files, and the modules that it imports."""
+    lines, modules = text.splitlines(keepends=True), []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hybridlab."):
+            flat, line = node.module.replace(".", "_"), node.lineno - 1
+            lines[line] = lines[line].replace(f"from {node.module} import", f"from .{flat} import", 1)
+            modules.append(node.module)
+    return "".join(lines), modules
 
 
 def write_hf_folder(
@@ -90,10 +141,10 @@ def write_hf_folder(
     else:
         tensors = {name: tensor.detach() for name, tensor in model.named_parameters()}
         config = _own_config(model, form, max_positions, dict(lineage or {}))
-        texts[MODELLING] = files("hybridlab.models").joinpath("remote", MODELLING).read_text(encoding="utf-8")
+        texts |= source_files(model.structure)
     if model.structure.caches:
         ids = {name: value for name, value in settings.items() if name.endswith("_token_id")}
-        texts["generation_config.json"] = json_text(ids | ({} if _can_cache(model.structure) else {"use_cache": False}))
+        texts["generation_config.json"] = json_text(ids | ({} if model.structure.settled else {"use_cache": False}))
     with new_folder(folder, size_of(tensors), digests=False) as partial:
         save_tensors(tensors, partial / "model.safetensors", {"format": "pt"})
         write_json(partial / "config.json", {**config, **settings})
@@ -111,20 +162,11 @@ def check_free(folder: Path) -> None:
         raise UserError(f"{folder}: {what}, which an export does not overwrite; name a new folder")
 
 
-def _can_cache(structure: Structure) -> bool:
-    """Whether no output depends on later tokens, so that what was computed stays right."""
-    literal = any(loop.literal for loop in structure.plan.loops.values())
-    return not literal and structure.map.sealed() == structure.map
-
-
 def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dict[str, Any]) -> dict[str, Any]:
     """config.json for the modelling file: that of a model folder of hybridlab, with what transformers looks for."""
     shape = model.shape
-    factors = [shape.norm_factor(layer) for layer in range(shape.layers)]
     return {
         **config_of(model, lineage),
-        "traits": asdict(shape.traits),
-        "norm_factors": None if None in factors else factors,
         "architectures": [form.architecture],
         "auto_map": {
             "AutoConfig": f"{MODELLING.removesuffix('.py')}.HybridlabConfig",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hybridlab.attention.slots import selected
 from hybridlab.models.recurrence import Recurrence, Topology
 from hybridlab.plan.loop import Loop
 
@@ -33,10 +34,10 @@ class IterationState:
     def tensors(self) -> list[Tensor]:
         return [t for t in (self.pending, self.latents, self.delayed) if t is not None]
 
-    def repeated(self, times: int) -> IterationState:
-        """A copy with every row `times` times."""
+    def selected(self, rows: Sequence[int]) -> IterationState:
+        """A copy with these rows."""
         held = (self.pending, self.latents, self.delayed)
-        return IterationState(*(None if tensor is None else tensor.repeat_interleave(times, 0) for tensor in held))
+        return IterationState(*(None if tensor is None else selected(tensor, rows) for tensor in held))
 
 
 @dataclass
@@ -54,11 +55,11 @@ class LoopState:
     def tensors(self) -> list[Tensor]:
         return [tensor for state in self.by_iteration for tensor in state.tensors()]
 
-    def repeated(self, times: int) -> LoopState:
-        """A copy with every row `times` times."""
+    def selected(self, rows: Sequence[int]) -> LoopState:
+        """A copy with these rows; it counts on from what has run."""
         copied = LoopState(self.iterations)
-        copied.by_iteration = [state.repeated(times) for state in self.by_iteration]
-        copied.triggered = [count * times for count in self.triggered]
+        copied.by_iteration = [state.selected(rows) for state in self.by_iteration]
+        copied.triggered = list(self.triggered)
         return copied
 
 

@@ -81,6 +81,12 @@ class Structure:
         """Whether it can continue text with a cache: a decoder whose output head gives tokens."""
         return self.causal and self.shape.gives_tokens
 
+    @property
+    def settled(self) -> bool:
+        """Whether no output depends on tokens that come later, so that what a cache holds stays right."""
+        literal = any(loop.literal for loop in self.plan.loops.values())
+        return not literal and self.map.sealed() == self.map
+
     def changed(self, plan: Plan | None = None, map: AttentionMap | None = None) -> Structure:
         """The same parameters with another plan or map."""
         return replace(self, plan=plan or self.plan, map=map or self.map)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
-from hybridlab.attention.slots import NotCopied, repeated_slot
+from hybridlab.attention.slots import NotCopied, selected_slot
 from hybridlab.data.primitives import PRIMITIVES, items, prompt_with, solved_examples
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.evaluation.choices import has_cache, score_choices, tokenized
@@ -97,7 +97,7 @@ def test_a_slot_that_cannot_be_copied_runs_whole(monkeypatch):
     with pytest.raises(NotCopied, match="RunningMean cannot be copied"):
         slot = RunningMean()
         slot.total = torch.zeros(1)
-        repeated_slot(slot, 2)
+        selected_slot(slot, [0, 0])
 
 
 def test_masks_that_are_being_learned_run_whole():

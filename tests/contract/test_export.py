@@ -1,6 +1,9 @@
 """Exported models: transformers loads them with the same logits, and decodes them with its own `generate`."""
 
+import ast
 import json
+import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -12,6 +15,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
+from transformers.dynamic_module_utils import get_imports
 
 from hybridlab import build_model, export_hf, load_checkpoint, load_hf
 from hybridlab.attention.belief import Belief
@@ -23,6 +27,7 @@ from hybridlab.models.hf_native import native_class, why_not_native
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.visit import Visit
 from tests.contract.test_architectures import ARCHS, PLANS, build
+from tests.contract.test_layout import MODULES
 from tests.contract.test_own_attention_kind import Sinks
 from tests.models import padding_mask, random_ids
 
@@ -299,9 +304,10 @@ def test_the_cache_has_a_slot_for_each_place_and_can_be_continued(tmp_path, byte
     with torch.no_grad():
         first = theirs(tokens[:, :11], use_cache=True)
         cache = first.past_key_values
-        # Four places with two kinds each (the loop's heads 0 and 3 have one each), and the tokens of the rows.
-        assert cache.get_seq_length() == 11 and len(cache) == 4 * 2 + 1
-        assert sorted({layer.held["keys"].shape[2] for layer in cache.layers if "keys" in layer.held}) == [4, 11]
+        # Four places with two kinds each: the loop's heads 0 and 3 have one each.
+        slots = [slot for visit in cache.own.visits.values() for _, slot in visit.slots]
+        assert cache.get_seq_length() == 11 and len(slots) == 4 * 2
+        assert sorted({slot.keys.shape[2] for slot in slots}) == [4, 11]
         second = theirs(tokens[:, 11:], past_key_values=cache)
         found = torch.cat((first.logits, second.logits), 1)
         torch.testing.assert_close(found, model(tokens).logits, atol=1e-5, rtol=1e-5)
@@ -344,6 +350,42 @@ def test_an_exported_model_runs_in_bf16(arch, tmp_path, byte):
         wanted, found = theirs(tokens).logits, theirs.bfloat16()(tokens).logits
     assert found.dtype == torch.bfloat16 and (found.float() - wanted).abs().max() < 0.1 * wanted.abs().max()
     theirs.generate(tokens, max_new_tokens=3, do_sample=False)
+
+
+ONE_OF_EVERYTHING = ("spiral-b", "saobp-high", "rule-swa", "saobp-elemmul", "sgt", "bert")
+TABLE = "hybridlab_attention_registry.py"
+
+
+def flat(match):
+    """An import from the package, as one from a file beside it."""
+    return f"{match[1]}from .hybridlab_{match[2].replace('.', '_')} import"
+
+
+@pytest.mark.parametrize("arch", ONE_OF_EVERYTHING)
+def test_the_files_beside_the_weights_are_the_modules_that_train(arch, tmp_path, byte):
+    """But for their imports of each other, and for the table of kinds, which in the package knows plug-ins."""
+    model = build(arch)
+    model = model.with_plan(PLANS["dropped heads"](model.plan))
+    done, _ = exported(model, tmp_path / "out", byte)
+    own = {f"{name.replace('.', '_')}.py": path.read_text() for name, path in MODULES.items()}
+    own["modeling_hybridlab.py"] = own["hybridlab_models_modeling_hybridlab.py"]
+    written = {name: (tmp_path / "out" / name).read_text() for name in done.files if name.endswith(".py")}
+    for name, text in written.items():
+        if name != TABLE:
+            assert text == re.sub(r"(?m)^( *)from hybridlab\.([\w.]+) import", flat, own[name]), name
+        nodes = list(ast.walk(ast.parse(text)))
+        assert {f"{node.module}.py" for node in nodes if isinstance(node, ast.ImportFrom) and node.level} <= set(
+            written
+        )
+        # What transformers demands of the machine for this file.
+        needed = set(get_imports(tmp_path / "out" / name)) - sys.stdlib_module_names
+        assert needed <= {"torch", "transformers"} and ("transformers" in needed) == (name == "modeling_hybridlab.py")
+    assert {name.split("_")[1].removesuffix(".py") for name in written if name != "modeling_hybridlab.py"} == {
+        *("attention", "errors", "models", "plan")
+    }
+    kinds = {kind.name for kind in model.attention_map.each_kind()}
+    assert ("hybridlab_attention_belief.py" in written) == ("belief" in kinds)
+    assert set(re.findall(r'"(\w+)": [A-Z]', written[TABLE])) == kinds
 
 
 def test_attention_of_a_plug_in_is_refused_by_name(tmp_path):

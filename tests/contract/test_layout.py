@@ -56,13 +56,6 @@ def test_imports_go_one_way():
     }
 
 
-def test_the_modelling_file_of_exported_models_needs_torch_and_transformers_only():
-    tree = ast.parse((PACKAGE / "models" / "remote" / "modeling_hybridlab.py").read_text())
-    found = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    found |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert {name.split(".")[0] for name in found} == {"math", "dataclasses", "torch", "transformers"}
-
-
 def test_no_circle_between_files():
     """Packages are left out: what stands in an `__init__` is imported by everything in its folder."""
     files = {name: path for name, path in MODULES.items() if path.name != "__init__.py"}
@@ -139,9 +132,7 @@ def test_the_engine_knows_no_method_by_name():
 def test_files_and_functions_stay_short():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
-        # What stands beside exported weights is one file, which imports nothing of ours.
-        longest = 650 if path.name == "modeling_hybridlab.py" else 420
-        assert len(text.splitlines()) <= longest, path
+        assert len(text.splitlines()) <= 420, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"

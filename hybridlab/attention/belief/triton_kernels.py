@@ -12,8 +12,12 @@ Shape legend: P pairs of a batch row and a query head, N of a batch row and a KV
 """
 
 # Triton reads the source of these functions: their arguments are untyped, as in its own examples.
-import triton
-import triton.language as tl
+try:
+    import triton
+    import triton.language as tl
+except ImportError:
+    # In `try`, because transformers demands every other package that a file of an exported model imports.
+    raise
 
 
 @triton.jit
