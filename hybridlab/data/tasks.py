@@ -14,7 +14,7 @@ among the five values, so that the facts without the alias say nothing (chance 1
 
 Of symbols, which a small encoder learns too, since positions say where to look (chance 1/64):
 repeat: the second half of the row is the first half once more; its symbols are the answers.
-copying: sequences of 6 to 20 different symbols of 32, each written twice, one after another; the second writing is the
+induction: sequences of 6 to 20 different symbols of 32, each written twice, one after another; the second writing is the
 answers, from its second symbol on. As lengths differ, a position does not say where to look: a head must find in the
 first writing the symbol before the answer and read the one behind it, which takes two layers of attention (chance
 1/32).
@@ -162,7 +162,7 @@ def _repeat(length: int, rng: np.random.Generator) -> TaskRow:
     return _symbol_row(length, np.concatenate([symbols, symbols]), np.full(half, half))
 
 
-def _copying(length: int, rng: np.random.Generator) -> TaskRow:
+def _induction(length: int, rng: np.random.Generator) -> TaskRow:
     tokens: list[int] = []
     answers: list[int] = []
     distances: list[int] = []
@@ -201,7 +201,7 @@ TASKS.add("retrieval", Task(_retrieval, 1 / NUM_VALUES, block="facts", number=0)
 TASKS.add("assignment", Task(_assignment, 1 / 5, block="facts", number=1))
 TASKS.add("chain", Task(_chain, 1 / _ASSIGNED, block="facts", number=2))
 TASKS.add("repeat", Task(_repeat, 1 / _SYMBOLS, block="symbols", number=3))
-TASKS.add("copying", Task(_copying, 1 / _COPIED, ids=_COPIED + 1, number=5))
+TASKS.add("induction", Task(_induction, 1 / _COPIED, ids=_COPIED + 1, number=5))
 TASKS.add("scattered", Task(_scattered, 1 / _SYMBOLS, block="symbols", number=4))
 
 

@@ -392,12 +392,12 @@ def test_symbols_are_found_at_the_distance_of_each_answer(length):
 
 
 @pytest.mark.parametrize("length", [8, 12, 33, 128])
-def test_copying_repeats_sequences_of_changing_length(length):
+def test_induction_repeats_sequences_of_changing_length(length):
     """Each answer stands `distance` tokens after the same symbol, behind a symbol that occurs once more before it, and
     no symbol says by its position where to look."""
     seen = set()
     for number in range(50):
-        row = make_row("copying", length, task_generator(5, number))
+        row = make_row("induction", length, task_generator(5, number))
         assert row.tokens.shape == (length,) and row.open.all() and row.options.shape == (len(row.answers), 32)
         assert (row.tokens[row.answers] == row.tokens[row.answers - row.distances]).all()
         assert (row.tokens[row.answers - 1] == row.tokens[row.answers - 1 - row.distances]).all()
