@@ -14,12 +14,13 @@ among the five values, so that the facts without the alias say nothing (chance 1
 
 Of symbols, which a small encoder learns too, since positions say where to look (chance 1/64):
 repeat: the second half of the row is the first half once more; its symbols are the answers.
-induction: sequences of 6 to 20 different symbols of 32, each written twice, one after another; the second writing is the
-answers, from its second symbol on. As lengths differ, a position does not say where to look: a head must find in the
-first writing the symbol before the answer and read the one behind it, which takes two layers of attention (chance
-1/32).
 scattered: four parts of equal length. Each column has one symbol, in one of the first three parts and once more, as the
 answer, in the fourth; fillers stand in the two places left. Attention has to find the place that holds a symbol.
+
+Of symbols, for decoders of two layers or more (chance 1/32):
+induction: sequences of 6 to 20 different symbols of 32, each written twice, one after another; the second writing is
+the answers, from its second symbol on. As lengths differ, no position says where to look: a head must find in the first
+writing the symbol before the answer and read the one behind it, which takes two layers of attention.
 
 The tokens of a task are in a block of reserved ids above the tokenizer's vocabulary.
 
