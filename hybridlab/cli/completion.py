@@ -28,7 +28,7 @@ def mask_learners(incomplete: str) -> Completed:
 
 def methods(incomplete: str) -> Completed:
     """The methods of growth in depth."""
-    from hybridlab.plan.stacking import Method
+    from hybridlab.methods.depth import Method
 
     return _beginning_with(incomplete, list(get_args(Method)))
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig
-from hybridlab.config.edits import PlanEdit, TopEntropy
+from hybridlab.config.edits import edited_plan
 from hybridlab.config.loading import (
     VARY,
     Layer,
@@ -22,7 +21,8 @@ from hybridlab.config.loading import (
     preset_name,
     preset_names,
 )
-from hybridlab.config.maps import FromRun, FullMap
+from hybridlab.config.maps import FullMap
+from hybridlab.config.method import controller_kind
 from hybridlab.config.mistakes import unknown_names
 from hybridlab.config.own_plugins import with_plugins
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
@@ -39,12 +39,10 @@ from hybridlab.config.shared import (
     move_warmup,
     move_window,
 )
-from hybridlab.config.stacking import AddsLayers
+from hybridlab.config.structures import final_structure
 from hybridlab.config.task_settings import keep_to_task
-from hybridlab.config.types import Strict, Window, members
+from hybridlab.config.types import Window
 from hybridlab.errors import UserError
-from hybridlab.plan.edits import edited_plan
-from hybridlab.plan.forecast import final_structure
 from hybridlab.registry import SOURCES, nearest, source_syntaxes
 
 NUMERICS_VERSION = 1
@@ -148,7 +146,8 @@ def _refuse_growth(layer: Layer) -> None:
     """UserError for a controller that adds layers beside `recurrence`, which divides the layers of the size."""
     controller = layer.values.get("controller")
     kind = controller.get("kind") if isinstance(controller, dict) else None
-    if issubclass(members(ControllerConfig).get(str(kind), Strict), AddsLayers):
+    model = controller_kind(kind)
+    if model is not None and model.adds_layers:
         origin = layer.latest([("recurrence",), ("controller", "kind"), ("controller",)])
         raise UserError(
             f"{origin + ': ' if origin else ''}recurrence divides all layers of the size, and a model that grows "
@@ -160,7 +159,7 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
     """Raise UserError, with the origin, for a plan or a map that does not fit the shape. recurrence: the first edit of
     the plan was made from `recurrence`."""
     shape = config.first_shape
-    if not symbolic_layers(config.plan):
+    if not any(edit.unknown_layers for edit in config.plan):
         edited_plan(
             shape.layers,
             shape.heads,
@@ -169,7 +168,7 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
             origin=lambda index: layer.origin(("plan", index)),
             recurrence=recurrence,
         )
-        if isinstance(config.controller, AddsLayers):
+        if config.controller is not None and config.controller.adds_layers:
             _check_growth(config, layer)
     try:
         config.map.check_shape(shape.layers, shape.kv_heads)
@@ -286,20 +285,3 @@ def run_hash(config: RunConfig) -> str:
     """Sixteen hexadecimal digits that identify the run."""
     canonical = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def parents(config: RunConfig) -> list[str]:
-    """The hashes of the runs that this one needs."""
-    needed = [config.init.run] if config.init else []
-    if isinstance(config.map, FromRun):
-        needed.append(config.map.run)
-    needed += [choice.top_entropy_of for choice in symbolic_layers(config.plan)]
-    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
-        needed.append(config.controller.entropies_of.run)
-    return list(dict.fromkeys(needed))
-
-
-def symbolic_layers(edits: Iterable[PlanEdit]) -> list[TopEntropy]:
-    """The choices of layers, in plan edits, that depend on the entropies of another run."""
-    choices = [getattr(edit, "layers", None) for edit in edits]
-    return [choice for choice in choices if isinstance(choice, TopEntropy)]

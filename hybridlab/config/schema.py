@@ -12,15 +12,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.families import ObjectiveName
 from hybridlab.config.finetune import Finetune
-from hybridlab.config.maps import FullMap, MapConfig, MixedMap
+from hybridlab.config.maps import FullMap, MapConfig
+from hybridlab.config.method import ControllerConfig, HookConfig
 from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
-from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
 from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict
@@ -257,8 +256,7 @@ class RunConfig(Strict):
         if self.finetune is None and not self.data.all_sources:
             message = "there is no source; write `source: text:PATH`, or leave it out for embedded"
             raise Misfit(message, "data.source")
-        learns = isinstance(self.controller, MaskController)
-        if learns != isinstance(self.map, MixedMap):
+        if (self.controller is not None and self.controller.learns_masks) != self.map.learned:
             raise Misfit(
                 "a controller that learns masks needs a map of kind mixed, and such a map needs the controller; "
                 "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with learned masks",
@@ -283,26 +281,8 @@ class RunConfig(Strict):
                 "evaluation.at_steps",
                 "training.steps",
             )
-        if learns and self.evaluation.keep_best:
-            raise Misfit(
-                "evaluation.keep_best: a model whose masks are being learned can be used only after the last step; "
-                "set it to false",
-                "evaluation.keep_best",
-            )
-        if learns and self.plan:
-            raise Misfit("masks are learned on the plain plan; remove `plan`", "plan")
-        if isinstance(self.controller, EntropyGrowthConfig):
-            self.controller.check_shape(self.shape.layers, self.shape.heads)
-            if self.controller.start_step >= self.training.steps:
-                raise Misfit(
-                    f"controller.start_step {self.controller.start_step}: nothing would grow in "
-                    f"{self.training.steps} steps; lower start_step, and also controller.interval and fade_steps",
-                    "controller.start_step",
-                    "training.steps",
-                )
-        if isinstance(self.controller, AddsLayers):
-            # A budget chooses the steps later.
-            self.controller.check_fits(self.shape.layers, self.training.steps if self.budget is None else None)
+        if self.controller is not None:
+            self.controller.check(self)
         return self
 
     def _check_objective(self) -> None:
@@ -350,9 +330,8 @@ class RunConfig(Strict):
     @property
     def first_shape(self) -> Shape:
         """The shape before the first step: a controller that adds layers begins with fewer than `shape` has."""
-        if not isinstance(self.controller, AddsLayers):
-            return self.shape
-        return self.shape.model_copy(update={"layers": self.controller.first_layers})
+        layers = self.shape.layers if self.controller is None else self.controller.first_layers(self.shape.layers)
+        return self.shape if layers == self.shape.layers else self.shape.model_copy(update={"layers": layers})
 
     @property
     def begins_after(self) -> int:

@@ -13,21 +13,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hybridlab.config.controllers import ControllerConfig
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.loading import Layer
-from hybridlab.config.maps import MapConfig, Windowed
+from hybridlab.config.maps import Map, MapConfig, Windowed
+from hybridlab.config.method import controller_kind
 from hybridlab.config.recurrence import Recurrence
 from hybridlab.config.training import Training
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Width, Window, members
 from hybridlab.errors import UserError
 
-_MAPS = members(MapConfig)
-_CONTROLLERS = members(ControllerConfig)
+_MAPS: dict[str, type[Map]] = members(MapConfig)
 
 
 class GrowthTimes(Strict):
-    """Times of a growth, in optimizer steps, and how much it adds; see EntropyGrowthConfig and StackingConfig."""
+    """Times of a growth, in optimizer steps, and how much it adds; which each controller that grows explains."""
 
     start_step: PositiveInt | None = None
     """Step after which the first layer begins to loop."""
@@ -150,11 +149,11 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
 
 def move_seed(layer: Layer) -> Layer:
     """Fill the seeds of a map and of a growth with `training.seed`, if they are drawn at random and set none."""
-    for part, models in (("map", _MAPS), ("controller", _CONTROLLERS)):
+    for part in ("map", "controller"):
         settings = _at(layer, part)
-        model = models.get(str(settings.get("kind")))
-        draws = model is not None and "seed" in model.model_fields and settings.get("method", "random") == "random"
-        if draws and settings.get("seed") is None:
+        kind = str(settings.get("kind"))
+        model = _MAPS.get(kind) if part == "map" else controller_kind(kind)
+        if model is not None and model.draws(settings) and settings.get("seed") is None:
             seed = _at(layer, "training").get("seed", Training.model_fields["seed"].default)
             origins = layer.moved(("training", "seed"), (part, "seed"))
             layer = Layer({**layer.values, part: {**settings, "seed": seed}}, origins)
@@ -252,8 +251,8 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
 
 def _taken_by(kind: Any) -> set[str]:
     """The settings of a growth that a controller of this kind takes."""
-    model = _CONTROLLERS.get(str(kind))
-    return set() if model is None else GrowthTimes.model_fields.keys() & model.model_fields.keys()
+    model = controller_kind(kind)
+    return set() if model is None else set(model.growth_settings)
 
 
 def _started(edit: Any, step: int) -> Any:

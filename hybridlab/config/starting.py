@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from hybridlab.config.types import Misfit, PositiveInt, Strict
+from hybridlab.config.types import Misfit, PositiveInt, RunName, Strict
 
 
 class InitFrom(Strict):
     """Start from the final weights of another run, given by its hash, with a new optimizer state."""
 
-    run: str
+    run: RunName
     """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
     load: Literal["best", "all"] | None = None
     """best: the weights of its lowest validation loss instead (evaluation.keep_best). all: go on where it ended, with

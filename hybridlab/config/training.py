@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hybridlab.config.controllers import Schedule
 from hybridlab.config.families import ObjectiveName
+from hybridlab.config.schedule import Schedule
 from hybridlab.config.types import (
     Beta,
     Misfit,

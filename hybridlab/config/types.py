@@ -26,6 +26,9 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Granularity = Literal["layer", "head-all", "head-single"]
+OF_A_RUN = "the name of a run"
+RunName = Annotated[str, OF_A_RUN]
+"""The name, folder or hash of another run, whose results take its place (config/other_runs.py)."""
 
 
 class Misfit(ValueError):
@@ -79,7 +82,7 @@ class AsWritten(Strict):
         return {name: dumped.get(name) for name in type(self).model_fields if name in self.model_fields_set}
 
 
-def members(union: Any) -> dict[str, type[BaseModel]]:
+def members(union: Any) -> dict[str, Any]:
     """Kind → model, for a union of models with the discriminator `kind`."""
     if isinstance(union, type) and issubclass(union, BaseModel):
         return {get_args(union.model_fields["kind"].annotation)[0]: union}

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hybridlab.config.resolve import resolve_parts
 from hybridlab.config.shape import Shape
+from hybridlab.config.structures import full_structure
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
-from hybridlab.plan.forecast import full_structure
 from hybridlab.plan.structure import Structure
 
 _HEAD = "head."

@@ -18,10 +18,10 @@ from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
 from hybridlab.config.shape import Shape
+from hybridlab.config.structures import forecast, full_structure
 from hybridlab.config.types import PositiveInt, Strict
 from hybridlab.errors import UserError
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.plan.forecast import forecast, full_structure
 from hybridlab.registry import Registry, nearest
 
 SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]

@@ -20,7 +20,6 @@ from hybridlab.files import read_object
 from hybridlab.models.export import SavedModel, read_model_config, read_weights
 from hybridlab.models.hf_hub import hub_folder, is_hub_name
 from hybridlab.models.huggingface import load_hf
-from hybridlab.plan.forecast import FORECASTS
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import is_whole
@@ -158,7 +157,7 @@ def _from_run(folder: RunFolder, best: bool) -> Ancestor:
     if window is not None:
         settings["window"] = window
     shape, fading = config.shape, False
-    if config.controller is not None and config.controller.kind in FORECASTS:
+    if config.controller is not None and config.controller.changes_plan:
         # Its weights were trained for the structure that it ended with.
         final = read_model_config(folder.best if best else folder.final)
         shape, fading = final.structure.shape, bool(final.factors)

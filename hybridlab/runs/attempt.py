@@ -8,7 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from hybridlab.config.resolve import parents, run_hash
+from hybridlab.config.other_runs import parents
+from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.runs.record import Stamp

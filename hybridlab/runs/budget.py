@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.schedule_cost import training_flops
-from hybridlab.config.controllers import MaskLearningConfig, Schedule
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.stacking import AddsLayers
+from hybridlab.config.structures import structure_of
 from hybridlab.errors import UserError
-from hybridlab.plan.from_config import structure_of
 
 
 def within_budget(config: RunConfig) -> RunConfig:
@@ -29,22 +27,15 @@ def within_budget(config: RunConfig) -> RunConfig:
     if last > steps:
         raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
     share = steps / training.steps
-    training = training.model_copy(update={"steps": steps, "schedule": _stretched(training.schedule, share)})
-    controller = config.controller
-    if isinstance(controller, MaskLearningConfig):
-        controller = controller.model_copy(update={"schedule": _stretched(controller.schedule, share)})
-    if isinstance(controller, AddsLayers):
-        controller.stages(config.shape.layers, steps)
-    return config.model_copy(update={"training": training, "controller": controller})
+    training = training.model_copy(update={"steps": steps, "schedule": training.schedule.rescaled(share)})
+    paid = config.model_copy(update={"training": training})
+    controller = config.controller and config.controller.rescaled(paid, share)
+    return paid.model_copy(update={"controller": controller})
 
 
 def _cost_of_a_step(config: RunConfig) -> float:
     """Training FLOPs, as executed."""
     training = config.training
-    if isinstance(config.controller, AddsLayers):
+    if config.controller is not None and config.controller.adds_layers:
         return training_flops(config, "executed") / training.steps
     return ledger(structure_of(config), training.seq_len, "executed").training * training.rows
-
-
-def _stretched(schedule: Schedule, share: float) -> Schedule:
-    return schedule.model_copy(update={"warmup_steps": round(schedule.warmup_steps * share)})

@@ -6,20 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hybridlab.analysis.probe import check_probe_settings
-from hybridlab.config.resolve import parents
+from hybridlab.config.other_runs import linked, parents
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import final_structure
 from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.kernels import require_kernel
-from hybridlab.plan.forecast import final_structure
 from hybridlab.runs.ancestors import find_ancestor
 from hybridlab.runs.attempt import QueuedRun, Say
 from hybridlab.runs.extension import require_checkpoint
-from hybridlab.runs.inputs import with_inputs
+from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.run import compiles, known_places
-from hybridlab.structure.registry import make_hooks
 from hybridlab.training.folders import Runs
 from hybridlab.training.machine import pick_device
 from hybridlab.training.objective import make_objective
@@ -53,7 +52,7 @@ def _check(
     runs = known_places(Runs(runs_dir), run.folder)
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
     if not inside & set(parents(config)):
-        kinds = final_structure(with_inputs(config, runs, say)).map.each_kind()
+        kinds = final_structure(linked(config, runs.finished, say)).map.each_kind()
         require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True, kinds=kinds)
     if config.init is not None and config.init.step is not None and config.init.run in ancestors:
         require_checkpoint(runs.finished(config.init.run), config.init)

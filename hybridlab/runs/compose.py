@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.edits import Recur
 from hybridlab.config.loading import (
     Layer,
@@ -19,9 +18,9 @@ from hybridlab.config.loading import (
     named_preset,
     parse_setting,
 )
-from hybridlab.config.maps import FromRun
+from hybridlab.config.other_runs import with_run_names
 from hybridlab.config.recurrence import FROM_PARENT
-from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
+from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
 from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.config.shared import asked_for
 from hybridlab.config.yaml_text import KeyPath
@@ -353,18 +352,10 @@ def _looping_top_entropy(arch: str, reference: str) -> Layer:
 
 def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
     """The configuration with the names, folders and prefixes of other runs replaced by their full hashes."""
-    changed: dict[str, Any] = {"plan": []}
-    for edit in config.plan:
-        for choice in symbolic_layers([edit]):
-            digest = _hash_of(choice.top_entropy_of, runs)
-            edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
-        changed["plan"].append(edit)
-    if isinstance(config.map, FromRun):
-        changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
-    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
-        source = config.controller.entropies_of
-        source = source.model_copy(update={"run": _hash_of(source.run, runs)})
-        changed["controller"] = config.controller.model_copy(update={"entropies_of": source})
+    changed: dict[str, Any] = {
+        part: with_run_names(getattr(config, part), lambda name: _hash_of(name, runs))
+        for part in ("map", "plan", "controller")
+    }
     if config.init is not None and config.init.run not in runs.places:
         named = InitFrom.model_validate(find_ancestor(config.init.run, runs).init)
         changed["init"] = named.model_copy(update={"load": config.init.load or named.load, "step": config.init.step})

@@ -7,8 +7,8 @@ from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.config.edits import LastLayers, TopEntropy
 from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import map_of
 from hybridlab.models.kernels import choose
-from hybridlab.plan.from_config import map_of
 from hybridlab.training.machine import pick_device, pick_precision
 
 

@@ -32,7 +32,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
 from hybridlab.runs.ancestors import model_folder, require_tokenizer
-from hybridlab.structure.registry import fresh_hooks
+from hybridlab.runs.hooks import fresh_hooks
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Beginning
 from hybridlab.training.folders import RunFolder, Runs, part_of_run

@@ -7,10 +7,9 @@ from typing import Any, get_args
 
 from hybridlab.config.loading import Layer, load_preset
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.stacking import AddsLayers
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
-from hybridlab.plan.stacking import Method
+from hybridlab.methods.depth import Copied, StackingConfig
 from hybridlab.runs.ancestors import find_ancestor
 from hybridlab.runs.compose import branch_of
 from hybridlab.training.folders import Runs
@@ -61,7 +60,7 @@ def _alpha(schedule: str) -> float:
 
 def check_arch(arch: str, method: str, masks: bool) -> None:
     """UserError for an unknown method, and for an arch that cannot grow by it. masks: masks were learned before."""
-    known = get_args(Method)
+    known = get_args(Copied)
     if method not in known:
         raise UserError(f"--method {method}: it must be {', '.join(known[:-1])} or {known[-1]}")
     controller = load_preset("arch", arch).values.get("controller")
@@ -78,7 +77,7 @@ def check_arch(arch: str, method: str, masks: bool) -> None:
 
 def stages_in_words(config: RunConfig) -> str:
     """The depths of a run with the steps of each, as one line."""
-    assert isinstance(config.controller, AddsLayers), "the options of `grow` set such a controller"
+    assert isinstance(config.controller, StackingConfig), "the options of `grow` set such a controller"
     first, *others = config.controller.stages(config.shape.layers, config.training.steps)
     text = ", ".join(f"{stage.layers} for {stage.steps:,}" for stage in others)
     return f"grow: {first.layers} layers for {first.steps:,} steps, {text}"

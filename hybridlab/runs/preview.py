@@ -12,8 +12,8 @@ import torch
 
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
-from hybridlab.plan.forecast import final_structure
 from hybridlab.runs.attempt import QueuedRun, Say, queued
 from hybridlab.runs.checks import check_runs
 from hybridlab.runs.cost import run_flops, with_examples

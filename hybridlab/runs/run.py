@@ -12,8 +12,10 @@ import torch
 
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.analysis.probe import check_probe_settings
-from hybridlab.config.resolve import parents, run_hash
+from hybridlab.config.other_runs import linked, parents
+from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
+from hybridlab.config.structures import structure_of
 from hybridlab.data.of_run import corpus_of
 from hybridlab.data.preparing import Job
 from hybridlab.errors import NoRoom, RunFailed, UserError
@@ -25,17 +27,15 @@ from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import model_damage
 from hybridlab.models.kernels import require_kernel
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.benchmarks import require_benchmarks, with_benchmarks
 from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
-from hybridlab.runs.inputs import with_inputs
+from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Extended, Record, Stamp, read_record, write_record
 from hybridlab.runs.sources import announce_sources, data_summary
 from hybridlab.runs.summary import summary
-from hybridlab.structure.registry import make_hooks
 from hybridlab.training import checkpoints
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
@@ -281,7 +281,7 @@ def _start(
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     whole = config.init is not None and config.init.whole
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
-    known = with_inputs(config, runs, say)
+    known = linked(config, runs.finished, say)
     structure = structure_of(known)
     before = parent.structure() if parent is not None else None
     if before is not None:

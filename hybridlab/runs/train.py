@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from hybridlab.config.controllers import MaskController
 from hybridlab.config.loading import Layer, merge
 from hybridlab.config.own_plugins import unversioned_items
 from hybridlab.config.resolve import run_hash
@@ -111,7 +110,7 @@ def train(
     config = compose(
         CommandLine(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs
     )
-    if isinstance(config.controller, MaskController) and config.init is None:
+    if config.controller is not None and config.controller.learns_masks and config.init is None:
         raise UserError(f"train: {arch} learns the masks of a trained model; give that run as start=")
     if unknown := unversioned_items(config):
         raise UserError(

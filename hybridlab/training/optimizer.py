@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hybridlab.config.controllers import Schedule
+from hybridlab.config.schedule import Schedule
 from hybridlab.config.training import Optimizer
 from hybridlab.errors import UserError
 from hybridlab.training.schedules import learning_rate_factor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from hybridlab.config.controllers import Schedule
+from hybridlab.config.schedule import Schedule
 
 
 def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hybridlab.config.loading import Layer
-from hybridlab.config.own_kinds import register_hook
+from hybridlab.config.method import register_hook
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.batches import Batches
 from hybridlab.errors import UserError

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from hybridlab.accounting.flops import ledger
+from hybridlab.config.structures import structure_of
 from hybridlab.errors import Interrupted, UserError
 from hybridlab.models.export import read_model_config
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs import run as run_module

@@ -7,10 +7,10 @@ import torch
 from hybridlab.accounting.flops import ledger
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.starting import InitFrom
+from hybridlab.config.structures import final_structure, forecast
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.generate import generate
-from hybridlab.plan.forecast import final_structure, forecast
 from hybridlab.reporting.kinds import growth
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run

@@ -6,10 +6,10 @@ import pytest
 
 import hybridlab
 from hybridlab.config.resolve import identity, resolve, run_hash
+from hybridlab.config.structures import final_structure
 from hybridlab.data.batches import Batches
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
-from hybridlab.plan.forecast import final_structure
 from hybridlab.plugins import LOADED, load_plugin
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
@@ -254,7 +254,7 @@ def test_plug_ins_that_cannot_change_a_run_do_not_count(small, load):
 
 def test_what_a_plug_in_imports_from_hybridlab_is_built_in(tmp_path):
     """The first import of modules of hybridlab registers kinds, which are not the plug-in's."""
-    (tmp_path / "first.py").write_text("import hybridlab.structure.registry, hybridlab.analysis.probes.entropy\n")
+    (tmp_path / "first.py").write_text("import hybridlab.runs.hooks, hybridlab.analysis.probes.entropy\n")
     code = "import hybridlab; hybridlab.load_plugin('first.py'); print(hybridlab.plugins.LOADED['first'].items)"
     assert run_python(code, cwd=tmp_path).strip() == "{}"
 

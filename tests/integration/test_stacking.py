@@ -13,14 +13,14 @@ from hybridlab.accounting.schedule_cost import training_flops, whole_run
 from hybridlab.cli import main
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
+from hybridlab.config.structures import forecast, structure_of
 from hybridlab.errors import UserError
+from hybridlab.methods.depth import copied_layers, grown, order_after
+from hybridlab.methods.depth_training import grown_tensors
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, read_model_config, save
-from hybridlab.plan.forecast import forecast
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.stacking import copied_layers, grown, order_after
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.budget import within_budget
 from hybridlab.runs.compose import CommandLine, compose
@@ -29,7 +29,6 @@ from hybridlab.runs.extension import extension
 from hybridlab.runs.finetuning import task_layer
 from hybridlab.runs.growing import growth_layer
 from hybridlab.runs.run import execute
-from hybridlab.structure.stacking import grown_tensors
 from hybridlab.training import checkpoints
 from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.schedules import learning_rate_factor

@@ -7,6 +7,7 @@ import pytest
 from hybridlab.accounting.flops import flops
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import forecast
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import (
     Variant,
@@ -17,7 +18,6 @@ from hybridlab.papers.analytic import (
 )
 from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.loading import load_experiment
-from hybridlab.plan.forecast import forecast
 from hybridlab.registry import CHOICES
 from hybridlab.training.schedules import learning_rate_factor
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from hybridlab import build_model
-from hybridlab.config.penalties import EigenRegConfig, EntropyRegConfig
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
+from hybridlab.methods.saobp import EigenRegConfig, EntropyRegConfig
+from hybridlab.methods.saobp_training import EntropyReg, mean_entropies, spectra
 from hybridlab.models.decoder import Output, Transformer
-from hybridlab.structure.penalties import EntropyReg, mean_entropies, spectra
 from hybridlab.training.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
 from tests.models import random_ids

@@ -6,7 +6,7 @@ import platform
 import pytest
 import torch
 
-from hybridlab.config.controllers import Schedule
+from hybridlab.config.schedule import Schedule
 from hybridlab.config.training import Optimizer
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, write_json

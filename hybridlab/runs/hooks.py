@@ -8,34 +8,13 @@ from functools import partial
 from typing import Any
 
 from hybridlab.analysis.entropy_log import EntropyLog
-from hybridlab.config.controllers import PythonHook
-from hybridlab.config.maps import MixedMap
+from hybridlab.config.method import HookSettings, PythonHook
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.validation_log import ValidationLog
-from hybridlab.registry import CONTROLLERS, HOOKS
-from hybridlab.structure.entropy_growth import EntropyGrowth
-from hybridlab.structure.l1_gates import L1Gates
-from hybridlab.structure.mask_learning import MaskLearning
-from hybridlab.structure.penalties import EigenReg, EntropyReg
-from hybridlab.structure.stacking import Stacking
 from hybridlab.training.each_step import EachStep
 from hybridlab.training.hooks import Hook
-
-
-def _learned_window(config: RunConfig) -> int:
-    """The window of the heads whose kind is learned."""
-    assert isinstance(config.map, MixedMap), "the schema requires a mixed map for these controllers"
-    return config.map.window
-
-
-CONTROLLERS.add("entropy-growth", lambda settings, config: EntropyGrowth(settings))
-CONTROLLERS.add("mask-learning", lambda settings, config: MaskLearning(settings, config.shape, _learned_window(config)))
-CONTROLLERS.add("l1-gates", lambda settings, config: L1Gates(settings, config.shape, _learned_window(config)))
-CONTROLLERS.add("stacking", lambda settings, config: Stacking(settings, config.shape.layers, config.training.steps))
-HOOKS.add("entropy-reg", lambda settings, config: EntropyReg(settings))
-HOOKS.add("eigen-reg", lambda settings, config: EigenReg(settings))
 
 
 def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
@@ -79,23 +58,16 @@ def _parts(config: RunConfig, given: Sequence[Hook]) -> Iterator[tuple[str, Any,
         basis = (measured, config.data, controller, config.plan, config.map)
         yield "evaluation.at_steps", basis, partial(AtSteps, config.evaluation.at_steps)
     if controller is not None:
-        yield "controller", (controller, config.plan, config.map), lambda: _controller(controller, config)
+        yield "controller", (controller, config.plan, config.map), partial(_made, controller, config)
     for settings in config.hooks or []:
-        yield f"hooks {settings.model_dump_json()}", None, partial(_further, settings, config, given)
+        yield f"hooks {settings.model_dump_json()}", None, partial(_made, settings, config, given)
 
 
-def _controller(settings: Any, config: RunConfig) -> Hook:
-    return _named(CONTROLLERS.get(settings.kind)(settings, config), settings.kind)
-
-
-def _further(settings: Any, config: RunConfig, given: Sequence[Hook]) -> Hook:
+def _made(settings: HookSettings, config: RunConfig, given: Sequence[Hook] = ()) -> Hook:
+    """The hook that settings make. Without a name of its own it gets that of its kind."""
     if isinstance(settings, PythonHook):
         return _given(settings, given)
-    return _named(HOOKS.get(settings.kind)(settings, config), settings.kind)
-
-
-def _named(hook: Hook, kind: str) -> Hook:
-    """A hook without a name of its own gets that of its kind."""
+    hook, kind = settings.hook(config), settings.kind
     if not isinstance(hook, Hook):
         raise UserError(f"hook {kind!r}: its plug-in makes {type(hook).__name__}, which is not a subclass of Hook")
     if hook.name == Hook.name:

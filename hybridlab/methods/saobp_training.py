@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hybridlab.config.penalties import EigenRegConfig, EntropyRegConfig
+from hybridlab.methods.saobp import EigenRegConfig, EntropyRegConfig
 from hybridlab.models.blocks import Block
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.training.hooks import Hook, TrainingRun

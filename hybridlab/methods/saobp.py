@@ -5,12 +5,18 @@ The papers leave open what is set here; the values are those of this project.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hybridlab.config.types import Finite, Fraction, PositiveFloat, Strict
+from hybridlab.config.method import HookSettings, register_hook
+from hybridlab.config.types import Finite, Fraction, PositiveFloat
+
+if TYPE_CHECKING:
+    from hybridlab.config.schema import RunConfig
+    from hybridlab.training.hooks import Hook
 
 
-class EntropyRegConfig(Strict):
+@register_hook("entropy-reg")
+class EntropyRegConfig(HookSettings):
     """A term of the loss for heads whose attention is spread too little (Jha and Reagen, 2025)."""
 
     kind: Literal["entropy-reg"]
@@ -19,8 +25,14 @@ class EntropyRegConfig(Strict):
     threshold: Fraction = 0.5
     """Entropy below which a head is penalised, as a share of the largest: the logarithm of the keys it may see."""
 
+    def hook(self, config: RunConfig) -> Hook:
+        from hybridlab.methods.saobp_training import EntropyReg
 
-class EigenRegConfig(Strict):
+        return EntropyReg(self)
+
+
+@register_hook("eigen-reg")
+class EigenRegConfig(HookSettings):
     """A term of the loss for the eigenvalues of W_Q W_Kᵀ of every head (Bao et al., 2024)."""
 
     kind: Literal["eigen-reg"]
@@ -29,3 +41,8 @@ class EigenRegConfig(Strict):
     of the eigenvalues from their mean."""
     trace: Finite = 1.0
     """Trace that each head is drawn to, of W_Q W_Kᵀ divided by the root of the head width, as in the scores."""
+
+    def hook(self, config: RunConfig) -> Hook:
+        from hybridlab.methods.saobp_training import EigenReg
+
+        return EigenReg(self)

@@ -1,6 +1,8 @@
-"""SGT's growth operator: which layer grows next, and on which heads (section 4.2, Eq. 8–11, algorithm 1).
+"""SGT: which layer loops next, and on which heads (section 4.2, Eq. 8–11, algorithm 1). No torch.
 
-No torch: a training run uses this operator, and so does the FLOPs forecast of a run (`forecast_growth`). Steps are
+    hybridlab pretrain --arch sgt
+
+A training run uses the growth operator (methods/sgt_training.py), and so does the FLOPs forecast of a run. Steps are
 completed optimizer steps: a decision after step t takes effect in step t + 1.
 
 A chosen layer first loops all of its heads; those that are not kept fade to 0 and are then removed from the plan. The
@@ -11,19 +13,200 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from hybridlab.config.controllers import EntropyGrowthConfig
+from hybridlab.config.method import Method, Stages, register_controller
+from hybridlab.config.other_runs import Finished, FinishedRun, probes_of, require_heads
+from hybridlab.config.shape import Shape
+from hybridlab.config.types import Beta, Finite, Misfit, NonNegativeInt, PositiveInt, RunName, Strict
+from hybridlab.errors import UserError
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
+from hybridlab.plan.visit import layer_name
+
+if TYPE_CHECKING:
+    from hybridlab.config.schema import RunConfig
+    from hybridlab.training.hooks import Hook
 
 Entropies = Sequence[Sequence[float]]
 """[layer][head]; a higher entropy means that the head spreads its attention more."""
 Event = dict[str, Any]
 _DRAW = 11
 """First word of the seed of drawn heads, so that this use of randomness has its own stream."""
+
+
+# ---- settings ----
+
+
+class EntropiesOf(Strict):
+    """Where the entropies of heads come from: the probe `entropy` in the record of another run."""
+
+    run: RunName
+    """The run with the entropies: its name, its folder, or the start of its hash."""
+    step: NonNegativeInt | None = None
+    """The step after which they were measured (evaluation.at_steps of that run); 0: those of its first weights.
+    Default: at its end."""
+
+
+@register_controller("entropy-growth")
+class EntropyGrowthConfig(Method):
+    """SGT (section 4, algorithm 1): during training, add loops over high-entropy heads, one layer at a time.
+
+    Layers and heads are numbered from 0. Steps are completed optimizer steps: a decision after step t takes effect in
+    step t + 1.
+    """
+
+    growth_settings: ClassVar[tuple[str, ...]] = ("start_step", "interval", "fade_steps")
+
+    kind: Literal["entropy-growth"]
+    heads: PositiveInt = 2
+    """h: number of heads that loop in each chosen layer."""
+    select: Literal["high", "low", "random"] = "high"
+    """Loop the heads with the highest entropy (the method), with the lowest (its ablation, table 2), or heads drawn by
+    training.seed and the layer, a control. Layers are chosen in the same way for all three."""
+    max_passes: Annotated[int, Field(ge=1, le=1000)] = 1
+    """K_max: maximum number of extra passes of a layer."""
+    max_layers: PositiveInt | None = None
+    """L: maximum number of layers that loop. Default: 3, or the number of fixed layers."""
+    candidates: PositiveInt | None = None
+    """Number of layers with the highest mean entropy from which a layer is chosen. Default: as many as may loop."""
+    layers: list[NonNegativeInt] | None = None
+    """Fixed layers: these loop, whatever their entropy."""
+    exclude: list[NonNegativeInt] = [0]
+    """Layers that never loop. The entropy of the first layer's heads stays near 1 (appendix C.4)."""
+    direction: Literal["deep-to-shallow", "shallow-to-deep"] = "deep-to-shallow"
+    """Order in which layers begin to loop."""
+    policy: Literal["paper", "released"] = "paper"
+    """Which layer may get another pass: the newest (algorithm 1), or the first chosen one in the pool (released
+    code)."""
+    shortlist: PositiveInt | None = None
+    """Appendix D.2: keep this many heads at the end of a layer's first interval, and `heads` of them after its
+    second."""
+    start_step: PositiveInt = 250
+    """Step after which the first layer begins to loop."""
+    interval: PositiveInt = 250
+    """Steps between two growth actions; the first one is at start_step."""
+    fade_steps: NonNegativeInt = 250
+    """A new layer first loops all of its heads; the others than the kept ones fade out linearly over these steps
+    (released code). With 0 only the kept heads loop, as in the paper's text."""
+    ema_decay: Beta = 0.5
+    """Decay of the moving average of entropies over steps (bias-corrected); 0 uses only the last step."""
+    entropies_of: EntropiesOf | None = None
+    """Choose layers and heads by entropies that were measured on another run, over many sequences, instead of by the
+    moving average over training batches."""
+    entropies: list[list[Finite]] | None = None
+    """The same with the numbers themselves: for every layer, the entropy of each of its query heads."""
+
+    @model_validator(mode="after")
+    def _choices_fit(self) -> EntropyGrowthConfig:
+        if self.layers is not None:
+            unused = [name for name in ("max_layers", "candidates") if getattr(self, name) is not None]
+            if unused:
+                message = f"{unused[0]} has no effect on fixed layers; remove {unused[0]} or layers"
+                raise Misfit(message, *unused, "layers")
+            if not self.layers or len(set(self.layers)) != len(self.layers):
+                raise Misfit("layers must name at least one layer, and each of them once", "layers")
+            if clash := set(self.layers) & set(self.exclude):
+                raise Misfit(
+                    f"{layer_name(min(clash))} is both fixed and excluded; set exclude: [] to loop it",
+                    "layers",
+                    "exclude",
+                )
+        if self.candidates is not None and self.candidates < self.target_layers:
+            raise Misfit(
+                f"candidates {self.candidates} is less than the {self.target_layers} layers that may loop",
+                "candidates",
+                "max_layers",
+            )
+        known = [name for name in ("entropies_of", "entropies") if getattr(self, name) is not None]
+        if len(known) == 2:
+            raise Misfit("entropies_of and entropies are both given; leave one of them out", *known)
+        if known and self.ema_decay != type(self).model_fields["ema_decay"].default:
+            raise Misfit(f"ema_decay has no effect with {known[0]}; remove one of them", "ema_decay", known[0])
+        if self.shortlist is not None and self.shortlist <= self.heads:
+            raise Misfit(f"shortlist {self.shortlist} must be more than heads ({self.heads})", "shortlist", "heads")
+        return self
+
+    @property
+    def target_layers(self) -> int:
+        return len(self.layers) if self.layers is not None else self.max_layers or 3
+
+    @property
+    def changes_plan(self) -> bool:
+        return True
+
+    def check(self, config: RunConfig) -> None:
+        self._check_heads(config.shape.layers, config.shape.heads)
+        if self.start_step >= config.training.steps:
+            raise Misfit(
+                f"controller.start_step {self.start_step}: nothing would grow in {config.training.steps} steps; lower "
+                "start_step, and also controller.interval and fade_steps",
+                "controller.start_step",
+                "training.steps",
+            )
+
+    def _check_heads(self, num_layers: int, num_heads: int) -> None:
+        """Misfit for heads or layers that the shape does not have."""
+        for name in ("heads", "shortlist"):
+            if (getattr(self, name) or 0) > num_heads:
+                message = f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads"
+                raise Misfit(message, f"controller.{name}", "shape.heads")
+        rows = self.entropies
+        if rows is not None and [len(row) for row in rows] != [num_heads] * num_layers:
+            message = f"controller.entropies: {num_layers} layers of {num_heads} heads need a number for each head"
+            raise Misfit(message, "controller.entropies", "shape.heads", "shape.layers")
+        for name, layers in (("layers", self.layers or []), ("exclude", self.exclude)):
+            if wrong := [layer for layer in layers if layer >= num_layers]:
+                last = f"{num_layers - 1} (L{num_layers})"
+                message = f"controller.{name} names layer {wrong[0]}, but the last one is {last}"
+                raise Misfit(message, f"controller.{name}", "shape.layers")
+        free = num_layers - len({layer for layer in self.exclude if layer < num_layers})
+        wanted = {"max_layers": self.target_layers if self.layers is None else 0, "candidates": self.candidates or 0}
+        for name, number in wanted.items():
+            if number > free:
+                message = f"controller.{name} {number}: only {free} of {num_layers} layers may loop"
+                raise Misfit(message, f"controller.{name}", "controller.exclude", "shape.layers")
+
+    def linked(self, config: RunConfig, finished: Finished) -> Self:
+        if self.entropies_of is None:
+            return self
+        heads = head_entropies(finished(self.entropies_of.run), self.entropies_of.step, config.first_shape)
+        return self.model_copy(update={"entropies": heads, "entropies_of": None})
+
+    def forecast(self, start: Structure, config: RunConfig) -> Stages:
+        return forecast_growth(self, start, config.training.steps)
+
+    def hook(self, config: RunConfig) -> Hook:
+        from hybridlab.methods.sgt_training import EntropyGrowth
+
+        return EntropyGrowth(self)
+
+
+def head_entropies(run: FinishedRun, step: int | None, shape: Shape) -> list[list[float]]:
+    """[layer][head]: what the probe `entropy` measured on a run after a step, or at its end.
+
+    UserError if that run has other numbers of layers and heads than `shape`, or no such measurement.
+    """
+    setting = f"controller.entropies_of: {run.path}"
+    require_heads(setting, run, shape)
+    when = "its end" if step is None else f"step {step}"
+    measured = probes_of(run, step).get("entropy")
+    if measured is None:
+        asked = "" if step is None else f" and evaluation.at_steps=[{step}]"
+        raise UserError(
+            f"{setting}: this run has no entropies of {when}; train it with --set evaluation.probes=[entropy]{asked}"
+        )
+    heads = measured.get("heads", [])
+    if not heads or any(value is None for row in heads for value in row):
+        reason = measured.get("skipped", "some of its heads did not run")
+        raise UserError(f"{setting}: no entropies of all heads at {when} ({reason}); name another run")
+    return heads
+
+
+# ---- the growth operator ----
 
 
 @dataclass

@@ -1,0 +1,106 @@
+"""What settings take from other runs that have finished: their names in settings, and the results in their place.
+
+The configuration that is stored and hashed names the other run by its hash, so that its own hash is known before
+anything is trained. What is read from it, such as masks and layers, is in the record's structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from hybridlab.config.shape import Shape
+from hybridlab.config.types import OF_A_RUN
+from hybridlab.errors import UserError
+
+if TYPE_CHECKING:
+    from hybridlab.config.schema import RunConfig
+
+Value = TypeVar("Value")
+
+
+class FinishedRun(Protocol):
+    """Another run that has finished, as far as settings read from it (`RunFolder` in training/folders.py)."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def config(self) -> RunConfig: ...
+
+    def record(self) -> dict[str, Any] | None:
+        """The content of record.json."""
+        ...
+
+
+Finished = Callable[[str], FinishedRun]
+"""Hash or name of a run → the run; UserError if it has not finished."""
+
+
+def run_names(value: Any) -> Iterator[str]:
+    """The names of other runs in settings, in their order: the fields of type `RunName`."""
+    if isinstance(value, list | tuple):
+        for inner in value:
+            yield from run_names(inner)
+    elif isinstance(value, BaseModel):
+        for name, info in type(value).model_fields.items():
+            inner = getattr(value, name)
+            if OF_A_RUN in info.metadata:
+                yield inner
+            else:
+                yield from run_names(inner)
+
+
+def with_run_names(value: Value, renamed: Callable[[str], str]) -> Value:
+    """Settings with other names in the place of those that `run_names` gives."""
+    if isinstance(value, list | tuple):
+        return type(value)(with_run_names(inner, renamed) for inner in value)
+    if not isinstance(value, BaseModel) or not any(run_names(value)):
+        return value
+    fields = {name: (getattr(value, name), info.metadata) for name, info in type(value).model_fields.items()}
+    changed = {
+        name: renamed(inner) if OF_A_RUN in metadata else with_run_names(inner, renamed)
+        for name, (inner, metadata) in fields.items()
+    }
+    return value.model_copy(update={name: new for name, new in changed.items() if new != fields[name][0]})
+
+
+def parents(config: RunConfig) -> list[str]:
+    """The hashes of the runs that a run needs: the one that it starts from, then those that its map, plan and
+    controller read from."""
+    parts = (config.init, config.map, config.plan, config.controller)
+    return list(dict.fromkeys(name for part in parts for name in run_names(part)))
+
+
+def linked(config: RunConfig, finished: Finished, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with what map, plan and controller take from other runs in the place of these runs' names.
+    say: gets the warnings that are written there."""
+    if not any(run_names((config.map, config.plan, config.controller))):
+        return config
+    changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}
+    if config.controller is not None:
+        changed["controller"] = config.controller.linked(config, finished)
+    changed["map"] = config.map.linked(config, finished, say)
+    return config.model_copy(update=changed)
+
+
+def require_heads(setting: str, run: FinishedRun, shape: Shape) -> None:
+    """UserError if a run has other numbers of layers and heads than `shape`."""
+    theirs = run.config().shape
+    if (theirs.layers, theirs.heads) != (shape.layers, shape.heads):
+        raise UserError(
+            f"{setting}: that run ({run.path}) has {theirs.layers} layers of {theirs.heads} heads, "
+            f"this one {shape.layers} of {shape.heads}; name a run of the same shape"
+        )
+
+
+def probes_of(run: FinishedRun, step: int | None = None) -> dict[str, Any]:
+    """What the probes of a run measured after a step, or at its end, by their names."""
+    results = (run.record() or {}).get("results") or {}
+    found = results if step is None else (results.get("at") or {}).get(str(step)) or {}
+    return found.get("probes") or {}
