@@ -133,7 +133,7 @@ def _map_kind(values: dict[str, Any]) -> Any:
 
 
 def _presets(kind: str, incomplete: str) -> Completed:
-    from hybridlab.config.presets import summaries
+    from hybridlab.config.loading import summaries
 
     for name, summary in summaries(kind).items():
         if name.startswith(incomplete):

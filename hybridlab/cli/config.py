@@ -67,8 +67,7 @@ def show(
     that follows from others. Nothing is trained.
     """
     from hybridlab.cli.training import settings_layer
-    from hybridlab.config.other_runs import parents
-    from hybridlab.config.resolve import run_hash
+    from hybridlab.config.resolve import parents, run_hash
     from hybridlab.config.shown import as_text, origins_of
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose_with_origins
     from hybridlab.training.folders import Runs

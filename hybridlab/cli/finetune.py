@@ -69,8 +69,7 @@ def finetune(
     """
     from hybridlab.cli.training import runtime_layer, train_and_print
     from hybridlab.config.loading import merge
-    from hybridlab.runs.compose import CommandLine, compose
-    from hybridlab.runs.finetuning import task_layer
+    from hybridlab.runs.compose import CommandLine, compose, task_layer
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 

@@ -78,8 +78,7 @@ def grow(
     """
     from hybridlab.cli.training import runtime_layer, settings_layer, train_and_print
     from hybridlab.config.loading import merge
-    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
-    from hybridlab.runs.growing import check_arch, growth_layer, stages_in_words
+    from hybridlab.runs.compose import CommandLine, check_arch, chosen_arch, compose, growth_layer, stages_in_words
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 

@@ -72,7 +72,7 @@ def _refuse_options(context: typer.Context) -> None:
 def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
     """Everything about one run: start, costs, results with errors, relatives, disk, and its own settings."""
     from hybridlab.cli.runs_text import print_details
-    from hybridlab.runs.details import details, record_of
+    from hybridlab.runs.catalogue import details, record_of
     from hybridlab.training.folders import Runs
 
     runs = Runs(runs_dir)
@@ -88,7 +88,7 @@ def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) ->
 def compare(references: RunList, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
     """Compare runs with the first one: settings that differ, costs, and validation losses paired by window."""
     from hybridlab.cli.runs_text import print_comparison
-    from hybridlab.runs.comparison import compare as compare_runs
+    from hybridlab.runs.catalogue import compare as compare_runs
     from hybridlab.training.folders import Runs
 
     compared = compare_runs([Runs(runs_dir).find(reference) for reference in references])
@@ -136,7 +136,7 @@ def rename(
     run: o.Run, name: Annotated[str, typer.Argument(help="The new name.")], runs_dir: o.RunsDir = o.RUNS
 ) -> None:
     """Give a run another name."""
-    from hybridlab.runs.labelling import relabel
+    from hybridlab.runs.catalogue import relabel
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 
@@ -154,7 +154,7 @@ def tag(
     runs_dir: o.RunsDir = o.RUNS,
 ) -> None:
     """Add tags to a run, or remove some."""
-    from hybridlab.runs.labelling import relabel
+    from hybridlab.runs.catalogue import relabel
     from hybridlab.training.folders import Runs
     from hybridlab.training.labels import Label
 

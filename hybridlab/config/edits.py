@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag
 
-from hybridlab.config.other_runs import Finished, FinishedRun, probes_of, require_heads
+from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of, require_heads
 from hybridlab.config.shape import Shape
 from hybridlab.config.types import AsWritten, NonNegativeInt, PositiveInt, RunName
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, RouterInit, Topology, Upscale
 from hybridlab.plan.plan import Plan, check_heads
-
-if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
 
 
 class LastLayers(AsWritten):
@@ -114,7 +111,7 @@ class Edit(AsWritten):
         choice = getattr(self, "layers", None)
         return choice if isinstance(choice, TopEntropy) else None
 
-    def linked(self, config: RunConfig, finished: Finished) -> Self:
+    def linked(self, config: Configuration, finished: Finished) -> Self:
         """The edit with its layers in the place of another run's name."""
         choice = self.unknown_layers
         if choice is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -320,3 +321,29 @@ def load_preset(kind: str, name: str, written: str | None = None) -> Layer:
             f"give the file with --config instead of --{kind}, or remove `{other}`"
         )
     return replace(layer, asked=False)
+
+
+# ---- what presets say of themselves ----
+
+_SENTENCE = re.compile(r".*?[.!?](?=\s|$)")
+"""Up to the first mark that ends a sentence; the point in 0.6B has no space after it."""
+
+
+def summaries(kind: str) -> dict[str, str]:
+    """Name → first sentence of the leading comment, of all presets of a kind (arch, size or data)."""
+    return {
+        name: first_sentence((preset_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8"))
+        for name in preset_names(kind)
+    }
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of the comment at the beginning of a YAML text; "" where there is none."""
+    comment: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# "))
+    whole = " ".join(comment)
+    found = _SENTENCE.match(whole)
+    return found[0] if found else whole

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
-from hybridlab.config.other_runs import Finished, FinishedRun, probes_of
+from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.shape import Shape
 from hybridlab.config.types import Fraction, Granularity, Misfit, NonNegativeInt, RunName, Seed, Strict, Window
 from hybridlab.errors import UserError
@@ -18,9 +18,6 @@ from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap, read_masks
 from hybridlab.plan.kinds import AttentionKind, kind_from_json
 from hybridlab.registry import TASKS, nearest
-
-if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
 
 TEXT = "text"
 """The text of the corpus, among the names of tasks."""
@@ -71,7 +68,7 @@ class Map(Strict):
     def check_kinds(self, causal: bool) -> None:
         """UserError for attention kinds, written in this map, that cannot be in a decoder (causal) or an encoder."""
 
-    def linked(self, config: RunConfig, finished: Finished, say: Callable[[str], None]) -> Map:
+    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> Map:
         """The map with its masks, where these come from another run. say: gets the warnings that are written there."""
         return self
 
@@ -247,7 +244,7 @@ class LearnedMap(FromRun):
     run: RunName
     """Hash of the run that learns the masks."""
 
-    def linked(self, config: RunConfig, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
         path = finished(self.run).path / "masks.json"
         learned = read_masks(path)
         for warning in learned["warnings"]:
@@ -301,7 +298,7 @@ class KnockoutMap(FromRun, Allocated):
         masks = self.allocation(len(costs), num_kv_heads).ranked(costs)
         return ExplicitMap.model_validate({"kind": "explicit", "masks": masks, "window": self.window})
 
-    def linked(self, config: RunConfig, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
         return self.chosen(knockout_costs(finished(self.run), self, config.first_shape), config.shape.kv_heads)
 
 

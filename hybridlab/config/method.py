@@ -16,21 +16,17 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticKnownError, core_schema
 
-from hybridlab.config.other_runs import Finished
+from hybridlab.config.other_runs import Configuration, Finished
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError
 from hybridlab.plan.forecast import FORECASTS, Stages
 from hybridlab.plan.structure import Structure
 from hybridlab.registry import CONTROLLERS, HOOKS, Registry, nearest
-
-if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
-    from hybridlab.training.hooks import Hook
 
 PYTHON = "python"
 """Kind of the hooks that a Python program makes itself; a file cannot ask for them."""
@@ -42,8 +38,8 @@ class HookSettings(Strict):
 
     kind: str
 
-    def hook(self, config: RunConfig) -> Hook:
-        """The hook of a run with this configuration; it may import torch."""
+    def hook(self, config: Configuration) -> Any:
+        """The `Hook` of a run with this configuration; it may import torch."""
         raise TypeError(f"{type(self).__name__} makes no hook")
 
 
@@ -69,22 +65,22 @@ class Method(HookSettings):
         """Whether the plan at the end of a run is another than at its start."""
         return self.kind in FORECASTS
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: Configuration) -> None:
         """Misfit, as of the whole configuration, for what does not fit the shape, the map, the plan or the steps."""
 
     def first_layers(self, layers: int) -> int:
         """Number of layers before the first step of a model that ends with `layers`."""
         return layers
 
-    def linked(self, config: RunConfig, finished: Finished) -> Self:
+    def linked(self, config: Configuration, finished: Finished) -> Self:
         """The settings with what they take from other runs in the place of these runs' names."""
         return self
 
-    def rescaled(self, config: RunConfig, share: float) -> Self:
+    def rescaled(self, config: Configuration, share: float) -> Self:
         """The settings for a run with this share of its steps. config: with the new steps."""
         return self
 
-    def forecast(self, start: Structure, config: RunConfig) -> Stages:
+    def forecast(self, start: Structure, config: Configuration) -> Stages:
         """The structures of a run over all of its steps, from that at the start on; the structures may be examples of
         the same cost."""
         own, steps = FORECASTS.get(self.kind), config.training.steps
@@ -127,8 +123,9 @@ def _register(
             registry.add(kind, maker)
             return maker
 
-        def hook(self: HookSettings, config: RunConfig) -> Any:
-            return maker(self) if settings is not None else maker(**_fields(self))
+        def hook(self: HookSettings, config: Configuration) -> Any:
+            make: Callable[..., Any] = maker
+            return make(self) if settings is not None else make(**_fields(self))
 
         model = settings or _model_of(maker, f"{registry.what} {kind!r}")
         bases = (model,) if issubclass(model, base) else (model, base)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
@@ -16,10 +16,32 @@ from hybridlab.config.shape import Shape
 from hybridlab.config.types import OF_A_RUN
 from hybridlab.errors import UserError
 
-if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
-
 Value = TypeVar("Value")
+
+
+class Configuration(Protocol):
+    """A whole configuration (`RunConfig` in config/schema.py), as its parts see it."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def map(self) -> Any: ...
+
+    @property
+    def plan(self) -> Any: ...
+
+    @property
+    def training(self) -> Any: ...
+
+    @property
+    def evaluation(self) -> Any: ...
+
+    @property
+    def budget(self) -> Any: ...
+
+    @property
+    def first_shape(self) -> Shape: ...
 
 
 class FinishedRun(Protocol):
@@ -31,7 +53,7 @@ class FinishedRun(Protocol):
     @property
     def digest(self) -> str: ...
 
-    def config(self) -> RunConfig: ...
+    def config(self) -> Any: ...
 
     def record(self) -> dict[str, Any] | None:
         """The content of record.json."""
@@ -68,25 +90,6 @@ def with_run_names(value: Value, renamed: Callable[[str], str]) -> Value:
         for name, (inner, metadata) in fields.items()
     }
     return value.model_copy(update={name: new for name, new in changed.items() if new != fields[name][0]})
-
-
-def parents(config: RunConfig) -> list[str]:
-    """The hashes of the runs that a run needs: the one that it starts from, then those that its map, plan and
-    controller read from."""
-    parts = (config.init, config.map, config.plan, config.controller)
-    return list(dict.fromkeys(name for part in parts for name in run_names(part)))
-
-
-def linked(config: RunConfig, finished: Finished, say: Callable[[str], None]) -> RunConfig:
-    """The configuration with what map, plan and controller take from other runs in the place of these runs' names.
-    say: gets the warnings that are written there."""
-    if not any(run_names((config.map, config.plan, config.controller))):
-        return config
-    changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}
-    if config.controller is not None:
-        changed["controller"] = config.controller.linked(config, finished)
-    changed["map"] = config.map.linked(config, finished, say)
-    return config.model_copy(update=changed)
 
 
 def require_heads(setting: str, run: FinishedRun, shape: Shape) -> None:

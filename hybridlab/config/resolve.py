@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from hybridlab.config.loading import (
     preset_name,
     preset_names,
 )
-from hybridlab.config.maps import FullMap
+from hybridlab.config.maps import FullMap, HeadsMap, UniformMap
 from hybridlab.config.method import controller_kind
 from hybridlab.config.mistakes import unknown_names
-from hybridlab.config.own_plugins import with_plugins
+from hybridlab.config.other_runs import Finished, run_names
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import (
@@ -34,16 +34,29 @@ from hybridlab.config.shared import (
     WithRecurrence,
     asked_for,
     keep_to_shards,
+    keep_to_task,
     move_growth,
     move_seed,
     move_warmup,
     move_window,
 )
 from hybridlab.config.structures import final_structure
-from hybridlab.config.task_settings import keep_to_task
 from hybridlab.config.types import Window
 from hybridlab.errors import UserError
-from hybridlab.registry import SOURCES, nearest, source_syntaxes
+from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind
+from hybridlab.plugins import plugins_in_use
+from hybridlab.registry import (
+    CHOICES,
+    CONTROLLERS,
+    FINETUNE_TASKS,
+    HOOKS,
+    PROBES,
+    SOURCES,
+    TASKS,
+    Registry,
+    nearest,
+    source_syntaxes,
+)
 
 NUMERICS_VERSION = 1
 """Increased by hand when the same configuration gives different numbers, so that old runs are not reused."""
@@ -285,3 +298,65 @@ def run_hash(config: RunConfig) -> str:
     """Sixteen hexadecimal digits that identify the run."""
     canonical = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def parents(config: RunConfig) -> list[str]:
+    """The hashes of the runs that a run needs: the one that it starts from, then those that its map, plan and
+    controller read from."""
+    parts = (config.init, config.map, config.plan, config.controller)
+    return list(dict.fromkeys(name for part in parts for name in run_names(part)))
+
+
+def linked(config: RunConfig, finished: Finished, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with what map, plan and controller take from other runs in the place of these runs' names.
+    say: gets the warnings that are written there."""
+    if not any(run_names((config.map, config.plan, config.controller))):
+        return config
+    changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}
+    if config.controller is not None:
+        changed["controller"] = config.controller.linked(config, finished)
+    changed["map"] = config.map.linked(config, finished, say)
+    return config.model_copy(update=changed)
+
+
+# ---- the plug-ins in the identity of a run ----
+
+
+def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
+    """The configuration with the plug-ins that can change its run.
+
+    layer: its settings as written. UserError if they name plug-ins, as those of an earlier run do, and others are
+    loaded.
+    """
+    here = plugins_in_use({(registry.what, name) for registry, name in used_items(config)})
+    if config.plugins is not None and config.plugins != here:
+        origin = layer.origin(("plugins",))
+        named, loaded = (", ".join(f"{n} {v}" for n, v in given.items()) for given in (config.plugins, here))
+        raise UserError(
+            f"{origin + ': ' if origin else ''}plugins: these settings are of a run with {named}, and loaded here: "
+            f"{loaded or 'none'}; load them with --plugin, or remove `plugins`, which hybridlab writes by itself"
+        )
+    return config.model_copy(update={"plugins": here or None})
+
+
+def used_items(config: RunConfig) -> list[tuple[Registry[Any], str]]:
+    """Every registered item that a run uses, by its registry and name."""
+    used: list[tuple[Registry[Any], str]] = [(PROBES, probe) for probe in config.evaluation.all_probes]
+    used += [(CHOICES, name) for name in (config.evaluation.choices.tasks if config.evaluation.choices else ())]
+    used += [(ATTENTION_KINDS, kind.name) for kind in _attention_kinds(config)]
+    used += [(TASKS, task) for task in config.data.mix.tasks]
+    used += [(HOOKS, hook.kind) for hook in config.hooks or []]
+    used += [(SOURCES, source.partition(":")[0]) for source in config.data.all_sources]
+    used += [(FINETUNE_TASKS, config.finetune.task)] if config.finetune is not None else []
+    return used + ([(CONTROLLERS, config.controller.kind)] if config.controller is not None else [])
+
+
+def unversioned_items(config: RunConfig) -> list[str]:
+    """The items of a run, in words, that are neither built in nor from a plug-in: the identity does not cover them."""
+    return [f"{registry.what} {name!r}" for registry, name in used_items(config) if name in registry.loose]
+
+
+def _attention_kinds(config: RunConfig) -> list[AttentionKind]:
+    if isinstance(config.map, UniformMap):
+        return [config.map.attention]
+    return [kind for row in config.map.layers for kind in row] if isinstance(config.map, HeadsMap) else []

@@ -18,12 +18,83 @@ from hybridlab.config.families import ObjectiveName
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.maps import FullMap, MapConfig
 from hybridlab.config.method import ControllerConfig, HookConfig
-from hybridlab.config.mix import Mix
 from hybridlab.config.shape import Shape
-from hybridlab.config.starting import InitFrom
 from hybridlab.config.training import Training
-from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict
-from hybridlab.registry import SOURCES
+from hybridlab.config.types import Extended, Fraction, Misfit, PositiveFloat, PositiveInt, RunName, Strict
+from hybridlab.registry import SOURCES, TASKS
+
+
+class Mix(Extended):
+    """Shares of the rows of every batch: text of the corpus, synthetic tasks, and tasks of plug-ins by name."""
+
+    __pydantic_extra__: dict[str, Fraction] = Field(init=False)
+    text: Fraction = 1.0
+    """Share of rows with text of the corpus."""
+    retrieval: Fraction = 0.0
+    """Share of rows with facts to look up: a key is asked for, its value is the answer."""
+    assignment: Fraction = 0.0
+    """Share of rows with assignments to variables, one of five values each."""
+    chain: Fraction | None = None
+    """Share of rows with facts to look up in two hops: a name is asked for, an alias gives its key, and the fact about
+    this key gives the answer."""
+
+    @classmethod
+    def registered(cls) -> list[str]:
+        return TASKS.names()
+
+    @property
+    def tasks(self) -> dict[str, float]:
+        """The share of every task that has one, the built-in ones first, then by name."""
+        built_in = [name for name in Mix.model_fields if name != "text"]
+        names = [*built_in, *sorted(self.__pydantic_extra__)]
+        shares = {name: getattr(self, name) or 0.0 for name in names}
+        return {name: share for name, share in shares.items() if share > 0}
+
+    @field_validator("chain")
+    @classmethod
+    def _unset_if_zero(cls, value: float | None) -> float | None:
+        """No share is the default; as None it does not change the hash."""
+        return value or None
+
+    @model_validator(mode="after")
+    def _sums_to_one(self) -> Mix:
+        total = self.text + sum(self.tasks.values())
+        if abs(total - 1) > 1e-9:
+            raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
+        return self
+
+
+# ---- the run that another one starts from ----
+
+
+class InitFrom(Strict):
+    """Start from the final weights of another run, given by its hash, with a new optimizer state."""
+
+    run: RunName
+    """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
+    load: Literal["best", "all"] | None = None
+    """best: the weights of its lowest validation loss instead (evaluation.keep_best). all: go on where it ended, with
+    its optimizer, steps and log; all settings but the steps are the same (`pretrain --extend`)."""
+    step: PositiveInt | None = None
+    """With load: all, go on after this step of it instead (`--from RUN@STEP`), from a checkpoint that it has kept
+    (runtime.keep_steps). Then plan, map, controller, hooks, data and what is measured may differ; steps are counted
+    from its first one."""
+
+    @model_validator(mode="after")
+    def _step_with_all(self) -> InitFrom:
+        if self.step is not None and self.load != "all":
+            raise Misfit(
+                f"step {self.step} needs `load: all`, the optimizer's state too; add it, or leave the step out",
+                "step",
+                "load",
+            )
+        return self
+
+    @property
+    def whole(self) -> bool:
+        """Whether the optimizer, the steps and the log of the other run go on too."""
+        return self.load == "all"
+
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hybridlab.config.other_runs import parents
+from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import Study
 from hybridlab.data.finetune.places import missing_files

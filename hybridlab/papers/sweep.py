@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.config.other_runs import parents
+from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs

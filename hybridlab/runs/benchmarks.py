@@ -185,10 +185,9 @@ def _benchmarks(
     lenient: bool,
 ) -> Benchmarks:
     """See `benchmark_model`. root: the data root."""
-    from hybridlab.evaluation.lm_eval_model import HarnessModel
+    from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
     from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
     from hybridlab.evaluation.lm_eval_tasks import Library
-    from hybridlab.evaluation.lm_eval_tokens import SpecialTokens, longest_row, special_tokens_of
 
     if folder is None:
         end = end_token(tokenizer)
@@ -254,7 +253,7 @@ def require_benchmarks(config: RunConfig, structure: Structure) -> None:
         return
     require_caches(structure, "evaluation.benchmarks")
     if settings.tasks:
-        from hybridlab.evaluation.lm_eval_names import require_task
+        from hybridlab.evaluation.lm_eval_tasks import require_task
 
         for task in settings.tasks:
             require_task(task)

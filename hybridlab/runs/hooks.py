@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from hybridlab.analysis.entropy_log import EntropyLog
+from hybridlab.analysis.entropy import EntropyLog
 from hybridlab.config.method import HookSettings, PythonHook
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.evaluation.at_steps import AtSteps
-from hybridlab.evaluation.validation_log import ValidationLog
+from hybridlab.evaluation.while_training import AtSteps, ValidationLog
 from hybridlab.training.each_step import EachStep
 from hybridlab.training.hooks import Hook
 

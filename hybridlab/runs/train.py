@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from hybridlab.config.loading import Layer, merge
-from hybridlab.config.own_plugins import unversioned_items
-from hybridlab.config.resolve import run_hash
+from hybridlab.config.resolve import run_hash, unversioned_items
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting
 from hybridlab.errors import UserError
@@ -19,9 +18,8 @@ from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.benchmarks import BATCH, Benchmarks, Request, benchmark_model, benchmark_run
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import CommandLine, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
-from hybridlab.runs.finetuning import task_layer
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs

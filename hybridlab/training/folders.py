@@ -19,9 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from hybridlab.config.differences import differing
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.shown import differing
 from hybridlab.errors import UserError
 from hybridlab.files import DIGESTS, read_object, write_json
 from hybridlab.plugins import plugin_places, require_plugins

@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hybridlab.config.other_runs import parents
-from hybridlab.config.resolve import run_hash
+from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.files import DIGESTS, new_folder

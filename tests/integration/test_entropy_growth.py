@@ -6,7 +6,7 @@ import torch
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.config.starting import InitFrom
+from hybridlab.config.schema import InitFrom
 from hybridlab.config.structures import final_structure, forecast
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.export import load_checkpoint

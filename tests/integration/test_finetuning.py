@@ -14,9 +14,8 @@ from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.of_run import corpus_of
 from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import CommandLine, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.runs.finetuning import task_layer
 from hybridlab.training.batch import Batch
 from hybridlab.training.folders import Runs
 from hybridlab.training.objective import make_objective

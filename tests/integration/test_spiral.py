@@ -19,8 +19,7 @@ from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint
 from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.budget import within_budget
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import CommandLine, compose, within_budget
 from hybridlab.runs.run import execute
 from hybridlab.training.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from hybridlab.config import edits, loading, maps, recurrence, schedule, schema, shared
+from hybridlab.config import edits, loading, maps, recurrence, schema, shared, training
 from hybridlab.config.loading import (
     Layer,
     check,
@@ -411,10 +411,10 @@ def test_aliases_and_merge_keys_work_as_in_yaml(tmp_path):
 def test_every_field_is_read_somewhere():
     """A setting that nothing reads would have no effect."""
     package = Path(schema.__file__).resolve().parent.parent
-    parts = (schema, schedule, edits, maps, recurrence, shared)
-    schemas = tuple(Path(part.__file__).name for part in parts)
-    code = "\n".join(p.read_text() for p in package.rglob("*.py") if p.name not in schemas)
-    own = "\n".join((package / "config" / name).read_text() for name in schemas)
+    parts = (schema, training, edits, maps, recurrence, shared)
+    schemas = [Path(part.__file__).resolve() for part in parts]
+    code = "\n".join(p.read_text() for p in package.rglob("*.py") if p.resolve() not in schemas)
+    own = "\n".join(path.read_text() for path in schemas)
     every = (*parts, experiment, consa, depth, saobp, sgt)
     for name, model in [item for part in every for item in vars(part).items()]:
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or name == "BaseModel":

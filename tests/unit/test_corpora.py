@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from pyarrow import parquet
 
-from hybridlab.config.presets import preset_names
+from hybridlab.config.loading import preset_names
 from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.data import hub
 from hybridlab.data.documents import Documents

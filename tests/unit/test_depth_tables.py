@@ -19,7 +19,7 @@ from hybridlab.papers.analytic import (
 from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.registry import CHOICES
-from hybridlab.training.schedules import learning_rate_factor
+from hybridlab.training.optimizer import learning_rate_factor
 
 SIZES = ("smollm-360m", "smollm-1.7b")
 

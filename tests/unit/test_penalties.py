@@ -9,7 +9,7 @@ from hybridlab import build_model
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
 from hybridlab.methods.saobp import EigenRegConfig, EntropyRegConfig
-from hybridlab.methods.saobp_training import EntropyReg, mean_entropies, spectra
+from hybridlab.methods.saobp.training import EntropyReg, mean_entropies, spectra
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.training.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.config.schedule import Schedule
 from hybridlab.config.shape import Shape
+from hybridlab.config.training import Schedule
 from hybridlab.files import write_json
 from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.plan.allocation import Allocation

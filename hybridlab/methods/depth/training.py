@@ -3,7 +3,7 @@
     hybridlab grow --method lidas --block 2
 
 After the last step of a stage, `block` layers are copied and the copies inserted right after them
-(methods/depth.py): all parameters, both moments of the optimizer and its step, each with storage of its own. The
+(methods/depth): all parameters, both moments of the optimizer and its step, each with storage of its own. The
 embeddings, the final norm, the head and the schedule of the learning rate stay. When a layer comes follows from the
 settings and the step alone, and the depth is part of the structure in every checkpoint, so that a run that is resumed
 at any step grows neither twice nor too late.

@@ -2,7 +2,7 @@
 
     hybridlab learn-masks --from RUN --rho 0.5 --granularity head-all
 
-What they do while a model trains is in methods/consa_training.py.
+What they do while a model trains is in methods/consa/training.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pydantic import model_validator
 
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.method import Method, register_controller
-from hybridlab.config.schedule import Schedule
+from hybridlab.config.other_runs import Configuration
+from hybridlab.config.training import Schedule
 from hybridlab.config.types import (
     Beta,
     Finite,
@@ -26,7 +27,6 @@ from hybridlab.config.types import (
 )
 
 if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
     from hybridlab.training.hooks import Hook
 
 
@@ -35,7 +35,7 @@ class LearnsMasks(Method):
 
     learns_masks: ClassVar[bool] = True
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: Configuration) -> None:
         if config.evaluation.keep_best:
             raise Misfit(
                 "evaluation.keep_best: a model whose masks are being learned can be used only after the last step; "
@@ -90,11 +90,11 @@ class MaskLearningConfig(LearnsMasks):
             raise Misfit(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does", "stretch")
         return self
 
-    def rescaled(self, config: RunConfig, share: float) -> Self:
+    def rescaled(self, config: Configuration, share: float) -> Self:
         return self.model_copy(update={"schedule": self.schedule.rescaled(share)})
 
-    def hook(self, config: RunConfig) -> Hook:
-        from hybridlab.methods.consa_training import MaskLearning
+    def hook(self, config: Configuration) -> Hook:
+        from hybridlab.methods.consa.training import MaskLearning
 
         return MaskLearning(self, config.shape, learned_window(config))
 
@@ -117,13 +117,13 @@ class L1GatesConfig(LearnsMasks):
     strength: NonNegativeFloat = 0.05
     """Weight of the mean absolute gate in the loss (Eq. 13)."""
 
-    def hook(self, config: RunConfig) -> Hook:
-        from hybridlab.methods.consa_training import L1Gates
+    def hook(self, config: Configuration) -> Hook:
+        from hybridlab.methods.consa.training import L1Gates
 
         return L1Gates(self, config.shape, learned_window(config))
 
 
-def learned_window(config: RunConfig) -> int:
+def learned_window(config: Configuration) -> int:
     """The window of the heads whose kind is learned."""
     assert isinstance(config.map, MixedMap), "the schema requires a mixed map for these controllers"
     return config.map.window

@@ -4,7 +4,7 @@
 
 The controller measures the entropy of every head at the last token of every sequence and keeps a moving average, unless
 its settings give the entropies (`entropies_of`: those of another run, measured over more sequences than a batch). Once
-per window of steps the growth operator (methods/sgt.py) decides from it. The factors of fading heads are inputs of the
+per window of steps the growth operator (methods/sgt) decides from it. The factors of fading heads are inputs of the
 forward pass. The plan changes when a loop is added or gets another pass, and again when a fade has reached 0. The FLOPs
 in a record do not include the measurement of entropies (one row of attention weights per head).
 """

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from hybridlab.config.method import HookSettings, register_hook
+from hybridlab.config.other_runs import Configuration
 from hybridlab.config.types import Finite, Fraction, PositiveFloat
 
 if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
     from hybridlab.training.hooks import Hook
 
 
@@ -25,8 +25,8 @@ class EntropyRegConfig(HookSettings):
     threshold: Fraction = 0.5
     """Entropy below which a head is penalised, as a share of the largest: the logarithm of the keys it may see."""
 
-    def hook(self, config: RunConfig) -> Hook:
-        from hybridlab.methods.saobp_training import EntropyReg
+    def hook(self, config: Configuration) -> Hook:
+        from hybridlab.methods.saobp.training import EntropyReg
 
         return EntropyReg(self)
 
@@ -42,7 +42,7 @@ class EigenRegConfig(HookSettings):
     trace: Finite = 1.0
     """Trace that each head is drawn to, of W_Q W_Kᵀ divided by the root of the head width, as in the scores."""
 
-    def hook(self, config: RunConfig) -> Hook:
-        from hybridlab.methods.saobp_training import EigenReg
+    def hook(self, config: Configuration) -> Hook:
+        from hybridlab.methods.saobp.training import EigenReg
 
         return EigenReg(self)

@@ -2,7 +2,7 @@
 
 Source: "Do Depth-Grown Models Overcome the Curse of Depth?", section 3.1, Eq. 1 and 2, figure 2, appendix A. A growth
 step copies `block` layers in a row, in MIDAS and LIDAS those around the middle of the model, and inserts the copies
-right after the last of them. The growth of a model in training is in methods/depth_training.py.
+right after the last of them. The growth of a model in training is in methods/depth/training.py.
 
     hybridlab grow --method lidas --block 2
     python -c "from hybridlab.methods.depth import order_after; print(order_after('lidas', 8, 4))"
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, model_validator
 
 from hybridlab.config.method import Method, Stages, register_controller
+from hybridlab.config.other_runs import Configuration
 from hybridlab.config.types import Misfit, NonNegativeInt, PositiveInt, Seed, Width
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import AttentionMap
@@ -24,7 +25,6 @@ from hybridlab.plan.lineage import first_lineage, grown_lineage
 from hybridlab.plan.structure import Structure
 
 if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
     from hybridlab.training.hooks import Hook
 
 Copied = Literal["midas", "lidas", "top", "random"]
@@ -136,7 +136,7 @@ class StackingConfig(Method):
             raise UserError(f"stage_steps add up to {sum(self.stage_steps)}, but the run has {steps} steps")
         return [Stage(depth, count) for depth, count in zip(depths, self.stage_steps, strict=True)]
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: Configuration) -> None:
         try:
             check_depths(config.shape.layers, self.block, self.start_layers)
             # A budget chooses the steps later.
@@ -152,18 +152,18 @@ class StackingConfig(Method):
                 "budget",
             )
 
-    def rescaled(self, config: RunConfig, share: float) -> Self:
+    def rescaled(self, config: Configuration, share: float) -> Self:
         """UserError if the depths do not fit into the steps."""
         self.stages(config.shape.layers, config.training.steps)
         return self
 
-    def forecast(self, start: Structure, config: RunConfig) -> Stages:
+    def forecast(self, start: Structure, config: Configuration) -> Stages:
         for number, stage in enumerate(self.stages(config.shape.layers, config.training.steps)):
             start = grown(start, self.method, self.block, self.drawn) if number else start
             yield start, stage.steps
 
-    def hook(self, config: RunConfig) -> Hook:
-        from hybridlab.methods.depth_training import Stacking
+    def hook(self, config: Configuration) -> Hook:
+        from hybridlab.methods.depth.training import Stacking
 
         return Stacking(self, config.shape.layers, config.training.steps)
 

@@ -2,7 +2,7 @@
 
     hybridlab pretrain --arch sgt
 
-A training run uses the growth operator (methods/sgt_training.py), and so does the FLOPs forecast of a run. Steps are
+A training run uses the growth operator (methods/sgt/training.py), and so does the FLOPs forecast of a run. Steps are
 completed optimizer steps: a decision after step t takes effect in step t + 1.
 
 A chosen layer first loops all of its heads; those that are not kept fade to 0 and are then removed from the plan. The
@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hybridlab.config.method import Method, Stages, register_controller
-from hybridlab.config.other_runs import Finished, FinishedRun, probes_of, require_heads
+from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of, require_heads
 from hybridlab.config.shape import Shape
 from hybridlab.config.types import Beta, Finite, Misfit, NonNegativeInt, PositiveInt, RunName, Strict
 from hybridlab.errors import UserError
@@ -28,7 +28,6 @@ from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import layer_name
 
 if TYPE_CHECKING:
-    from hybridlab.config.schema import RunConfig
     from hybridlab.training.hooks import Hook
 
 Entropies = Sequence[Sequence[float]]
@@ -138,7 +137,7 @@ class EntropyGrowthConfig(Method):
     def changes_plan(self) -> bool:
         return True
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: Configuration) -> None:
         self._check_heads(config.shape.layers, config.shape.heads)
         if self.start_step >= config.training.steps:
             raise Misfit(
@@ -170,17 +169,17 @@ class EntropyGrowthConfig(Method):
                 message = f"controller.{name} {number}: only {free} of {num_layers} layers may loop"
                 raise Misfit(message, f"controller.{name}", "controller.exclude", "shape.layers")
 
-    def linked(self, config: RunConfig, finished: Finished) -> Self:
+    def linked(self, config: Configuration, finished: Finished) -> Self:
         if self.entropies_of is None:
             return self
         heads = head_entropies(finished(self.entropies_of.run), self.entropies_of.step, config.first_shape)
         return self.model_copy(update={"entropies": heads, "entropies_of": None})
 
-    def forecast(self, start: Structure, config: RunConfig) -> Stages:
+    def forecast(self, start: Structure, config: Configuration) -> Stages:
         return forecast_growth(self, start, config.training.steps)
 
-    def hook(self, config: RunConfig) -> Hook:
-        from hybridlab.methods.sgt_training import EntropyGrowth
+    def hook(self, config: Configuration) -> Hook:
+        from hybridlab.methods.sgt.training import EntropyGrowth
 
         return EntropyGrowth(self)
 
