@@ -26,7 +26,7 @@ from hybridlab.data.benchmarks.root import DataRoot
 from hybridlab.data.finetune.places import data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
-from hybridlab.evaluation.lm_eval_run import Scoring
+from hybridlab.evaluation.lm_eval_model import Scoring
 from hybridlab.models.decoder import Transformer
 
 TEXT = "text"

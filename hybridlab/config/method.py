@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticKnownError, core_schema
@@ -40,7 +40,7 @@ class HookSettings(Strict):
 
     def hook(self, config: Configuration) -> Any:
         """The `Hook` of a run with this configuration; it may import torch."""
-        raise TypeError(f"{type(self).__name__} makes no hook")
+        raise UserError(f"{self.kind}: {type(self).__name__} makes no hook; define hook(config), which returns a Hook")
 
 
 class Method(HookSettings):
@@ -119,7 +119,11 @@ def _register(
     registry: Registry[Any], base: type[HookSettings], kind: str, settings: type[BaseModel] | None
 ) -> Callable[[Maker], Maker]:
     def register(maker: Maker) -> Maker:
+        what = f"{registry.what} {kind!r}"
         if isinstance(maker, type) and issubclass(maker, base):
+            fields: dict[str, Any] = maker.model_fields
+            if get_args(fields["kind"].annotation) != (kind,):
+                raise UserError(f'{what}: its settings {maker.__name__} need the field kind: Literal["{kind}"]')
             registry.add(kind, maker)
             return maker
 
@@ -127,7 +131,11 @@ def _register(
             make: Callable[..., Any] = maker
             return make(self) if settings is not None else make(**_fields(self))
 
-        model = settings or _model_of(maker, f"{registry.what} {kind!r}")
+        model = settings or _model_of(maker, what)
+        if taken := [name for name in model.model_fields if name != "kind" and hasattr(base, name)]:
+            raise UserError(
+                f"{what}: a setting cannot be called {taken[0]}, as {base.__name__}.{taken[0]} is; rename it"
+            )
         bases = (model,) if issubclass(model, base) else (model, base)
         own = {"model_config": ConfigDict(extra="forbid"), "__annotations__": {}, "hook": hook}
         tag: Any = (Literal[kind], ...)

@@ -11,6 +11,7 @@ text ends. Numbers are computed in the precision of the weights.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,12 +27,13 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from rich.progress import MofNCompleteColumn
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from hybridlab.bars import WithBar
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
-from hybridlab.evaluation.lm_eval_progress import Scoring
 from hybridlab.files import read_object
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
@@ -354,3 +356,31 @@ def _read(path: Path) -> dict[str, Any]:
         return read_object(path, "configuration")
     except FileNotFoundError:
         return {}
+
+
+# ---- progress: a bar on a terminal, else a line every ten seconds ----
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Scoring(WithBar):
+    """what: is scored. total: how many there are. say: prints a line."""
+
+    def __init__(self, what: str, total: int, say: Callable[[str], None]) -> None:
+        self.what, self.total, self.say = what, total, say
+        self.started = self.printed = time.monotonic()
+        super().__init__(total > 0, 20, MofNCompleteColumn())
+        if self.bar:
+            self.task = self.bar.add_task(what, total=total, note="")
+
+    def update(self, done: int) -> None:
+        """Show that so many are done."""
+        if self.bar:
+            self.bar.update(self.task, completed=done)
+            return
+        now = time.monotonic()
+        if done >= self.total or now - self.printed < _SECONDS_BETWEEN_LINES:
+            return
+        self.printed = now
+        left = (now - self.started) * (self.total - done) / max(done, 1)
+        self.say(f"{self.what}: {done:,} of {self.total:,}, about {left:,.0f} s left")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -18,9 +17,7 @@ from typing import Any
 from lm_eval.api.metrics import acc_all, mean
 from lm_eval.api.task import ConfigurableTask, Task
 from lm_eval.evaluator import evaluate
-from rich.progress import MofNCompleteColumn
 
-from hybridlab.bars import WithBar
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_model import HarnessModel
 from hybridlab.evaluation.lm_eval_tasks import Library, LoadedTask, NotHere, compiled_templates, without_bars
@@ -206,31 +203,3 @@ def _quiet() -> Iterator[None]:
             del os.environ["DISABLE_MULTIPROC"]
         else:
             os.environ["DISABLE_MULTIPROC"] = before
-
-
-# ---- progress: a bar on a terminal, else a line every ten seconds ----
-
-_SECONDS_BETWEEN_LINES = 10.0
-
-
-class Scoring(WithBar):
-    """what: is scored. total: how many there are. say: prints a line."""
-
-    def __init__(self, what: str, total: int, say: Callable[[str], None]) -> None:
-        self.what, self.total, self.say = what, total, say
-        self.started = self.printed = time.monotonic()
-        super().__init__(total > 0, 20, MofNCompleteColumn())
-        if self.bar:
-            self.task = self.bar.add_task(what, total=total, note="")
-
-    def update(self, done: int) -> None:
-        """Show that so many are done."""
-        if self.bar:
-            self.bar.update(self.task, completed=done)
-            return
-        now = time.monotonic()
-        if done >= self.total or now - self.printed < _SECONDS_BETWEEN_LINES:
-            return
-        self.printed = now
-        left = (now - self.started) * (self.total - done) / max(done, 1)
-        self.say(f"{self.what}: {done:,} of {self.total:,}, about {left:,.0f} s left")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import hybridlab
+from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import identity, resolve, run_hash
 from hybridlab.config.structures import final_structure
 from hybridlab.data.batches import Batches
@@ -13,6 +14,7 @@ from hybridlab.errors import UserError
 from hybridlab.plugins import LOADED, load_plugin
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
+from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.run import execute
 from hybridlab.training.engine import Run
 from hybridlab.training.folders import RunFolder, Runs
@@ -337,6 +339,15 @@ def test_loading_twice(tmp_path, load):
     [
         ("import nothing_like_this\n", "cannot be imported .ModuleNotFoundError"),
         (
+            "from hybridlab import register_controller\n@register_controller('x')\ndef make(check: int): ...\n",
+            "controller 'x': a setting cannot be called check, as Method.check is; rename it",
+        ),
+        (
+            "from hybridlab import Method, register_controller\n@register_controller('x')\n"
+            "class X(Method):\n    kind: str\n",
+            "controller 'x': its settings X need the field kind: Literal",
+        ),
+        (
             "from hybridlab import register_hook\n@register_hook('x')\ndef make(strength): ...\n",
             "give its setting stre",
         ),
@@ -370,3 +381,14 @@ def test_a_broken_installed_plug_in_stops_only_what_may_need_it(tmp_path, monkey
         assert done.returncode == 0, done.stderr
     done = command("analyze", "run", "--probe", "confidence", cwd=tmp_path)
     assert done.returncode == 2 and "plug-in mine (own_bad): it cannot be imported" in done.stderr
+
+
+def test_a_method_without_a_hook_says_so(load):
+    load(
+        "nothing",
+        "from typing import Literal\nfrom hybridlab import Method, register_controller\n"
+        "@register_controller('nothing')\nclass Nothing(Method):\n    kind: Literal['nothing']\n",
+    )
+    config = resolve("vanilla", "tiny", layers=[Layer({"controller": {"kind": "nothing"}})])
+    with pytest.raises(UserError, match=r"nothing: Nothing makes no hook; define hook\(config\)"):
+        make_hooks(config)
