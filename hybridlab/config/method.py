@@ -121,10 +121,10 @@ def _register(
     def register(maker: Maker) -> Maker:
         what = f"{registry.what} {kind!r}"
         if isinstance(maker, type) and issubclass(maker, base):
-            fields: dict[str, Any] = maker.model_fields
-            if get_args(fields["kind"].annotation) != (kind,):
-                raise UserError(f'{what}: its settings {maker.__name__} need the field kind: Literal["{kind}"]')
-            registry.add(kind, maker)
+            own: type[HookSettings] = maker
+            if get_args(own.model_fields["kind"].annotation) != (kind,):
+                raise UserError(f'{what}: its settings {own.__name__} need the field kind: Literal["{kind}"]')
+            registry.add(kind, own)
             return maker
 
         def hook(self: HookSettings, config: Configuration) -> Any:
@@ -137,9 +137,9 @@ def _register(
                 f"{what}: a setting cannot be called {taken[0]}, as {base.__name__}.{taken[0]} is; rename it"
             )
         bases = (model,) if issubclass(model, base) else (model, base)
-        own = {"model_config": ConfigDict(extra="forbid"), "__annotations__": {}, "hook": hook}
+        closing = {"model_config": ConfigDict(extra="forbid"), "__annotations__": {}, "hook": hook}
         tag: Any = (Literal[kind], ...)
-        closed = type(model.__name__, bases, own)
+        closed = type(model.__name__, bases, closing)
         registry.add(kind, create_model(model.__name__, __base__=closed, __doc__=model.__doc__, kind=tag))
         return maker
 
