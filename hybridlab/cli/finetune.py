@@ -70,8 +70,7 @@ def finetune(
     from hybridlab.cli.training import runtime_layer, train_and_print
     from hybridlab.config.loading import merge
     from hybridlab.runs.compose import CommandLine, compose, task_layer
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Label, Runs
 
     runs = Runs(runs_dir)
     layer = merge(runtime_layer(track, compile), task_layer(task, data, validation, epochs, steps, lr, seed))

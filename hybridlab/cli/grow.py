@@ -79,8 +79,7 @@ def grow(
     from hybridlab.cli.training import runtime_layer, settings_layer, train_and_print
     from hybridlab.config.loading import merge
     from hybridlab.runs.compose import CommandLine, check_arch, chosen_arch, compose, growth_layer, stages_in_words
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Label, Runs
 
     runs, arch = Runs(runs_dir), chosen_arch(arch, config, default=method)
     check_arch(arch, method, masks=masks is not None)

@@ -51,8 +51,7 @@ def learn_masks(
     from hybridlab.cli.training import LEARNED, runtime_layer, settings_layer, train_and_print
     from hybridlab.errors import UserError
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Label, Runs
 
     arch = chosen_arch(arch, config, default="consa")
     if arch not in LEARNED:

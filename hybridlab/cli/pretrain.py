@@ -61,8 +61,7 @@ def pretrain(
     from hybridlab.cli.training import require_extendable, runtime_layer, settings_layer, train_and_print
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.runs.extension import extension
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Label, Runs
 
     runs, label = Runs(runs_dir), Label(name, tuple(tags or []))
     if extend is not None:

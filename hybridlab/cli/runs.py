@@ -73,7 +73,7 @@ def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) ->
     """Everything about one run: start, costs, results with errors, relatives, disk, and its own settings."""
     from hybridlab.cli.runs_text import print_details
     from hybridlab.runs.catalogue import details, record_of
-    from hybridlab.training.folders import Runs
+    from hybridlab.store.folders import Runs
 
     runs = Runs(runs_dir)
     folder = runs.find(run)
@@ -89,7 +89,7 @@ def compare(references: RunList, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson
     """Compare runs with the first one: settings that differ, costs, and validation losses paired by window."""
     from hybridlab.cli.runs_text import print_comparison
     from hybridlab.runs.catalogue import compare as compare_runs
-    from hybridlab.training.folders import Runs
+    from hybridlab.store.folders import Runs
 
     compared = compare_runs([Runs(runs_dir).find(reference) for reference in references])
     if as_json:
@@ -117,7 +117,7 @@ def curves(
     from hybridlab.cli.runs_text import print_curves
     from hybridlab.reporting.curves import check_picture, draw_picture
     from hybridlab.runs.curves import read_curves
-    from hybridlab.training.folders import Runs
+    from hybridlab.store.folders import Runs
 
     if out is not None:
         check_picture(out)
@@ -137,8 +137,7 @@ def rename(
 ) -> None:
     """Give a run another name."""
     from hybridlab.runs.catalogue import relabel
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Label, Runs
 
     relabel(run, Label(name), Runs(runs_dir))
     o.say(f"{run} is now called {name}")
@@ -155,8 +154,7 @@ def tag(
 ) -> None:
     """Add tags to a run, or remove some."""
     from hybridlab.runs.catalogue import relabel
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Label, Runs
 
     tags = relabel(run, Label(tags=tuple(add or [])), Runs(runs_dir), remove or [])
     o.say(f"{run}: {', '.join(tags) or 'no tags'}")

@@ -14,14 +14,14 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import read_masks
 from hybridlab.plan.visit import COUNTING
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 
 if TYPE_CHECKING:
     import typer
 
     from hybridlab.evaluation.results import Results
     from hybridlab.statistics import Measurement
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Label
 
 LEARNED = ("consa", "l1-gates")
 """Archs with two stages: `learn-masks` learns masks, then `pretrain --masks` trains with them."""

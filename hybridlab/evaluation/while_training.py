@@ -17,10 +17,10 @@ from hybridlab.evaluation.measure import task_results, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.text import Text
 from hybridlab.models.export import read_model_config
+from hybridlab.store.checkpoints import copy_model, save_trained
+from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import autocast
-from hybridlab.training.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
-from hybridlab.training.outputs import copy_model, save_trained
 
 
 @contextmanager

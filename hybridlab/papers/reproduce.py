@@ -21,7 +21,7 @@ from hybridlab.papers.verdicts import check_plan
 from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
-from hybridlab.training.folders import Runs
+from hybridlab.store.folders import Runs
 
 Pending = dict[str, tuple[str, RunConfig]]
 """hash → (name, configuration), parents before children."""

@@ -19,7 +19,7 @@ from hybridlab.reporting.table_cells import DASH
 from hybridlab.runs.ablate import METRICS, PREFIX, Metric, grid_table
 from hybridlab.runs.record import Record, load_record
 from hybridlab.statistics import mean_interval
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

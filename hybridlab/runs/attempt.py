@@ -21,13 +21,13 @@ from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.kernels import choose, require_kernel
-from hybridlab.runs.ancestors import find_ancestor
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.run import compiles, execute, known_places
-from hybridlab.training.checkpoints import newest_step
-from hybridlab.training.folders import Busy, RunFolder, Runs
+from hybridlab.store.artifacts import find_ancestor
+from hybridlab.store.checkpoints import newest_step
+from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import pick_device, pick_precision
 from hybridlab.training.objective import make_objective
 from hybridlab.training.progress import Progress

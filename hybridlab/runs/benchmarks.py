@@ -24,11 +24,11 @@ from hybridlab.evaluation.suites import Suite, load_suite
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.opening import OpenedModel, dropping, open_model
 from hybridlab.runs.record import read_record, write_record
 from hybridlab.statistics import Measurement
+from hybridlab.store.artifacts import OpenedModel, dropping, open_model
+from hybridlab.store.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.machine import pick_device
 
 BATCH = 8

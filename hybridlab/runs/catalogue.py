@@ -20,8 +20,7 @@ from hybridlab.errors import UserError
 from hybridlab.registry import nearest
 from hybridlab.runs.record import Record, read_record
 from hybridlab.statistics import paired_difference, resolved
-from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.labels import Label
+from hybridlab.store.folders import Label, RunFolder, Runs
 from hybridlab.training.metrics import last_numbers
 
 State = Literal["training", "unfinished", "failed", "finished", "damaged"]

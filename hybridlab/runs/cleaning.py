@@ -18,7 +18,7 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.runs.catalogue import size_of
-from hybridlab.training.folders import CHECKPOINT, RunFolder, step_of
+from hybridlab.store.folders import CHECKPOINT, RunFolder, step_of
 
 _UNFINISHED = re.compile(r"\..+\.([0-9a-f]{8}|partial)")
 """Names of files and folders that had not yet got their final names when their process ended."""

@@ -38,8 +38,8 @@ from hybridlab.errors import UserError
 from hybridlab.methods.depth import Copied, StackingConfig
 from hybridlab.plan.kinds import Full
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.runs.ancestors import Ancestor, find_ancestor
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.artifacts import Ancestor, find_ancestor
+from hybridlab.store.folders import RunFolder, Runs
 
 FINETUNE = "finetune"
 """The preset of training settings for weights in the Hugging Face layout."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.registry import nearest
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 from hybridlab.training.metrics import read_metrics
 
 AXES = {

@@ -24,9 +24,8 @@ from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.kernels import require_kernel
 from hybridlab.registry import PROBES
-from hybridlab.runs.ancestors import require_tokenizer
-from hybridlab.runs.opening import OpenedModel, dropping, open_model
-from hybridlab.training.folders import Runs
+from hybridlab.store.artifacts import OpenedModel, dropping, open_model, require_tokenizer
+from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
 
 _CHANGEABLE = ("evaluation", "data", "runtime")

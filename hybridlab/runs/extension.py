@@ -30,11 +30,11 @@ from hybridlab.config.shown import differing
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
-from hybridlab.runs.ancestors import model_folder, require_tokenizer
 from hybridlab.runs.hooks import fresh_hooks
-from hybridlab.training import checkpoints
+from hybridlab.store import checkpoints
+from hybridlab.store.artifacts import model_folder, require_tokenizer
+from hybridlab.store.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.engine import Beginning
-from hybridlab.training.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.hooks import Hook
 from hybridlab.training.optimizer import learning_rate_factor
 

@@ -31,7 +31,7 @@ from hybridlab.plan.plan import Plan
 from hybridlab.runs.attempt import QueuedRun, Result, Say, attempt, check_hash, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.machine import cpu_cores, pick_device
 from hybridlab.training.progress import Board, Progress, clock
 from hybridlab.training.stopping import StopRequest

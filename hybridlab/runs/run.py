@@ -33,7 +33,6 @@ from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.kinds import Full
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.benchmarks import require_benchmarks, with_benchmarks
 from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
 from hybridlab.runs.hooks import make_hooks
@@ -49,11 +48,12 @@ from hybridlab.runs.record import (
     read_record,
     write_record,
 )
-from hybridlab.training import checkpoints
+from hybridlab.store import checkpoints
+from hybridlab.store.artifacts import Ancestor, find_ancestor
+from hybridlab.store.checkpoints import save_trained
+from hybridlab.store.folders import Label, RunFolder, Runs, start_facts
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
-from hybridlab.training.labels import Label, start_facts
 from hybridlab.training.machine import (
     describe_machine,
     git_revision,
@@ -65,7 +65,6 @@ from hybridlab.training.machine import (
 )
 from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.objective import make_objective
-from hybridlab.training.outputs import save_trained
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
 from hybridlab.training.trackers import Tracked, Trackers, require_trackers, tracking

@@ -25,10 +25,10 @@ from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import Request, benchmark_model, including
-from hybridlab.runs.opening import OpenedModel, dropping, open_model
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_path, write_record
 from hybridlab.runs.run import summary
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.artifacts import OpenedModel, dropping, open_model
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
 
 Say = Callable[[str], None]

@@ -22,9 +22,8 @@ from hybridlab.runs.compose import CommandLine, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import Label, RunFolder, Runs
 from hybridlab.training.hooks import Hook
-from hybridlab.training.labels import Label
 
 
 @dataclass(frozen=True)

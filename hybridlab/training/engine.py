@@ -29,9 +29,9 @@ from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json
 from hybridlab.models.kernels import choose
 from hybridlab.plan.structure import Structure
-from hybridlab.training import checkpoints
-from hybridlab.training.checkpoints import Checkpoint
-from hybridlab.training.folders import RunFolder
+from hybridlab.store import checkpoints
+from hybridlab.store.checkpoints import Checkpoint
+from hybridlab.store.folders import RunFolder
 from hybridlab.training.hooks import Hook
 from hybridlab.training.metrics import MetricsLog
 from hybridlab.training.objective import Batch, NextToken, Objective

@@ -20,7 +20,7 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.files import write_json
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 
 Line = dict[str, Any]
 PROJECT = "hybridlab"

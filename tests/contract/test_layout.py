@@ -10,6 +10,7 @@ LEVELS = [
     {"bars", "errors", "files", "plugins", "registry", "statistics"},
     {"config", "plan"},
     {"models", "data", "accounting"},
+    {"store"},
     {"training"},
     {"evaluation", "analysis"},
     {"methods"},

@@ -16,7 +16,7 @@ from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import Wanted, run_cells
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
 from hybridlab.training.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text

@@ -14,8 +14,8 @@ from hybridlab.models.generate import generate
 from hybridlab.reporting.kinds import growth
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
+from hybridlab.store.folders import Runs
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import Runs
 from hybridlab.training.metrics import read_metrics
 from tests.training import (
     FIVE_LAYERS,

@@ -12,7 +12,7 @@ from hybridlab.models.export import read_model_config
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.metrics import read_metrics
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN

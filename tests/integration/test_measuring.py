@@ -21,7 +21,7 @@ from hybridlab.models.build import build_model
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.training.folders import Runs
+from hybridlab.store.folders import Runs
 from hybridlab.training.objective import NextToken
 from tests.conftest import write_text
 

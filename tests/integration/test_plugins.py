@@ -16,8 +16,8 @@ from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.run import execute
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs
 from tests.conftest import run_python
 from tests.integration.test_cli import hybridlab as command
 from tests.plugins import COPYING, LEAVE_OUT, POEMS, SCALED, SHRINK, fresh_plugins

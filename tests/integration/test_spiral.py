@@ -21,7 +21,7 @@ from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_r
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.compose import CommandLine, compose, within_budget
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train
 
 

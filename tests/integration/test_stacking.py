@@ -26,8 +26,8 @@ from hybridlab.runs.compose import CommandLine, compose, growth_layer, task_laye
 from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
-from hybridlab.training import checkpoints
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store import checkpoints
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.optimizer import learning_rate_factor
 from tests.contract.test_parity import FIRST, folder_of, theirs
 from tests.models import random_ids

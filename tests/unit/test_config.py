@@ -28,8 +28,8 @@ from hybridlab.papers import loading as experiment
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind, Window, register_kind
 from hybridlab.runs import compose
-from hybridlab.runs.ancestors import Ancestor
-from hybridlab.training.folders import Runs
+from hybridlab.store.artifacts import Ancestor
+from hybridlab.store.folders import Runs
 
 
 def _family(kind, name):

@@ -10,8 +10,8 @@ from hybridlab.config.training import Optimizer, Schedule
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, write_json
 from hybridlab.models.build import build_model
-from hybridlab.training import checkpoints
-from hybridlab.training.checkpoints import Checkpoint
+from hybridlab.store import checkpoints
+from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.training.engine import event_line
 from hybridlab.training.metrics import MetricsLog, peak_flops, read_metrics
 from hybridlab.training.optimizer import learning_rate_factor, model_groups

@@ -19,7 +19,7 @@ from torch import Tensor
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import StackingConfig, copied_layers, grown, order_after
 from hybridlab.plan.visit import layer_name
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.optimizer import optimizer_tensors
 

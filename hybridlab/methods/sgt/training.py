@@ -22,7 +22,7 @@ from hybridlab.methods.sgt import Entropies, EntropyGrowthConfig, Event, Growth,
 from hybridlab.models.decoder import Output
 from hybridlab.plan.plan import Place
 from hybridlab.plan.visit import layer_name
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
 
 

@@ -19,10 +19,14 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hybridlab.config.resolve import parents, run_hash
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.files import DIGESTS, damage, new_folder, write_json
-from hybridlab.models.export import save_tensors, size_of
-from hybridlab.training.folders import CHECKPOINT, step_of
+from hybridlab.models.decoder import Transformer
+from hybridlab.models.export import save_model, save_tensors, size_of
+from hybridlab.store.folders import CHECKPOINT, step_of
 
 _FIRST_AFTER = 30.0
 """Seconds until the first checkpoint by time."""
@@ -130,3 +134,21 @@ def _place(folder: Path, step: int) -> Path:
 def _complete(folder: Path) -> list[Path]:
     """The folders of complete checkpoints, oldest first."""
     return sorted(p for p in folder.glob(f"{CHECKPOINT}*") if (p / DIGESTS).is_file())
+
+
+# ---- the models that a run leaves in its folder ----
+
+
+def save_trained(folder: Path, model: Transformer, config: RunConfig, corpus: Corpus, **lineage: Any) -> None:
+    """Write a run's model with its tokenizer, in place of an older one. lineage: further facts for config.json."""
+    facts = {"hash": run_hash(config), "parents": parents(config), "arch": config.arch, "size": config.size}
+    lineage = facts | {"tokenizer": corpus.meta["tokenizer"]} | lineage
+    save_model(folder, model, lineage, corpus.tokenizer.to_str(pretty=True), config.plugins)
+
+
+def copy_model(folder: Path, other: Path) -> None:
+    """Write a copy of another run's model, in place of an older one."""
+    with new_folder(folder) as partial:
+        for path in other.iterdir():
+            if path.name != DIGESTS:
+                shutil.copy2(path, partial / path.name)
