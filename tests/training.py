@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from hybridlab.runs.run import execute
 from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import OF_THE_MACHINE, read_metrics
 from hybridlab.training.engine import Run
-from hybridlab.training.metrics import OF_THE_MACHINE, read_metrics
 
 GROWTH_TIMES = {"start_step": 3, "interval": 3, "fade_steps": 3}
 FIVE_LAYERS = {"shape": {"layers": 5}, "evaluation": {"task_window": None}}

@@ -178,7 +178,7 @@ def clean(
     Weights, records and logs stay, and so does everything of a run that is being trained.
     """
     from hybridlab.cli.runs_text import print_items
-    from hybridlab.runs.cleaning import removable, remove
+    from hybridlab.store.cleaning import removable, remove
 
     items = removable(runs_dir, kept, data)
     if not as_json:

@@ -24,7 +24,7 @@ from hybridlab.evaluation.suites import Suite, load_suite
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.record import read_record, write_record
+from hybridlab.runs.record import read_record
 from hybridlab.statistics import Measurement
 from hybridlab.store.artifacts import OpenedModel, dropping, open_model
 from hybridlab.store.folders import RunFolder, Runs, part_of_run
@@ -227,7 +227,8 @@ def record_benchmarks(folder: RunFolder, found: Benchmarks, replacing: bool = Fa
         merged = found.results | {name: older[name] for name in kept}
         columns = found.suite.measured(merged) if found.suite is not None else {}
         entered = replace(found, results=merged, columns=columns)
-        write_record(record.model_copy(update={"results": including(record.results, entered)}), path)
+        results = including(record.results, entered)
+        folder.write("record.json", record.model_copy(update={"results": results}).model_dump(mode="json"))
     return kept
 
 

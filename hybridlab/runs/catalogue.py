@@ -20,8 +20,9 @@ from hybridlab.errors import UserError
 from hybridlab.registry import nearest
 from hybridlab.runs.record import Record, read_record
 from hybridlab.statistics import paired_difference, resolved
+from hybridlab.store.cleaning import size_of
 from hybridlab.store.folders import Label, RunFolder, Runs
-from hybridlab.training.metrics import last_numbers
+from hybridlab.store.metrics import last_numbers
 
 State = Literal["training", "unfinished", "failed", "finished", "damaged"]
 STATES: tuple[State, ...] = ("training", "unfinished", "failed", "finished", "damaged")
@@ -118,17 +119,6 @@ def _state(folder: RunFolder, record: dict[str, Any] | None) -> State:
     if record is None:
         return "unfinished"
     return "finished" if record["status"] == "finished" else "failed"
-
-
-def size_of(path: Path) -> int:
-    """Bytes of all files in a folder, or of one file. Files that vanish meanwhile count as 0."""
-    total = 0
-    for file in [path, *path.rglob("*")]:
-        try:
-            total += file.lstat().st_size if not file.is_dir() else 0
-        except OSError:
-            continue
-    return total
 
 
 def _seconds_since(folder: RunFolder, started: str | None) -> float | None:

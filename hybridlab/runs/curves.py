@@ -12,7 +12,7 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.registry import nearest
 from hybridlab.store.folders import RunFolder
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.metrics import read_metrics
 
 AXES = {
     "steps": "optimizer steps",

@@ -46,12 +46,12 @@ from hybridlab.runs.record import (
     SourceSummary,
     Stamp,
     read_record,
-    write_record,
 )
 from hybridlab.store import checkpoints
 from hybridlab.store.artifacts import Ancestor, find_ancestor
 from hybridlab.store.checkpoints import save_trained
 from hybridlab.store.folders import Label, RunFolder, Runs, start_facts
+from hybridlab.store.metrics import history, read_metrics
 from hybridlab.training.engine import Run
 from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import (
@@ -63,7 +63,6 @@ from hybridlab.training.machine import (
     pick_precision,
     using_threads,
 )
-from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.objective import make_objective
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
@@ -119,7 +118,7 @@ def execute(
             raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
         except RunFailed as failure:
             failed = Record(**_facts(run), status="failed", reason=str(failure))
-            write_record(failed, folder.path / "record.json")
+            folder.write("record.json", failed.model_dump(mode="json"))
             raise
         # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
         runtime = config.runtime
@@ -217,7 +216,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
 def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
     save_trained(run.folder.final, run.model, run.config, run.corpus)
-    write_record(record, run.folder.path / "record.json")
+    run.folder.write("record.json", record.model_dump(mode="json"))
 
 
 def _say_warnings(record: Record, title: str, say: Callable[[str], None]) -> None:

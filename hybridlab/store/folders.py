@@ -82,11 +82,15 @@ class RunFolder:
             raise UserError(f"{self.path}: no run.json, so this is not a run folder; give the folder of a run")
         return info
 
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        """Write one of the JSON files of the run, in the place of an older one."""
+        write_json(self.path / name, content)
+
     def relabel(self, label: dict[str, Any]) -> None:
         """Replace `name` and `tags` in run.json, and in record.json if the run has ended; see `Label.applied`."""
         for name, content in (("run.json", self.started()), ("record.json", self.record())):
             if content is not None and content | label != content:
-                write_json(self.path / name, content | label)
+                self.write(name, content | label)
 
     def record(self) -> dict[str, Any] | None:
         """The content of record.json; None if the run has not ended."""
@@ -133,7 +137,7 @@ class RunFolder:
             info = {"hash": run_hash(config), "config": config.model_dump(mode="json"), **pinned}
             if config.plugins:
                 info["plugin_places"] = plugin_places(config.plugins)
-            write_json(self.path / "run.json", info)
+            self.write("run.json", info)
             return info
         if info["hash"] != run_hash(config):
             self.require_plugins()

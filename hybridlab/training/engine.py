@@ -32,8 +32,8 @@ from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder
+from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.hooks import Hook
-from hybridlab.training.metrics import MetricsLog
 from hybridlab.training.objective import Batch, NextToken, Objective
 from hybridlab.training.optimizer import (
     load_optimizer_tensors,

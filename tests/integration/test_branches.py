@@ -17,8 +17,8 @@ from hybridlab.papers.reproduce import Wanted, run_cells
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.run import execute
 from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import read_metrics
 from hybridlab.training.hooks import Hook
-from hybridlab.training.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN

@@ -28,7 +28,7 @@ from hybridlab.runs.catalogue import details
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
 from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, assert_resumes_exactly, train, train_until
 

@@ -17,8 +17,8 @@ from hybridlab.runs import run as run_module
 from hybridlab.runs.run import execute
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Run
-from hybridlab.training.metrics import read_metrics
 from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights
 
 

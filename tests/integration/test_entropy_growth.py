@@ -15,8 +15,8 @@ from hybridlab.reporting.kinds import growth
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.store.folders import Runs
+from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Run
-from hybridlab.training.metrics import read_metrics
 from tests.training import (
     FIVE_LAYERS,
     GROWTH_TIMES,

@@ -13,7 +13,7 @@ from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
 from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.metrics import read_metrics
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN
 from tests.training import assert_same_results, assert_same_run, growing, logged, train, train_until

@@ -16,7 +16,7 @@ from hybridlab.models import export
 from hybridlab.runs.run import execute
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.training.metrics import MetricsLog
+from hybridlab.store.metrics import MetricsLog
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 from tests.conftest import write_text as write_text_file
 from tests.integration.test_cli import COMMAND, hybridlab

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from hybridlab.config.shape import Shape
 from hybridlab.config.training import Schedule
-from hybridlab.files import write_json
 from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
@@ -131,7 +130,7 @@ class LearnedAllocation(Hook):
             "scores": scores,
             "source_run": run.folder.digest,
         }
-        write_json(run.folder.path / "masks.json", content)
+        run.folder.write("masks.json", content)
         run.change_structure("masks-fixed", run.model.structure.changed(map=chosen))
         return {**results, "granularity": self.config.granularity, "masks": chosen.masks(), "scores": scores}
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
-from hybridlab.runs.catalogue import size_of
 from hybridlab.store.folders import CHECKPOINT, RunFolder, step_of
 
 _UNFINISHED = re.compile(r"\..+\.([0-9a-f]{8}|partial)")
@@ -150,3 +149,14 @@ def _remove(item: Item) -> None:
             item.path.unlink()
         else:
             shutil.rmtree(item.path)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of all files in a folder, or of one file. Files that vanish meanwhile count as 0."""
+    total = 0
+    for file in [path, *path.rglob("*")]:
+        try:
+            total += file.lstat().st_size if not file.is_dir() else 0
+        except OSError:
+            continue
+    return total
