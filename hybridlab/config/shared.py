@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from hybridlab.config.edits import PlanEdit
-from hybridlab.config.loading import Layer
+from hybridlab.config.loading import Layer, load_preset, preset_names
 from hybridlab.config.maps import Map, MapConfig, Windowed
 from hybridlab.config.method import controller_kind
 from hybridlab.config.recurrence import Recurrence
@@ -246,9 +246,16 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
             raise UserError(f"{origin}: growth.{name} has no effect here: controller.{name} is set; remove one of them")
         if origin is not None:
             why = f"controller {values['controller']['kind']} has no {name}" if takes else "no controller grows"
-            arch = "midas, lidas, top or random" if name == "block" else "sgt"
-            raise UserError(f"{origin}: growth.{name} has no effect here: {why}; use --arch {arch}")
+            *more, last = _archs_with(name)
+            archs = f"{', '.join(more)} or {last}" if more else last
+            raise UserError(f"{origin}: growth.{name} has no effect here: {why}; use --arch {archs}")
     return Layer(values, origins)
+
+
+def _archs_with(name: str) -> list[str]:
+    """The archs whose controllers take this setting of a growth."""
+    controllers = {arch: load_preset("arch", arch).values.get("controller") or {} for arch in preset_names("arch")}
+    return [arch for arch, controller in controllers.items() if name in _taken_by(controller.get("kind"))]
 
 
 def _taken_by(kind: Any) -> set[str]:
