@@ -8,8 +8,7 @@ from pathlib import Path
 from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
+from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.kernels import require_kernel

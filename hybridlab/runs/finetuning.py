@@ -10,7 +10,7 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
-from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.errors import UserError
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.training.folders import Runs

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job
+from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.data.tokenizers import load_tokenizer, require_fitting
 from hybridlab.errors import UserError
 from hybridlab.files import read_object

@@ -14,8 +14,7 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job
+from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.errors import NoRoom, RunFailed, UserError
 from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.choices import require_choices
