@@ -16,8 +16,7 @@ from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.resolve import linked, parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, map_of
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job, corpus_for, prepared_corpus
+from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.kernels import choose, require_kernel

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 
 from hybridlab.config.evaluation import Benchmarks as Settings
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.benchmarks.root import DataRoot
-from hybridlab.data.finetune.places import data_root
+from hybridlab.data.benchmarks.root import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.tokenizers import end_token, load_tokenizer
 from hybridlab.errors import UserError

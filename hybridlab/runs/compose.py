@@ -32,7 +32,7 @@ from hybridlab.config.training import Training
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.batches import steps_seen
 from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
-from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import Copied, StackingConfig

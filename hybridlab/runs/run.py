@@ -18,8 +18,7 @@ from hybridlab.config.resolve import linked, parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.config.structures import structure_of
 from hybridlab.data.batches import Windows, sources_read
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job
+from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import NoRoom, RunFailed, UserError
 from hybridlab.evaluation.choices import require_choices

@@ -13,10 +13,8 @@ from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
-from hybridlab.data.benchmarks.root import DataRoot
-from hybridlab.data.finetune.places import data_root
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job
+from hybridlab.data.benchmarks.root import DataRoot, data_root
+from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure

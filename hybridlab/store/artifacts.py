@@ -14,8 +14,7 @@ from hybridlab.config.loading import is_preset
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.shape import Shape
 from hybridlab.config.training import Training
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job
+from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, require_fitting, tokenizer_digest
 from hybridlab.errors import UserError

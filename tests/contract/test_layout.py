@@ -152,7 +152,7 @@ def test_the_engine_knows_no_method_by_name():
 def test_files_and_functions_stay_short():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
-        assert len(text.splitlines()) <= 650, path
+        assert len(text.splitlines()) <= 700, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 70, f"{path}: {node.name}"

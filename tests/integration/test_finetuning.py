@@ -11,7 +11,7 @@ import torch
 import hybridlab
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.compose import CommandLine, compose, task_layer
