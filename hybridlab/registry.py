@@ -114,7 +114,7 @@ class Registry(Generic[Item]):
 
 PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes", between="-")
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
-FIGURE_KINDS: Registry[Any] = Registry("kind of figure", "hybridlab.reporting.kinds")
+FIGURE_KINDS: Registry[Any] = Registry("kind of figure", loads="hybridlab.reporting.kinds")
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""
 HOOKS: Registry[Any] = Registry("hook", loads="hybridlab.methods", changes_runs=True)
 """Kind of a hook in `hooks` → its settings, which make it; see config/method.py."""
