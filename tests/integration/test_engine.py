@@ -166,7 +166,7 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_again(small, tmp_path, r
     ]
 
 
-def test_control_c_outside_the_training_steps_can_be_continued_too(small, tmp_path, runs_dir, monkeypatch):
+def test_control_c_outside_the_training_steps_can_be_continued_too(small, tmp_path, runs_dir, monkeypatch, request):
     """As a second Ctrl-C in a step, or one while the model is measured; SIGTERM then too."""
 
     def stopped(*_, **__):
@@ -177,6 +177,9 @@ def test_control_c_outside_the_training_steps_can_be_continued_too(small, tmp_pa
         return lambda *_, **__: signal.raise_signal(number)
 
     config, measuring = small(), (run_module, "measure", "step 12")
+    # A shell starts what runs in its background with Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     for place, name, saved, stop, number in (
         (Run, "take_step", "no step", stopped, signal.SIGINT),
         (*measuring, stopped, signal.SIGINT),
