@@ -1,5 +1,5 @@
-"""KV-cache bytes of a structure: a full head stores every position, a window head the last w (ConSA, section 3), a
-head with refined weights also a sum for every position."""
+"""KV-cache bytes of a structure: a full head stores every position, a window head the last w (ConSA, section 3), some
+kinds also sums."""
 
 from __future__ import annotations
 

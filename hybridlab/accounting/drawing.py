@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from hybridlab.plan.kinds import ATTENTION_KINDS
+from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.plan.plan import Place, Plan
 from hybridlab.plan.structure import Structure
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.accounting.parameters import head_matrices, mlp_matrices, router_sizes
+from hybridlab.attention.kinds import band_block
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
-from hybridlab.plan.bands import band_block
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
@@ -192,9 +192,10 @@ def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convent
         cost["projections"] = rules.product * shape.width * rows * seq_len
         keys = sum(kinds[kv].keys(seq_len, rules) for kv in heads.serving)
         cost["attention"] = rules.product * 2 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2
-        products = sum(kinds[kv].products(seq_len, rules) for kv in heads.serving)
-        if products:
-            cost["refinement"] = rules.product * products * seq_len
+        for name in dict.fromkeys(kind.products_are for kind in kinds):
+            own = (kinds[kv] for kv in heads.serving if kinds[kv].products_are == name)
+            if products := sum(kind.products(seq_len, rules) for kind in own):
+                cost[name] = rules.product * products * seq_len
     if visit.part != "attention":
         cost["mlp"] = rules.product * mlp_matrices(shape) * seq_len
     if rules.norm:

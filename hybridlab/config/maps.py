@@ -9,14 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
+from hybridlab.attention import kinds
+from hybridlab.attention.kinds import AttentionKind
+from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.shape import Shape
 from hybridlab.config.types import Fraction, Granularity, Misfit, NonNegativeInt, RunName, Seed, Strict, Window
 from hybridlab.errors import UserError
-from hybridlab.plan import kinds
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap, read_masks
-from hybridlab.plan.kinds import AttentionKind, kind_from_json
 from hybridlab.registry import TASKS, nearest
 
 TEXT = "text"
@@ -30,7 +31,7 @@ def _kind(value: Any) -> AttentionKind:
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         raise ValueError(f"{value!r} is not an attention kind; write it as {{kind: window, width: 8}}")
     try:
-        known = [field.name for field in dataclasses.fields(kinds.ATTENTION_KINDS.get(value["kind"]))]
+        known = [field.name for field in dataclasses.fields(ATTENTION_KINDS.get(value["kind"]))]
         if unknown := [name for name in value if name not in (*known, "kind")]:
             advice = nearest(unknown[0], known, f"it takes {', '.join(known) or 'no settings'}")
             raise ValueError(f"{unknown[0]} is not a setting of attention kind {value['kind']}; {advice}")

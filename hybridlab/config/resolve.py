@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from hybridlab.attention.kinds import AttentionKind
+from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.config.edits import edited_plan
 from hybridlab.config.loading import (
     VARY,
@@ -43,7 +45,6 @@ from hybridlab.config.shared import (
 from hybridlab.config.structures import final_structure
 from hybridlab.config.types import Window
 from hybridlab.errors import UserError
-from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind
 from hybridlab.plugins import plugins_in_use
 from hybridlab.registry import (
     CHOICES,

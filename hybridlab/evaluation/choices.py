@@ -23,6 +23,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from hybridlab.attention.slots import NotCopied
 from hybridlab.config.evaluation import Choices
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.primitives import ChoiceItem, items, items_digest, prompt_with, solved_examples
@@ -32,7 +33,6 @@ from hybridlab.evaluation.results import ChoiceResult
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
-from hybridlab.models.slots import NotCopied
 from hybridlab.plan.structure import Structure
 from hybridlab.registry import CHOICES
 from hybridlab.statistics import mean_and_error, proportion

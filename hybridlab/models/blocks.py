@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend_by, index_tensor, kind_index
+from hybridlab.attention.kinds import AttentionKind
 from hybridlab.config.families import Norm
 from hybridlab.config.shape import LinearScaling, RopeScaling, Shape
-from hybridlab.models.attention import Attended, HeadGroup, KindIndex, attend_by, index_tensor, kind_index
 from hybridlab.models.cache import VisitCache
-from hybridlab.plan.kinds import AttentionKind
 from hybridlab.plan.structure import Heads
 
 

@@ -2,8 +2,8 @@
 In a loop over chunks every iteration has its own, with one entry per chunk.
 
 A visit's cache has one slot per attention kind among its heads; the kind decides what the slot stores
-(models/slots.py). It counts the tokens of every row; rotary positions and masks follow from that count. Rows may have
-different lengths: padding on the right is computed but not stored.
+(attention/slots.py). It counts the tokens of every row; rotary positions and masks follow from that count. Rows may
+have different lengths: padding on the right is computed but not stored.
 
     cache = KVCache(model.structure, batch=2, capacity=64); model(prompt, attention_mask=mask, cache=cache)
 """
@@ -12,18 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
 
 import torch
 from torch import Tensor
 
+from hybridlab.attention.kinds import AttentionKind
+from hybridlab.attention.slots import Slot, StandardSlot, next_positions, repeated_slot
 from hybridlab.errors import UserError
-from hybridlab.models.belief_cache import RefinedKeyValues
-from hybridlab.models.kernels import Rule
 from hybridlab.models.recurrence_cache import LoopState
-from hybridlab.models.slots import KeyValues, Slot, next_positions, repeated_slot
-from hybridlab.plan.belief import Belief
-from hybridlab.plan.kinds import AttentionKind
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place
 
@@ -90,20 +86,6 @@ def _repeat(counts: Sequence[int], times: int) -> list[int]:
     return [count for count in counts for _ in range(times)]
 
 
-def standard_slot(
-    window: int | None,
-    rule: Rule | None = None,
-    refinement: Belief | None = None,
-    *,
-    capacity: int | None,
-    serving: Sequence[int],
-) -> Slot:
-    """A slot of keys and values, as attention kinds ask for it (`AttentionKind.slot`). serving: see `Slot.attend`."""
-    if refinement is not None:
-        return RefinedKeyValues(refinement, serving, capacity=capacity)
-    return KeyValues(window, rule, capacity=capacity)
-
-
 def _local(serving: Sequence[int], heads: Sequence[int]) -> list[int]:
     """The KV head of each query head that reads one of these KV heads, as an index among them."""
     return [heads.index(kv) for kv in serving if kv in heads]
@@ -120,7 +102,7 @@ class VisitCache:
     ) -> None:
         self.serving, self.counts = serving, [0] * batch
         self.slots: list[tuple[list[int], Slot]] = [
-            (heads, kind.slot(partial(standard_slot, capacity=capacity, serving=_local(serving, heads))))
+            (heads, kind.slot(StandardSlot(capacity, _local(serving, heads))))
             for kind in dict.fromkeys(kinds)
             for heads in [[i for i, other in enumerate(kinds) if other == kind]]
         ]

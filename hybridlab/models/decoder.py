@@ -13,17 +13,17 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
+from hybridlab.attention.heads import NEEDS
+from hybridlab.attention.kernels import chosen_for
+from hybridlab.attention.slots import next_positions
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
-from hybridlab.models.attention import NEEDS
 from hybridlab.models.blocks import Block, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
 from hybridlab.models.executor import Execution, Parts
 from hybridlab.models.generate import Generated, generate
 from hybridlab.models.heads import make_head
-from hybridlab.models.kernels import chosen_for
 from hybridlab.models.recurrence import Recurrence
-from hybridlab.models.slots import next_positions
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
@@ -40,12 +40,12 @@ Factors = dict[Place, Tensor]
 class Output:
     """logits: (B, S, V), or what another output head gives: (B, labels) classes, (B, S, 2) spans. With `need`, also
     attention: place → weights (B, H, Q, S) in fp32, and keys: place → how many keys each of these queries may see
-    (B, H, Q); priors: place → the weights before they were refined, where some are."""
+    (B, H, Q); others: place → what else the kinds return there, by name (`Attended.others`)."""
 
     logits: Tensor
     attention: dict[Place, Tensor] = field(default_factory=dict)
     keys: dict[Place, Tensor] = field(default_factory=dict)
-    priors: dict[Place, Tensor] = field(default_factory=dict)
+    others: dict[Place, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 class Transformer(nn.Module):
@@ -213,9 +213,8 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.advance(lengths)
         attended = execution.attended.items()
-        weights, keys = ({place: getattr(a, name) for place, a in attended} for name in ("weights", "keys"))
-        priors = {place: a.prior for place, a in attended if a.prior is not None}
-        return Output(self.logits(x, valid), weights, keys, priors)
+        found = ({place: getattr(a, name) for place, a in attended} for name in ("weights", "keys", "others"))
+        return Output(self.logits(x, valid), *found)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""
@@ -277,7 +276,7 @@ class Transformer(nn.Module):
 
     def kernels_used(self, length: int, device: torch.device, low_precision: bool) -> dict[str, set[str]]:
         """The kernels of each softmax of the structure at a sequence length, and at the lengths of its loops over
-        chunks: {"full": {"sdpa"}, "window(8)": {"banded"}, "belief": {"blocks"}}."""
+        chunks: {"full": {"sdpa"}, "window(8)": {"banded"}}; a kind with kernels of its own has its name."""
         used: dict[int | str | None, set[str]] = {}
         for place, visit in self.structure.attention_places():
             tokens = self.plan.tokens_at(place, length)

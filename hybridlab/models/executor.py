@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hybridlab.models.attention import Attended
+from hybridlab.attention.heads import Attended
 from hybridlab.models.blocks import AttentionCall, Block, head_index
 from hybridlab.models.cache import KVCache
 from hybridlab.models.compiling import compiled

@@ -21,10 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.errors import UserError
 from hybridlab.files import DIGESTS, damage, mode_of_new_files, new_folder, read_object, write_json, write_text
 from hybridlab.models.decoder import Factors, Transformer
-from hybridlab.plan.kinds import ATTENTION_KINDS
 from hybridlab.plan.structure import Structure
 from hybridlab.plugins import plugin_places, plugins_in_use, require_plugins
 

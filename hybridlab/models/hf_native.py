@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
+from hybridlab.attention.kinds import Full
 from hybridlab.config.families import FAMILIES
 from hybridlab.config.shape import ClassesOutput, Llama3Scaling, Shape
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.hf_layouts import LAYOUTS, OLMO_EPS, POOLER, Layout
-from hybridlab.plan.kinds import Full
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 

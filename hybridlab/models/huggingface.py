@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
@@ -25,7 +26,6 @@ from hybridlab.models.hf_files import Stored, read_tensors
 from hybridlab.models.hf_hub import hub_folder, is_hub_name
 from hybridlab.models.hf_layouts import ROPE_TYPES, Config, Layout, layout_of, rope_of, with_head
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 

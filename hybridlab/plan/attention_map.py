@@ -15,9 +15,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from hybridlab.attention.kinds import AttentionKind, Full, Window
+from hybridlab.attention.registry import kind_from_json
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
-from hybridlab.plan.kinds import AttentionKind, Full, Window, kind_from_json
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from hybridlab.attention.kinds import AttentionKind
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import AttentionKind
 from hybridlab.plan.lineage import Lineage, lineage_from_json, lineage_to_json
 from hybridlab.plan.plan import Plan, check_heads
 from hybridlab.plan.visit import Place, Visit

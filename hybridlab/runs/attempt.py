@@ -11,6 +11,7 @@ from typing import Literal
 from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.analysis.probe import check_probe_settings
+from hybridlab.attention.kernels import choose, require_kernel
 from hybridlab.config.edits import LastLayers, TopEntropy
 from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.resolve import linked, parents, run_hash
@@ -19,7 +20,6 @@ from hybridlab.config.structures import final_structure, map_of
 from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
-from hybridlab.models.kernels import choose, require_kernel
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.schedule_cost import training_flops
+from hybridlab.attention.kinds import Full
 from hybridlab.config.edits import Recur
 from hybridlab.config.loading import (
     Layer,
@@ -36,7 +37,6 @@ from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import Copied, StackingConfig
-from hybridlab.plan.kinds import Full
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.store.artifacts import Ancestor, find_ancestor
 from hybridlab.store.folders import RunFolder, Runs

@@ -9,6 +9,7 @@ from typing import Any
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.task_prompts import TokenizerAlone
+from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
@@ -21,7 +22,6 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.kernels import require_kernel
 from hybridlab.registry import PROBES
 from hybridlab.store.artifacts import OpenedModel, dropping, open_model, require_tokenizer
 from hybridlab.store.folders import Runs

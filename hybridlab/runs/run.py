@@ -14,6 +14,8 @@ from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.analysis.probe import check_probe_settings
+from hybridlab.attention.kernels import require_kernel
+from hybridlab.attention.kinds import Full
 from hybridlab.config.resolve import linked, parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.config.structures import structure_of
@@ -28,8 +30,6 @@ from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import model_damage
-from hybridlab.models.kernels import require_kernel
-from hybridlab.plan.kinds import Full
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.benchmarks import require_benchmarks, with_benchmarks

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from hybridlab.accounting.flops import convention_of, ledger
+from hybridlab.attention.kernels import choose
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json
-from hybridlab.models.kernels import choose
 from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint

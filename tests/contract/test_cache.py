@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridlab.accounting.cache import kv_bytes
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
@@ -13,8 +15,6 @@ from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.generate import Sampling
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.belief import Belief
-from hybridlab.plan.kinds import Full, Window
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from tests.models import cached_logits, padding_mask, random_ids

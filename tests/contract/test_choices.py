@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
+from hybridlab.attention.slots import NotCopied, repeated_slot
 from hybridlab.data.primitives import PRIMITIVES, items, prompt_with, solved_examples
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.evaluation.choices import has_cache, score_choices, tokenized
 from hybridlab.models.build import build_model
-from hybridlab.models.slots import NotCopied, repeated_slot
-from hybridlab.plan.kinds import ATTENTION_KINDS, register_kind
 from tests.conftest import SMALL_SHAPE
 from tests.contract.test_architectures import DECODERS, build
 from tests.contract.test_own_attention_kind import KINDS, Average, RunningMean, Sinks

@@ -14,13 +14,13 @@ from transformers import (
 )
 
 from hybridlab import build_model, export_hf, load_checkpoint, load_hf
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.data.tokenizers import load_tokenizer, make_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.models.build import with_output
 from hybridlab.models.hf_native import native_class, why_not_native
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.belief import Belief
-from hybridlab.plan.kinds import Full, Mixed, Window
 from hybridlab.plan.visit import Visit
 from tests.contract.test_architectures import ARCHS, PLANS, build
 from tests.contract.test_own_attention_kind import Sinks

@@ -8,6 +8,7 @@ from tests.conftest import ROOT, run_python
 PACKAGE = ROOT / "hybridlab"
 LEVELS = [
     {"bars", "errors", "files", "plugins", "registry", "statistics"},
+    {"attention"},
     {"config", "plan"},
     {"models", "data", "accounting"},
     {"store"},

@@ -5,7 +5,7 @@ ones are.
 a running sum: it brings a kernel and a cache slot of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,16 +13,17 @@ import torch
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.drawing import as_svg, as_text, rows
 from hybridlab.accounting.flops import ledger
+from hybridlab.attention.heads import Attended, HeadGroup
+from hybridlab.attention.kernels import require_kernel, require_keys
+from hybridlab.attention.kinds import AttentionKind, Full, Window
+from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal
-from hybridlab.models.attention import Attended, HeadGroup
 from hybridlab.models.build import build_model
 from hybridlab.models.export import load_checkpoint
-from hybridlab.models.kernels import require_keys
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind, Full, Window, register_kind
 from hybridlab.plan.structure import Structure
 from tests.conftest import SMALL_SHAPE
 from tests.models import cached_logits, padding_mask, random_ids
@@ -239,6 +240,44 @@ def test_it_is_billed_drawn_and_its_cache_is_counted():
     assert "#009E73" in as_svg(rows(structure), "own kinds")
 
 
+def test_a_kernel_of_its_own_other_weights_and_products_are_asked_of_the_kind():
+    """What the built-in kind belief uses is open to every kind."""
+
+    @dataclass(frozen=True)
+    class Summed(Average):
+        """As Average, with a kernel that has a name, weights by another name, and products."""
+
+        name, letter, products_are = "summed", "u", "running sums"
+
+        def own_kernel(self, kernel, length, causal):
+            if kernel == "flex":
+                raise UserError("kernel flex has no running sums; use auto")
+            return "cumsum" if length > 8 else "loop"
+
+        def products(self, length, counting):
+            return 2.0
+
+        def attend(self, heads):
+            attended = super().attend(heads)
+            return attended if heads.need == "none" else replace(attended, others={"half": attended.weights / 2})
+
+        def slot(self, standard):
+            assert standard.capacity == 24 and list(standard.serving) == [0, 0]
+            return super().slot(standard)
+
+    model = model_of([[Summed(), Full()]] * 4)
+    cpu = torch.device("cpu")
+    assert model.kernels_used(16, cpu, low_precision=False) == {"full": {"eager"}, "summed": {"cumsum"}}
+    with pytest.raises(UserError, match="no running sums"):
+        require_kernel("flex", cpu, training=False, kinds=model.attention_map.each_kind())
+    shown = model(random_ids(12), need="full")
+    assert set(shown.others[(0,)]) == {"half"}
+    torch.testing.assert_close(shown.others[(0,)]["half"][:, :2], shown.attention[(0,)][:, :2] / 2)
+    assert torch.equal(shown.others[(0,)]["half"][:, 2:], shown.attention[(0,)][:, 2:])
+    assert ledger(model.structure, 10, "executed").breakdown["running sums"] == 2 * 4 * 2 * 2.0 * 10
+    assert model.generate(random_ids(14), 10).rows() == model.generate(random_ids(14), 10, use_cache=False).rows()
+
+
 def test_mistakes_in_its_settings_name_what_it_takes():
     for wrong, message in (
         ({"kind": "sinks", "widht": 3}, "width"),
@@ -261,3 +300,11 @@ def test_a_name_or_letter_that_is_taken_is_refused():
         register_kind(Other)
     with pytest.raises(UserError, match="letter 'F' belongs to 'full'"):
         register_kind(Same)
+
+
+def test_plug_ins_that_import_from_where_kinds_stood_before_go_on_working():
+    from hybridlab.attention import kinds, registry
+    from hybridlab.plan.kinds import AttentionKind, Counting, check_width, register_kind
+
+    assert (AttentionKind, Counting, check_width) == (kinds.AttentionKind, kinds.Counting, kinds.check_width)
+    assert register_kind is registry.register_kind

@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
+from hybridlab.attention.kinds import Full
 from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache
@@ -16,7 +17,6 @@ from hybridlab.models.executor import Execution, Parts
 from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure

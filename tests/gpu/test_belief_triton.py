@@ -6,11 +6,11 @@ import time
 import pytest
 import torch
 
-from hybridlab.models.belief import explicit
-from hybridlab.models.belief_triton import in_triton
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.belief.formula import explicit
+from hybridlab.attention.belief.triton import in_triton
+from hybridlab.attention.kernels import Visible, sdpa
 from hybridlab.models.build import build_model
-from hybridlab.models.kernels import Visible, sdpa
-from hybridlab.plan.belief import Belief
 from tests.unit.test_belief import KINDS, PLACES, restrictions, sent
 from tests.unit.test_belief_triton import results
 from tests.unit.test_kernels import tensors

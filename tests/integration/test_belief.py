@@ -8,6 +8,10 @@ import torch
 from hybridlab.accounting.drawing import as_svg, as_text, rows
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes.knockout import with_windows
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.kernels import require_kernel
+from hybridlab.attention.kinds import Full, Window
+from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
 from hybridlab.config.loading import load_settings
 from hybridlab.config.resolve import resolve, resolve_options
 from hybridlab.errors import RunFailed, UserError
@@ -15,10 +19,7 @@ from hybridlab.evaluation.causality import causality, require_causal
 from hybridlab.methods.depth import grown
 from hybridlab.models.build import build_model
 from hybridlab.models.export import load_checkpoint
-from hybridlab.models.kernels import require_kernel
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.belief import Belief
-from hybridlab.plan.kinds import ATTENTION_KINDS, Full, Window, register_kind
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from tests.conftest import SMALL_SHAPE

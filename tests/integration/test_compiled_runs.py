@@ -13,6 +13,7 @@ from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 from typer.testing import CliRunner
 
+from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
@@ -23,7 +24,6 @@ from hybridlab.models.compiling import MOST_GRAPHS
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import Wanted
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full, Mixed, Window
 from hybridlab.runs.catalogue import details
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 import torch
 
+from hybridlab.attention import kernels
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import Interrupted, RunFailed, UserError
-from hybridlab.models import kernels
 from hybridlab.models.decoder import Decoder
 from hybridlab.runs import run as run_module
 from hybridlab.runs.run import execute

@@ -11,6 +11,7 @@ from hybridlab.analysis.material import material, text_losses
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes.kept_mass import inside_mass, kept_by
 from hybridlab.analysis.probes.knockout import with_windows
+from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.preparing import Job, corpus_for
@@ -22,7 +23,6 @@ from hybridlab.papers import loading
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full, Mixed, Window
 from tests.conftest import SMALL_SHAPE
 from tests.training import train
 

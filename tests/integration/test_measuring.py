@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hybridlab.attention import kernels
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import map_of, plan_of
 from hybridlab.data.preparing import corpus_for
@@ -16,7 +17,6 @@ from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import require_causal
 from hybridlab.evaluation.measure import measure, task_result, window_reach
 from hybridlab.evaluation.results import TaskResult
-from hybridlab.models import kernels
 from hybridlab.models.build import build_model
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment

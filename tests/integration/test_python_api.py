@@ -196,7 +196,8 @@ def test_items_without_a_plug_in_are_not_trained_with(train):
     """A kind that a program registers has no version, so that a run's hash could not tell a changed one."""
     from dataclasses import dataclass
 
-    from hybridlab.plan.kinds import AttentionKind, register_kind
+    from hybridlab.attention.kinds import AttentionKind
+    from hybridlab.attention.registry import register_kind
 
     with fresh_plugins():
 

@@ -6,15 +6,15 @@ from hybridlab import build_model, flops
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.parameters import count_parameters
+from hybridlab.attention.kernels import Visible
+from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import structure_of
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder, make_model
-from hybridlab.models.kernels import Visible
 from hybridlab.papers.analytic import block_parameters, training_flops_of_run
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full, Window
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.structures import map_of
 from hybridlab.errors import UserError
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap, exact_count, read_masks, spread
-from hybridlab.plan.kinds import Full, Mixed, Window
 
 
 @pytest.mark.parametrize("granularity", ["layer", "head"])

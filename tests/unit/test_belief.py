@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.belief import blocks as belief_blocks
+from hybridlab.attention.belief.blocks import in_blocks
+from hybridlab.attention.belief.formula import explicit, matrices
+from hybridlab.attention.heads import HeadGroup, attend
+from hybridlab.attention.kernels import Visible, eager, sdpa
+from hybridlab.attention.kinds import Full, Window
+from hybridlab.attention.registry import kind_from_json
 from hybridlab.errors import UserError
-from hybridlab.models import belief_blocks
-from hybridlab.models.attention import HeadGroup, attend
-from hybridlab.models.belief import explicit, matrices
-from hybridlab.models.belief_blocks import in_blocks
-from hybridlab.models.kernels import Visible, choose_refined, eager, sdpa
-from hybridlab.plan.belief import Belief
-from hybridlab.plan.kinds import Full, Window, kind_from_json
 from tests.unit.test_kernels import tensors
 
 HIGH, LOW, ELEMMUL = Belief("high", 0.7), Belief("low", 0.4), Belief("elemmul")
@@ -243,12 +244,12 @@ def test_returned_weights_are_the_refined_ones(kind, causal):
     torch.testing.assert_close(full.weights.sum(-1), torch.ones(2, 4, 37))
     product = full.weights.double() @ v.repeat_interleave(2, 1)
     torch.testing.assert_close(product, full.out, atol=1e-5, rtol=1e-4)
-    assert torch.equal(full.prior[:, 2:], full.weights[:, 2:])
-    assert not torch.allclose(full.prior[:, :2], full.weights[:, :2])
+    assert torch.equal(full.others["prior"][:, 2:], full.weights[:, 2:])
+    assert not torch.allclose(full.others["prior"][:, :2], full.weights[:, :2])
     last = attend(HeadGroup(q, k, v, "blocks", valid=valid, need="last_row", causal=causal), [kind, Full()])
     for row, end in enumerate((36, 19)):
         torch.testing.assert_close(last.weights[row, :, 0], full.weights[row, :, end])
-        torch.testing.assert_close(last.prior[row, :, 0], full.prior[row, :, end])
+        torch.testing.assert_close(last.others["prior"][row, :, 0], full.others["prior"][row, :, end])
         assert torch.equal(last.keys[row, :, 0], full.keys[row, :, end])
 
 
@@ -263,11 +264,11 @@ def test_kinds_are_mixed_within_a_layer():
 
 
 def test_kernels_that_have_no_weights_to_refine():
-    assert [choose_refined(kernel, 4096) for kernel in ("auto", "sdpa", "banded", "blocks", "eager")] == [
+    assert [HIGH.own_kernel(kernel, 4096, True) for kernel in ("auto", "sdpa", "banded", "blocks", "eager")] == [
         *["blocks"] * 4,
         "eager",
     ]
-    assert choose_refined("auto", 64) == choose_refined("auto", 256, causal=False) == "eager"
+    assert HIGH.own_kernel("auto", 64, True) == HIGH.own_kernel("auto", 256, causal=False) == "eager"
     for kernel in ("flex", "xformers"):
         with pytest.raises(UserError, match=f"kernel {kernel} cannot refine its weights.*use auto, blocks or eager"):
             attend(HeadGroup(*tensors(), kernel), [HIGH, HIGH])

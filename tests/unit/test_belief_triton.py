@@ -12,15 +12,16 @@ import sys
 import pytest
 import torch
 
+from hybridlab.attention import kernels
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.belief import triton as belief_triton
+from hybridlab.attention.belief.formula import explicit
+from hybridlab.attention.belief.triton import in_triton
+from hybridlab.attention.heads import HeadGroup, attend
+from hybridlab.attention.kernels import Visible, choose, choose_beside, eager, require_kernel, sdpa
+from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
-from hybridlab.models import belief_triton, triton_requirements
-from hybridlab.models.attention import HeadGroup, attend
-from hybridlab.models.belief import explicit
-from hybridlab.models.belief_triton import in_triton
 from hybridlab.models.build import build_model
-from hybridlab.models.kernels import Visible, choose, choose_beside, choose_refined, eager, require_kernel, sdpa
-from hybridlab.plan.belief import Belief
-from hybridlab.plan.kinds import Full, Window
 from tests.conftest import ROOT
 from tests.unit.test_belief import KINDS, PLACES, peak_bytes, restrictions, sent
 from tests.unit.test_kernels import tensors
@@ -171,8 +172,8 @@ def test_what_is_allocated_is_linear_in_the_length_and_near_that_of_sdpa(causal,
 
 
 def test_it_is_chosen_by_name_only():
-    assert choose_refined("triton", 16) == "triton"
-    assert {choose_refined("auto", length) for length in (16, 4096)} == {"eager", "blocks"}
+    assert HIGH.own_kernel("triton", 16, True) == "triton"
+    assert {HIGH.own_kernel("auto", length, True) for length in (16, 4096)} == {"eager", "blocks"}
     for device in (CPU, GPU):
         for setting in ((None, 128), (8, 128), (8, 4096)):
             assert choose("triton", *setting, device, True) == choose("auto", *setting, device, True)
@@ -191,10 +192,10 @@ def test_it_needs_a_gpu_triton_and_messages(monkeypatch):
         attend(HeadGroup(*inputs, "triton"), [HIGH])
     with pytest.raises(UserError, match="kernel triton runs on a CUDA GPU only"):
         require_kernel("triton", CPU, training=False, kinds=[Full()])
-    monkeypatch.setattr(triton_requirements.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs Triton, which is not installed; pip install triton"):
         require_kernel("triton", GPU, training=True)
-    monkeypatch.setattr(triton_requirements.importlib.util, "find_spec", lambda name: importlib.util)
+    monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: importlib.util)
     require_kernel("triton", GPU, training=True, kinds=[Full(), HIGH, LOW])
     with pytest.raises(UserError, match=r"not those of belief\(elemmul\); use auto, blocks or eager"):
         require_kernel("triton", GPU, training=True, kinds=[HIGH, ELEMMUL])

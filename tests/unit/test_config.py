@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from hybridlab.attention.kinds import AttentionKind, Window
+from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
 from hybridlab.config import edits, loading, maps, recurrence, schema, shared, training
 from hybridlab.config.loading import (
     Layer,
@@ -26,7 +28,6 @@ from hybridlab.errors import UserError
 from hybridlab.methods import consa, depth, saobp, sgt
 from hybridlab.papers import loading as experiment
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import ATTENTION_KINDS, AttentionKind, Window, register_kind
 from hybridlab.runs import compose
 from hybridlab.store.artifacts import Ancestor
 from hybridlab.store.folders import Runs

@@ -5,13 +5,12 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab.accounting.flops import convention_of, ledger
+from hybridlab.attention import kernels
+from hybridlab.attention.heads import HeadGroup, attend
+from hybridlab.attention.kernels import Visible, banded, blocks, eager, probabilities, sdpa
+from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.errors import UserError
-from hybridlab.models import kernels
-from hybridlab.models.attention import HeadGroup, attend
 from hybridlab.models.build import build_model
-from hybridlab.models.kernels import Visible, banded, blocks, eager, probabilities, sdpa
-from hybridlab.plan import bands
-from hybridlab.plan.kinds import Full, Mixed, Window
 
 
 def tensors(batch=2, heads=4, kv_heads=2, length=37, width=8, seed=0, grad=False):
@@ -45,7 +44,7 @@ WINDOWS = [1, 2, 5, 17, 36, 37, 100]
     ("name", "window"), [(n, w) for n in CPU_KERNELS for w in [None, *WINDOWS] if w or n not in ("banded", "blocks")]
 )
 def test_kernels_equal_the_definition(name, window, monkeypatch):
-    monkeypatch.setattr(bands, "MIN_BLOCK", 4)
+    monkeypatch.setattr("hybridlab.attention.kinds.MIN_BLOCK", 4)
     q, k, v = tensors()
     computed = kernels.KERNELS[name](q, k, v, Visible(window))
     torch.testing.assert_close(computed, by_definition(q, k, v, window), atol=1e-12, rtol=1e-10)
@@ -53,7 +52,7 @@ def test_kernels_equal_the_definition(name, window, monkeypatch):
 
 @pytest.mark.parametrize("name", CPU_KERNELS)
 def test_kernels_equal_the_definition_with_padding_and_documents(name, monkeypatch):
-    monkeypatch.setattr(bands, "MIN_BLOCK", 4)
+    monkeypatch.setattr("hybridlab.attention.kinds.MIN_BLOCK", 4)
     q, k, v = tensors(length=21)
     valid = torch.arange(21)[None] < torch.tensor([21, 13])[:, None]
     segments = torch.tensor([[0] * 9 + [1] * 12, [5] * 2 + [6] * 19])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
+from hybridlab.attention.belief import Belief
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Decoder
 from hybridlab.plan.visit import Place, Visit, layer_name
@@ -41,8 +42,8 @@ def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 16) -> di
     for part in tokens.split(max(1, _AT_ONCE // (2 * visits * model.shape.heads * tokens.shape[1] ** 2))):
         with torch.no_grad():
             output = model(part, need="full")
-        for place in refined.keys() & output.priors.keys():
-            found = _statistics(output.priors[place], output.attention[place]).sum(1)
+        for place in refined.keys() & output.others.keys():
+            found = _statistics(output.others[place]["prior"], output.attention[place]).sum(1)
             sums[place] = sums[place] + found if place in sums else found
     measured: list[dict[str, Any]] = [
         {"layer": visit.layer, **_by_head(sums[place] / len(tokens), _refines(model, visit))}
@@ -59,7 +60,7 @@ def measure(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 16) -> di
 def _refines(model: Decoder, visit: Visit) -> list[bool]:
     """For each query head of a visit, whether its weights are refined."""
     kinds = model.structure.kinds(visit)
-    return [kinds[kv].refines for kv in model.structure.heads(visit).serving]
+    return [isinstance(kinds[kv], Belief) for kv in model.structure.heads(visit).serving]
 
 
 def _statistics(prior: Tensor, refined: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from hybridlab.analysis.material import NO_WINDOW, material, window_of
 from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table
+from hybridlab.attention.kernels import Visible
+from hybridlab.attention.kinds import Full
 from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.kernels import Visible
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridlab.analysis.material import NO_WINDOW, Material, material, text_losses, window_of
 from hybridlab.analysis.probe import Probe, Rows, Table
+from hybridlab.attention.kinds import Window
 from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
@@ -21,7 +22,6 @@ from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.answers import answers
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Window
 from hybridlab.plan.visit import layer_name
 from hybridlab.registry import PROBES
 from hybridlab.statistics import mean_and_error

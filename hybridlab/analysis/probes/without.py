@@ -17,12 +17,13 @@ from torch import Tensor
 from hybridlab.analysis.material import material
 from hybridlab.analysis.performance import Performance, Suite, performance
 from hybridlab.analysis.probe import Probe, Rows, Table
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.kinds import Full
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.recurrence import Body, Recurrence
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.kinds import Full
 from hybridlab.plan.loop import Loop, Topology
 from hybridlab.registry import PROBES
 from hybridlab.statistics import paired_difference
@@ -87,7 +88,8 @@ def _no_update(loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
 
 
 def _unrefined(attention_map: AttentionMap) -> AttentionMap:
-    return AttentionMap(tuple(tuple(Full() if k.refines else k for k in row) for row in attention_map.layers))
+    rows = ((Full() if isinstance(kind, Belief) else kind for kind in row) for row in attention_map.layers)
+    return AttentionMap(tuple(map(tuple, rows)))
 
 
 def _described(found: Performance, whole: Performance | None = None) -> dict[str, Any]:

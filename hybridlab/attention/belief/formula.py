@@ -5,7 +5,7 @@ the range of fp32, so messages are centred logarithms, ℓ_ik = log(M_ik / e^λ)
 cancels when a row is normalised, and a key that row i does not see has ℓ_ik = 0 exactly. Refined row j is
 softmax(scores_j + Σ ℓ_i) over the rows i ≠ j that send to j. λ < 0 is the factor `low`.
 
-`explicit` holds whole matrices and is the reference for `belief_blocks.in_blocks`, which holds some rows at a time.
+`explicit` holds whole matrices and is the reference for `blocks.in_blocks`, which holds some rows at a time.
 Both compute in fp32 at least, also under autocast.
 
 Shape legend: B batch, H query heads, K KV heads, S positions, Q rows, D head width.
@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.models.kernels import Visible, grouped_product, scores_under
-from hybridlab.plan.belief import MAX_STRENGTH, Belief
+from hybridlab.attention.belief import MAX_STRENGTH, Belief
+from hybridlab.attention.kernels import Visible, grouped_product, scores_under
 
 
 def no_autocast(t: Tensor) -> AbstractContextManager[None]:

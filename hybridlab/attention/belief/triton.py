@@ -27,13 +27,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hybridlab.models.belief import factor, from_earlier
-from hybridlab.models.kernels import Visible
-from hybridlab.models.triton_requirements import require_messages, require_numbers, require_triton
-from hybridlab.plan.belief import Belief
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.belief.formula import factor, from_earlier
+from hybridlab.attention.kernels import Visible, require_triton
+from hybridlab.errors import UserError
 
 BLOCK = 32
 """Rows, and keys, of a tile; a power of two from 16 on, as products of Triton need."""
+WIDEST = 128
+"""The largest head width: the tiles of wider heads would not fit into the shared memory of every GPU."""
 SLOTS = 16
 """Blocks of a decoder's rows that are refined at once, each with a sum for every key."""
 
@@ -43,8 +45,13 @@ def in_triton(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief)
     """Refined attention by Triton kernels. q (B, H, S, D), k and v (B, K, S, D) in fp32, bf16 or fp16 → (B, H, S, D) in
     the type of v. UserError for a device, factor, head width or type that they do not compute."""
     require_triton(q.device)
-    require_messages(belief)
-    require_numbers(q.shape[-1], torch.promote_types(q.dtype, v.dtype))
+    belief.own_kernel("triton", q.shape[2], visible.causal)
+    if q.shape[-1] > WIDEST:
+        raise UserError(
+            f"kernel triton computes heads of a width of {WIDEST} at most, not {q.shape[-1]}; use auto, blocks or eager"
+        )
+    if torch.promote_types(q.dtype, v.dtype) == torch.float64:
+        raise UserError("kernel triton computes in fp32, not in fp64; use auto, blocks or eager")
     return _InTriton.apply(q, k, v, visible, belief)
 
 
@@ -107,40 +114,45 @@ class _Launches:
 
     def forward(self) -> tuple[Tensor, _Saved]:
         """out (B, H, S, D), and what `backward` takes."""
-        from hybridlab.models import belief_triton_kernels as kernels
+        from hybridlab.attention.belief.triton_kernels import message_sums, prior_normalisers, refined_rows
 
         q, k, v = self.q, self.k, self.v
         prior, refined, sums = self._numbers(), self._numbers(), self._sums()
         out, before = torch.empty_like(q, dtype=v.dtype), self._slots()
         inputs = (*self.restrictions, prior)
-        self._run(kernels.prior_normalisers, self.blocks, q, k, *inputs, *self.sizes, CAUSAL=self.causal)
+        self._run(prior_normalisers, self.blocks, q, k, *inputs, *self.sizes, CAUSAL=self.causal)
         rules = {"CAUSAL": self.causal, "EARLIER": self.earlier}
         for first, stop in self._parts():
             span, place = (*self.sizes, first, stop, self.slots), (*self.sizes, first, self.slots)
-            self._run(kernels.message_sums, self._keys(stop), q, k, *inputs, self.factors, sums, before, *span, **rules)
+            self._run(message_sums, self._keys(stop), q, k, *inputs, self.factors, sums, before, *span, **rules)
             outputs = (before if self.earlier else sums, refined, out)
-            self._run(kernels.refined_rows, stop - first, q, k, v, *inputs, self.factors, *outputs, *place, **rules)
+            self._run(refined_rows, stop - first, q, k, v, *inputs, self.factors, *outputs, *place, **rules)
         return out, _Saved(prior, refined, sums)
 
     def backward(self, out: Tensor, dout: Tensor, saved: _Saved) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of q, k and v from that of the output."""
-        from hybridlab.models import belief_triton_kernels as kernels
+        from hybridlab.attention.belief.triton_kernels import (
+            gradient_sums,
+            key_gradients,
+            output_products,
+            query_gradients,
+        )
 
         dq, dk, dv = (torch.empty_like(t) for t in (self.q, self.k, self.v))
         delta, mean, dsums = self._numbers(), self._numbers(), self._sums()
         sums, before, after = saved.sums.clone(), self._slots(), self._slots()
-        self._run(kernels.output_products, self.blocks, out, dout, delta, self.length)
+        self._run(output_products, self.blocks, out, dout, delta, self.length)
         inputs = (self.q, self.k, self.v, *self.restrictions, saved.prior, self.factors, saved.refined, dout, delta)
         rules = {"CAUSAL": self.causal, "EARLIER": self.earlier}
         detached = {**rules, "DETACHED": self.detached}
         for first, stop in reversed(self._parts()):
             span, place = (*self.sizes, first, stop, self.slots), (*self.sizes, first, self.slots)
             tables = (sums, dsums, before, after)
-            self._run(kernels.gradient_sums, self._keys(stop), *inputs, *tables, *span, **rules)
+            self._run(gradient_sums, self._keys(stop), *inputs, *tables, *span, **rules)
             shown = (before, after) if self.earlier else (sums, dsums)
-            self._run(kernels.query_gradients, stop - first, *inputs, *shown, mean, dq, *place, **detached)
+            self._run(query_gradients, stop - first, *inputs, *shown, mean, dq, *place, **detached)
         outputs = (saved.sums, dsums, mean, dk, dv)
-        self._run(kernels.key_gradients, self.blocks, *inputs, *outputs, *self.sizes, shared=True, **detached)
+        self._run(key_gradients, self.blocks, *inputs, *outputs, *self.sizes, shared=True, **detached)
         return dq, dk, dv
 
     def _run(self, kernel: Any, blocks: int, *arguments: Any, shared: bool = False, **settings: Any) -> None:

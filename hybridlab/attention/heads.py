@@ -5,33 +5,38 @@ Attention weights are requested with `need` and returned as outputs. There are n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from hybridlab.models import belief, belief_blocks, belief_rows, belief_triton, kernels
-from hybridlab.models.kernels import Rule, Visible
-from hybridlab.plan.belief import Belief
-from hybridlab.plan.kinds import AttentionKind
+from hybridlab.attention.kernels import (
+    KERNELS,
+    Rule,
+    Visible,
+    choose,
+    choose_beside,
+    probabilities,
+    require_keys,
+)
+from hybridlab.attention.kinds import AttentionKind
 
 NEEDS = ("none", "last_row", "full")
-REFINED = {"eager": belief.explicit, "blocks": belief_blocks.in_blocks, "triton": belief_triton.in_triton}
-"""The kernels of attention whose weights are refined."""
 
 
 @dataclass(frozen=True)
 class Attended:
     """out: (B, H, S, D). With `need`, also weights (B, H, Q, S) in fp32 and keys (B, H, Q), the number of keys that
     each of these queries may see. need = full: Q = S. need = last_row: Q = 1, the last valid token, no gradient.
-    prior: the weights before a kind refined them; None if no kind does."""
+    others: what else a kind returns beside the weights, by name and of their shape; heads of the other kinds have their
+    weights there."""
 
     out: Tensor
     weights: Tensor | None = None
     keys: Tensor | None = None
-    prior: Tensor | None = None
+    others: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,37 +78,21 @@ class HeadGroup:
         q, k = self.q, self.k
         visible = Visible(window, self.valid, self.segments, rule, self.causal)
         if rule is not None and not torch.compiler.is_compiling():
-            kernels.require_keys(rule, window, self.causal, q.shape[2])
+            require_keys(rule, window, self.causal, q.shape[2])
         setting = (q.shape[2], q.device, q.dtype != torch.float32, self.causal)
         if beside and window is not None:
-            name = kernels.choose_beside(self.kernel, window, *setting)
+            name = choose_beside(self.kernel, window, *setting)
         else:
-            name = kernels.choose(self.kernel, window, *setting)
-        out = kernels.KERNELS[name](q, k, self.v, visible)
+            name = choose(self.kernel, window, *setting)
+        out = KERNELS[name](q, k, self.v, visible)
         if self.need == "none":
             return Attended(out)
         if self.need == "full":
-            return Attended(out, kernels.probabilities(q, k, visible), _visible_keys(visible, q, k))
-        last = _last_positions(q, self.valid)[:, None]
+            return Attended(out, probabilities(q, k, visible), visible_keys(visible, q, k))
+        last = last_positions(q, self.valid)[:, None]
         with torch.no_grad():
             row = q[torch.arange(len(q), device=q.device), :, last[:, 0]][:, :, None]
-            return Attended(out, kernels.probabilities(row, k, visible, last), _visible_keys(visible, row, k, last))
-
-    def refined(self, refinement: Belief) -> Attended:
-        """softmax(q kᵀ / √d) over all keys, its weights refined by belief propagation, times v."""
-        q, k = self.q, self.k
-        visible = Visible(None, self.valid, self.segments, None, self.causal)
-        refine = REFINED[kernels.choose_refined(self.kernel, q.shape[2], self.causal)]
-        out = refine(q, k, self.v, visible, refinement)
-        if self.need == "none":
-            return Attended(out)
-        weighted = belief.weighted_keys(refinement, visible)
-        if self.need == "full":
-            prior, weights = belief.matrices(q, k, visible, refinement)
-            return Attended(out, weights.float(), _visible_keys(weighted, q, k), prior.float())
-        last = _last_positions(q, self.valid)[:, None]
-        prior, weights = belief_rows.last_rows(q, k, visible, refinement, last)
-        return Attended(out, weights.float(), _visible_keys(weighted, weights, k, last), prior.float())
+            return Attended(out, probabilities(row, k, visible, last), visible_keys(visible, row, k, last))
 
 
 @dataclass(frozen=True)
@@ -153,23 +142,19 @@ def attend_by(index: KindIndex, heads: HeadGroup) -> Attended:
     out = torch.cat([part.out for part in parts], dim=1).index_select(1, index.order)
     if heads.need == "none":
         return Attended(out)
-    refined = any(part.prior is not None for part in parts)
-    weights, keys, prior = (
-        torch.cat(tensors, dim=1).index_select(1, index.order)
-        for tensors in zip(
-            *((p.weights, p.keys, p.weights if p.prior is None else p.prior) for p in parts), strict=True
-        )
-    )
-    return Attended(out, weights, keys, prior if refined else None)
+    names = dict.fromkeys(name for part in parts for name in part.others)
+    columns = zip(*((p.weights, p.keys, *(p.others.get(n, p.weights) for n in names)) for p in parts), strict=True)
+    weights, keys, *others = (torch.cat(tensors, dim=1).index_select(1, index.order) for tensors in columns)
+    return Attended(out, weights, keys, dict(zip(names, others, strict=True)))
 
 
-def _visible_keys(visible: Visible, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
+def visible_keys(visible: Visible, q: Tensor, k: Tensor, positions: Tensor | None = None) -> Tensor:
     """(B, H, Q): how many keys each query may see, whatever their weights. positions: see `Visible.mask`."""
     positions = torch.arange(q.shape[2], device=q.device) if positions is None else positions
     return visible.mask(positions, k.shape[2]).sum(-1).expand(q.shape[0], q.shape[1], -1)
 
 
-def _last_positions(q: Tensor, valid: Tensor | None) -> Tensor:
+def last_positions(q: Tensor, valid: Tensor | None) -> Tensor:
     """(B,): the last position of each row that is not padding."""
     length = q.shape[2]
     if valid is None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hybridlab.attention.kernels import Rule
 from hybridlab.errors import UserError
-from hybridlab.models.kernels import Rule
 
 
 class Slot(Protocol):
@@ -62,6 +63,18 @@ def repeated_slot(slot: Slot, times: int) -> Slot:
     for name, tensor in held.items():
         setattr(copied, name, tensor.repeat_interleave(times, 0))
     return copied
+
+
+@dataclass(frozen=True)
+class StandardSlot:
+    """Makes the slots of a kind in one visit (`AttentionKind.slot`). capacity: the most entries of a row, None if
+    unknown. serving: see `Slot.attend`."""
+
+    capacity: int | None
+    serving: Sequence[int]
+
+    def __call__(self, window: int | None, rule: Rule | None = None) -> Slot:
+        return KeyValues(window, rule, capacity=self.capacity)
 
 
 class KeyValues:

@@ -16,15 +16,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hybridlab.models.belief import at_least_fp32, factor, from_earlier, messages, no_autocast
-from hybridlab.models.kernels import Visible
-from hybridlab.plan.belief import Belief
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.belief.formula import (
+    at_least_fp32,
+    factor,
+    from_earlier,
+    messages,
+    no_autocast,
+    weighted_keys,
+)
+from hybridlab.attention.kernels import Visible, scores_under
 
 ROWS = 64
 """Rows of a block, if these hold no more scores than MOST_SCORES."""
@@ -70,7 +77,8 @@ class Tile:
         # Later keys are hidden from all rows of a decoder's block.
         keys = slice(0, rows.stop if self.visible.causal else self.k.shape[1])
         positions = torch.arange(rows.start, rows.stop, device=self.q.device)
-        return keys, rows, self.visible.first(keys.stop).mask(positions, keys.stop)
+        valid, segments = (None if t is None else t[:, keys] for t in (self.visible.valid, self.visible.segments))
+        return keys, rows, replace(self.visible, valid=valid, segments=segments).mask(positions, keys.stop)
 
     def weigh(self, weights: Tensor, values: Tensor) -> Tensor:
         """weights (T, G, b, e) times values (T, e, D) → (T, G, b, D)."""
@@ -363,3 +371,38 @@ class _InBlocks(torch.autograd.Function):
 def in_blocks(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
     """Refined attention without a matrix of all scores. q (B, H, S, D), k and v (B, K, S, D) → (B, H, S, D)."""
     return _InBlocks.apply(q, k, v, visible, belief)
+
+
+# ---- statistics of the last rows alone ----
+
+
+def last_rows(q: Tensor, k: Tensor, visible: Visible, belief: Belief, last: Tensor) -> tuple[Tensor, Tensor]:
+    """The prior and the refined weights, (B, H, 1, S), of the rows at `last` (B, 1), the last valid ones, which get
+    messages from all other valid rows. Without gradients."""
+    with torch.no_grad(), no_autocast(q):
+        query = q[torch.arange(len(q), device=q.device), :, last[:, 0]][:, :, None]
+        seen = visible.mask(last, k.shape[2])
+        scores = scores_under(at_least_fp32(query), at_least_fp32(k), seen)
+        prior = torch.softmax(scores, dim=-1)
+        gathered = scores.new_empty(*q.shape[:2], k.shape[2], 1)
+        for tile, part in tiles(q, k, k, visible, belief):
+            rows = part.queries(prior)[:, :, 0, :, None]
+            part.set_queries(gathered, _agreement(tile, rows) if belief.factor == "elemmul" else _total(tile))
+        gathered = gathered.mT
+        if belief.factor == "elemmul":
+            agreement = gathered * weighted_keys(belief, visible).mask(last, k.shape[2])
+            return prior, agreement / agreement.sum(-1, keepdim=True)
+        own = torch.log1p(factor(seen, visible.causal, belief, prior.dtype) * prior)
+        if visible.valid is not None:
+            own = own * visible.valid.gather(1, last)[:, None, :, None]
+        return prior, torch.softmax(scores + gathered - own, dim=-1)
+
+
+def _total(tile: Tile) -> Tensor:
+    """(T, G, S, 1): the messages of all rows about each key."""
+    return Messages(tile).total()[..., None]
+
+
+def _agreement(tile: Tile, rows: Tensor) -> Tensor:
+    """(T, G, S, 1): the products of each row of the prior with one more, (T, G, S, 1)."""
+    return torch.cat([block.prior @ rows[:, :, block.keys] for block in tile.blocks()], dim=2)

@@ -1,4 +1,4 @@
-"""The Triton kernels of `belief_triton`, which says what they compute; only that module imports this one.
+"""The Triton kernels of triton.py, which says what they compute; only that module imports this one.
 
 A program owns a block of rows and goes over the keys, or owns a block of keys and goes over the rows: what is summed
 over keys (the normalisers, the output, the gradient of q) comes from the first, what is summed over rows (messages,

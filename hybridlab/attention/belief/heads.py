@@ -1,8 +1,9 @@
-"""The cache slot of attention refined by belief propagation: keys, values, and what earlier rows have sent.
+"""The heads of kind `belief` in one visit: on whole sequences, and in decoding.
 
-A later token needs, for each query head, the sum of the messages of all rows before it about each key: one number for a
-key, or for elemmul a state of D + 1 numbers (models/belief_blocks.py). The sums are of the prior weights, so that they
-do not follow from what decoding gives. A new key begins with 0, because no earlier row sees it.
+Their cache slot has keys, values, and what earlier rows have sent: a later token needs, for each query head, the sum of
+the messages of all rows before it about each key, which is one number for a key, or for elemmul a state of D + 1
+numbers (blocks.py). The sums are of the prior weights, so that they do not follow from what decoding gives. A new key
+begins with 0, because no earlier row sees it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.models.belief import no_autocast
-from hybridlab.models.belief_blocks import Tile, form_of
-from hybridlab.models.kernels import Visible
-from hybridlab.models.slots import KeyValues, next_positions
-from hybridlab.plan.belief import Belief
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.belief.blocks import Tile, form_of, in_blocks, last_rows
+from hybridlab.attention.belief.formula import explicit, matrices, no_autocast, weighted_keys
+from hybridlab.attention.belief.triton import in_triton
+from hybridlab.attention.heads import Attended, HeadGroup, last_positions, visible_keys
+from hybridlab.attention.kernels import Visible
+from hybridlab.attention.slots import KeyValues, next_positions
+
+KERNELS = {"eager": explicit, "blocks": in_blocks, "triton": in_triton}
+
+
+def attend(belief: Belief, heads: HeadGroup) -> Attended:
+    """softmax(q kᵀ / √d) over all keys, its weights refined, times v. With `need`, also the weights before that, as
+    `prior`."""
+    q, k = heads.q, heads.k
+    visible = Visible(None, heads.valid, heads.segments, None, heads.causal)
+    out = KERNELS[belief.own_kernel(heads.kernel, q.shape[2], heads.causal)](q, k, heads.v, visible, belief)
+    if heads.need == "none":
+        return Attended(out)
+    weighted = weighted_keys(belief, visible)
+    if heads.need == "full":
+        prior, weights = matrices(q, k, visible, belief)
+        return Attended(out, weights.float(), visible_keys(weighted, q, k), {"prior": prior.float()})
+    last = last_positions(q, heads.valid)[:, None]
+    prior, weights = last_rows(q, k, visible, belief, last)
+    return Attended(out, weights.float(), visible_keys(weighted, weights, k, last), {"prior": prior.float()})
 
 
 class _Continued(Tile):

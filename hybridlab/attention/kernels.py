@@ -3,7 +3,7 @@
 `eager` is the plain formula, the reference for tests of the others; `sdpa` is torch's fused kernel; `banded` computes
 a window in O(S·w) time and memory, forward and backward, without an S × S mask; `blocks` is `banded` with the plain
 formula in each block; `flex` is torch's flex_attention (forward and backward on a GPU, forward only on a CPU);
-`xformers` needs a GPU and the extra `gpu`; `triton` refines weights on a GPU (belief_triton.py).
+`xformers` needs a GPU and the extra `gpu`; `triton` is for kinds that bring a kernel of this name.
 
 Shape legend: B batch, H query heads, K KV heads, S positions, D head width, w window.
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
@@ -23,10 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from hybridlab.attention.kinds import AttentionKind, band_block
 from hybridlab.errors import UserError
-from hybridlab.models.triton_requirements import require_messages, require_triton
-from hybridlab.plan.bands import band_block
-from hybridlab.plan.kinds import AttentionKind
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 """(positions of queries, positions of keys), broadcast together → True where the query may see the key."""
@@ -51,11 +50,6 @@ class Visible:
     segments: Tensor | None = None
     rule: Rule | None = None
     causal: bool = True
-
-    def first(self, num_keys: int) -> Visible:
-        """The restrictions on the first keys alone."""
-        valid, segments = (None if t is None else t[:, :num_keys] for t in (self.valid, self.segments))
-        return replace(self, valid=valid, segments=segments)
 
     @property
     def per_row(self) -> bool:
@@ -304,27 +298,29 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
 
 
 KERNELS = {"eager": eager, "sdpa": sdpa, "banded": banded, "blocks": blocks, "flex": flex, "xformers": xformers}
-NOT_REFINED = ("flex", "xformers")
-"""Kernels that cannot compute attention whose weights are refined."""
-EXPLICIT_LENGTH = {"decoder": 64, "encoder": 256}
-"""Up to these lengths `auto` computes refined weights as whole matrices."""
 
 
 def require_kernel(kernel: str, device: torch.device, training: bool, kinds: Iterable[AttentionKind] = ()) -> None:
     """UserError if a kernel cannot run on this device, or cannot compute attention of these kinds."""
-    kinds = tuple(kinds)
-    if any(kind.refines for kind in kinds):
-        choose_refined(kernel, 1)
     if kernel == "triton":
         require_triton(device)
-        for kind in kinds:
-            require_messages(kind)
+    for kind in kinds:
+        kind.own_kernel(kernel, 1, causal=True)
     if kernel == "flex" and device.type == "cpu" and training:
         raise UserError("kernel flex has no backward pass on a CPU; train with auto, sdpa or banded, or on a GPU")
     if kernel == "xformers" and device.type != "cuda":
         raise UserError(f"kernel xformers runs on a CUDA GPU only, not on {device.type}; use auto, sdpa or banded")
     if kernel == "xformers" and importlib.util.find_spec("xformers") is None:
         raise UserError("kernel xformers is not installed; pip install 'hybridlab[gpu]'")
+
+
+def require_triton(device: torch.device) -> None:
+    """UserError if Triton's kernels cannot run on this device. Without a GPU they run in Triton's interpreter only,
+    as a check, with TRITON_INTERPRET=1 in the environment."""
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UserError(f"kernel triton runs on a CUDA GPU only, not on {device.type}; use auto, blocks or eager")
+    if importlib.util.find_spec("triton") is None:
+        raise UserError("kernel triton needs Triton, which is not installed; pip install triton, or use auto or blocks")
 
 
 def choose(
@@ -366,33 +362,13 @@ def choose_beside(
     return choose(kernel, window, length, device, low_precision, causal)
 
 
-def choose_refined(kernel: str, length: int, causal: bool = True) -> str:
-    """The kernel of attention whose weights are refined (`AttentionKind.refines`), for sequences of `length` tokens:
-    `eager` holds whole matrices, `blocks` some of their rows at a time, and `triton` tiles of them on a GPU. The other
-    kernels have no weights to refine: `sdpa` and `banded` stand for `blocks`. UserError for `flex` and `xformers`.
-    `auto` does not take `triton`: nobody has measured it on a GPU yet.
-
-    Forward and backward pass of 2,048 tokens with 8 query heads of 16 took, on one CPU thread in fp32 (medians of 5
-    interleaved, in ms, `eager` and `blocks`): for the factor high in a decoder 117 and 117 at 64 positions, 200 and 166
-    at 128, 1215 and 391 at 512; in an encoder 145 and 242 at 128, 663 and 766 at 512; for elemmul in a decoder 77 and
-    127 at 64, 173 and 167 at 128, 1213 and 376 at 512; in an encoder 141 and 177 at 128, 380 and 326 at 256.
-    """
-    if kernel in NOT_REFINED:
-        raise UserError(
-            f"kernel {kernel} cannot refine its weights, which heads of kind belief need; use auto, blocks or eager"
-        )
-    if kernel == "auto":
-        return "eager" if length <= EXPLICIT_LENGTH["decoder" if causal else "encoder"] else "blocks"
-    return kernel if kernel in ("eager", "triton") else "blocks"
-
-
 def chosen_for(
     kind: AttentionKind, kernel: str, length: int, device: torch.device, low_precision: bool, causal: bool = True
 ) -> Iterator[tuple[int | str | None, str]]:
-    """The window of each softmax of a kind, or the name of a kind that refines its weights, and the kernel that
-    computes it."""
-    if kind.refines:
-        yield kind.name, choose_refined(kernel, length, causal)
+    """The window of each softmax of a kind, or the name of a kind with kernels of its own, and the kernel that computes
+    it."""
+    if (own := kind.own_kernel(kernel, length, causal)) is not None:
+        yield kind.name, own
         return
     for window in kind.softmaxes:
         if window is not None and window in kind.beside:
