@@ -1,4 +1,6 @@
-"""Errors that end a command, each with its exit code."""
+"""Errors that end a command, each with its exit code, and those about settings."""
+
+import difflib
 
 
 class UserError(Exception):
@@ -9,6 +11,24 @@ class UserError(Exception):
     except hybridlab.UserError as mistake:
         print(mistake)    # … there is no such arch; did you mean 'vanilla'?
     """
+
+
+class Misfit(ValueError):
+    """Settings that do not fit each other.
+
+    settings: their dotted names, relative to the model that finds it; the error gives the place of the one that was
+    written last.
+    """
+
+    def __init__(self, message: str, *settings: str) -> None:
+        super().__init__(message)
+        self.settings = settings
+
+
+def nearest(name: str, known: list[str], otherwise: str | None = None) -> str:
+    """The end of an error about an unknown name: the nearest known name; if none is near, `otherwise`, or all names."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]!r}?" if near else otherwise or f"known: {', '.join(known)}"
 
 
 class Interrupted(BaseException):

@@ -8,22 +8,15 @@ an import (importing a probe loads torch, which `hybridlab list` must not).
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.plugins import Plugin, importing_hybridlab, load_installed, note
 
 Item = TypeVar("Item")
-
-
-def nearest(name: str, known: list[str], otherwise: str | None = None) -> str:
-    """The end of an error about an unknown name: the nearest known name; if none is near, `otherwise`, or all names."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else otherwise or f"known: {', '.join(known)}"
 
 
 class Registry(Generic[Item]):

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.accounting.parameters import head_matrices, mlp_matrices, router_sizes
+from hybridlab.accounting.parameters import head_matrices, mlp_matrices
 from hybridlab.attention.kinds import band_block
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Loop
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
 
@@ -217,7 +217,7 @@ def recurrence_cost(loop: Loop, width: int, seq_len: int) -> float:
         if g > 1:
             chunks = loop.num_chunks(t, seq_len)
             cost += 2 * width * chunks * g * ((loop.downscale == "aggregate") + (loop.upscale == "allocate"))
-    for router in router_sizes(loop):
+    for router in loop.router_sizes:
         cost += 2 * width * router * seq_len
     return cost
 

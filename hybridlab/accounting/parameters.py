@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridlab.config.families import Norm
-from hybridlab.config.shape import ClassesOutput, Shape
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import ClassesOutput, Norm, Shape
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,6 @@ def mlp_matrices(shape: Shape) -> int:
 
 
 _NORM_TENSORS: dict[Norm, int] = {"rmsnorm": 1, "layernorm": 2, "nonparametric-layernorm": 0}
-SCRATCH_SLOTS = 2
-"""MeSH has T + 3 slots for T + 1 states."""
-
-
-def router_sizes(loop: Loop) -> list[int]:
-    """Outputs of each router of MeSH: one to write and one to read, before the loop and in each iteration."""
-    slots, pairs = loop.iterations + 1 + SCRATCH_SLOTS, loop.iterations + 1
-    return [slots] * (2 * pairs) if loop.topology == "mesh" else []
 
 
 def recurrence_parameters(loop: Loop, width: int, printed: bool = False) -> int:
@@ -54,7 +45,7 @@ def recurrence_parameters(loop: Loop, width: int, printed: bool = False) -> int:
     printed: count as SpiralFormer's table 1 does for loops with chunks: a bias in the scorers, which softmax cancels,
     and scorers and allocators also at full resolution, where they have no effect. Models here have neither.
     """
-    outputs = sum(router_sizes(loop)) * (width + 1)
+    outputs = sum(loop.router_sizes) * (width + 1)
     printed = printed and any(g > 1 for g in loop.chunks)
     for g in loop.chunks:
         if g > 1 or printed:

@@ -22,9 +22,8 @@ from hybridlab.config.finetune import ROOT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.benchmarks.root import NO_ROOT, DataRoot, Wanted, data_root
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
-from hybridlab.registry import nearest
 
 SPACING = 8
 """Boundaries in a text without an answer are multiples of it; the reference code's, as is `LEFT`."""

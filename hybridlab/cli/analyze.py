@@ -12,7 +12,8 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
-from hybridlab.registry import PROBES, nearest
+from hybridlab.errors import nearest
+from hybridlab.registry import PROBES
 
 if TYPE_CHECKING:
     from hybridlab.analysis.probe import Probe, Table

@@ -122,11 +122,10 @@ def _list_claims(
     results_dir: Path, words: tuple[str, ...], kind: str | None, paper: str | None, verdict: str | None, as_json: bool
 ) -> None:
     """The claims below the ids of their experiments, then how many there are of each kind and verdict."""
-    from hybridlab.errors import UserError
+    from hybridlab.errors import UserError, nearest
     from hybridlab.papers import claim_list
     from hybridlab.papers.ids import VERDICTS
     from hybridlab.papers.listing import Filter
-    from hybridlab.registry import nearest
 
     if verdict not in (None, *VERDICTS):
         raise UserError(f"--verdict {verdict}: there is no such verdict; {nearest(verdict, list(VERDICTS))}")

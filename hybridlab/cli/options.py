@@ -229,8 +229,8 @@ class Group(TyperGroup):
 
 def choices_settings(names: str | None) -> list[str]:
     """`--choices` as texts of --set; UserError for a name that is no primitive."""
-    from hybridlab.errors import UserError
-    from hybridlab.registry import CHOICES, nearest
+    from hybridlab.errors import UserError, nearest
+    from hybridlab.registry import CHOICES
 
     known = CHOICES.names() if names is not None else []
     asked = known if names == "all" else [name.strip() for name in names.split(",")] if names is not None else []

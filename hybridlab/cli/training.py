@@ -12,7 +12,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
-from hybridlab.plan.attention_map import read_masks
+from hybridlab.plan.masks import read_masks
 from hybridlab.plan.visit import COUNTING
 from hybridlab.store.folders import RunFolder, Runs
 

@@ -15,8 +15,8 @@ from hybridlab.config.method import Registered
 from hybridlab.config.mistakes import tags_of
 from hybridlab.config.resolve import Written
 from hybridlab.config.shown import as_yaml
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.config.types import fields_of, is_settings
+from hybridlab.errors import UserError, nearest
 
 
 class FileSettings(Written):
@@ -58,7 +58,7 @@ def documented(prefix: str = "") -> list[Setting]:
 
 def _settings(model: type[BaseModel], path: str, of: str, default: Any) -> Iterator[Setting]:
     """The settings of a model at a path. default: the instance that stands there if nothing is written, if known."""
-    for name, info in model.model_fields.items():
+    for name, info in fields_of(model).items():
         if name in tags_of(model):
             continue
         here = f"{path}.{name}" if path else name
@@ -78,7 +78,7 @@ def _member(model: type[BaseModel], path: str, of: str, default: Any) -> Iterato
 
 def _members(annotation: Any, index: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """(index in a list as `.N`, model) of the models in a type."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if is_settings(annotation):
         yield index, annotation
         return
     if get_origin(annotation) is Literal:
@@ -112,12 +112,12 @@ def _in_words(annotation: Any, metadata: Any = ()) -> str:
     names = {bool: "true | false", int: "whole number", float: "number", str: "text"}
     if annotation in names:
         return f"{names[annotation]}{_bounds(metadata)}"
-    return "settings" if issubclass(annotation, BaseModel) else "an attention kind"
+    return "settings" if is_settings(annotation) else "an attention kind"
 
 
 def _bounds(metadata: Any) -> str:
     """The range of a number; very large upper ends are left out."""
-    found = {name: getattr(m, name) for m in metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
+    found = {n: bound for m in metadata for n in ("ge", "gt", "le", "lt") if (bound := getattr(m, n, None)) is not None}
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     shown = [f"{signs[name]} {bound:g}" for name, bound in found.items() if bound < 10**6]
     return " " + ", ".join(shown) if shown else ""
@@ -125,7 +125,7 @@ def _bounds(metadata: Any) -> str:
 
 def _shown(default: Any) -> str | None:
     """A default as YAML; None if there is none, or if each of its settings has its own."""
-    if default is PydanticUndefined or (isinstance(default, BaseModel) and not tags_of(type(default))):
+    if default is PydanticUndefined or (is_settings(type(default)) and not tags_of(type(default))):
         return None
     return as_yaml(default.model_dump(mode="json") if isinstance(default, BaseModel) else default)
 

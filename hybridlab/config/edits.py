@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag
 
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of, require_heads
-from hybridlab.config.shape import Shape
 from hybridlab.config.types import AsWritten, NonNegativeInt, PositiveInt, RunName
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, RouterInit, Topology, Upscale
 from hybridlab.plan.plan import Plan, check_heads
+from hybridlab.plan.shape import Shape
 
 
 class LastLayers(AsWritten):

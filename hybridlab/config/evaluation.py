@@ -8,7 +8,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hybridlab.config.loading import preset_names
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed, Strict
-from hybridlab.registry import CHOICES, PROBES, nearest
+from hybridlab.errors import nearest
+from hybridlab.registry import CHOICES, PROBES
 
 
 def _known_probe(name: str) -> str:

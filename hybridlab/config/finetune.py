@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict
-from hybridlab.registry import FINETUNE_TASKS, nearest
+from hybridlab.config.types import PositiveFloat, PositiveInt, Strict
+from hybridlab.errors import Misfit, nearest
+from hybridlab.registry import FINETUNE_TASKS
 
 
 def _known_task(name: str) -> str:

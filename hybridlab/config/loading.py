@@ -17,14 +17,13 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hybridlab.config.mistakes import explain
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 
-Model = TypeVar("Model", bound=BaseModel)
+Settings = TypeVar("Settings")
 ALTERNATIVES = {
     "warmup_steps": "warmup_fraction",
     "warmup_fraction": "warmup_steps",
@@ -264,14 +263,16 @@ def _origins_of(
     return result
 
 
-def check(model: type[Model], layer: Layer, also: tuple[str, ...] = ()) -> Model:
-    """The layer as a checked model. UserError for the first mistake, with its origin and the nearest known name.
+def check(model: type[Settings], layer: Layer, also: tuple[str, ...] = ()) -> Settings:
+    """The layer as checked settings: a pydantic model, or plain data (plan/shape.py).
+
+    UserError for the first mistake, with its origin and the nearest known name.
 
     also: names that are allowed at the top level in addition to the model's own; errors suggest them too.
     """
     try:
         written = json.dumps(layer.values)
-        return model.model_validate_json(written, strict=True)
+        return TypeAdapter(model).validate_json(written, strict=True)
     except ValidationError as error:
         raise UserError(explain(model, json.loads(written), layer.origin, layer.latest, error, also)) from None
     except (TypeError, ValueError) as error:

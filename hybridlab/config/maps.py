@@ -13,12 +13,13 @@ from hybridlab.attention import kinds
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
-from hybridlab.config.shape import Shape
-from hybridlab.config.types import Fraction, Granularity, Misfit, NonNegativeInt, RunName, Seed, Strict, Window
-from hybridlab.errors import UserError
+from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window
+from hybridlab.errors import Misfit, UserError, nearest
 from hybridlab.plan.allocation import Allocation
-from hybridlab.plan.attention_map import AttentionMap, read_masks
-from hybridlab.registry import TASKS, nearest
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.masks import read_masks
+from hybridlab.plan.shape import Shape
+from hybridlab.registry import TASKS
 
 TEXT = "text"
 """The text of the corpus, among the names of tasks."""

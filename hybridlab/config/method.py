@@ -23,10 +23,10 @@ from pydantic_core import PydanticKnownError, core_schema
 
 from hybridlab.config.other_runs import Configuration, Finished
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.plan.forecast import FORECASTS, Stages
 from hybridlab.plan.structure import Structure
-from hybridlab.registry import CONTROLLERS, HOOKS, Registry, nearest
+from hybridlab.registry import CONTROLLERS, HOOKS, Registry
 
 PYTHON = "python"
 """Kind of the hooks that a Python program makes itself; a file cannot ask for them."""

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hybridlab.config.method import Registered
-from hybridlab.config.types import Extended, Misfit
+from hybridlab.config.types import Extended, fields_of, is_settings
 from hybridlab.config.yaml_text import KeyPath
-from hybridlab.registry import nearest
+from hybridlab.errors import Misfit, nearest
 
 _PLAIN = {
     "bool_type": "must be true or false",
@@ -23,13 +23,16 @@ _PLAIN = {
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping of names to values",
     "model_type": "must be a mapping of names to values",
+    "dataclass_type": "must be a mapping of names to values",
     "model_attributes_type": "must be a mapping of names to values",
 }
 """pydantic's type of error → message, where pydantic's own message names a Python type."""
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""pydantic's types of errors about a name that a model or a dataclass does not have."""
 
 
 def explain(
-    model: type[BaseModel],
+    model: Any,
     values: dict[str, Any],
     origin: Callable[[KeyPath], str],
     latest: Callable[[Iterable[KeyPath]], str],
@@ -43,8 +46,9 @@ def explain(
     """
     problems = error.errors(include_url=False)
     # A misspelt name of a required setting causes two errors; the one about the misspelt name helps more.
-    problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    kind, context = problem["type"], problem.get("ctx", {})
+    problem = next((p for p in problems if p["type"] in _UNKNOWN), problems[0])
+    context = problem.get("ctx", {})
+    kind = _UNKNOWN[0] if problem["type"] in _UNKNOWN else problem["type"]
     path = written_path(problem["loc"], values, missing=kind == "missing")
     tag = context.get("discriminator", "").strip("'")
     if kind == "union_tag_invalid":
@@ -127,7 +131,7 @@ def known_names(model: type[BaseModel], path: KeyPath, values: Any, registered: 
     the installed ones are loaded."""
     models = _fitting(_models_at(model, path, values), _value_at(values, path))
     return sorted(
-        {name for member in models for name in (*member.model_fields, *(_registered(member) if registered else ()))}
+        {name for member in models for name in (*fields_of(member), *(_registered(member) if registered else ()))}
     )
 
 
@@ -168,8 +172,8 @@ def _below(annotation: Any, part: str | int, value: Any) -> list[Any]:
         return [argument for argument in arguments if isinstance(part, int)]
     if origin is dict:
         return [arguments[1]] if isinstance(part, str) else []
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        fields = annotation.model_fields
+    if is_settings(annotation):
+        fields = fields_of(annotation)
         return [fields[part].annotation] if part in fields else []
     models = _fitting(_models(annotation), value)
     others = [argument for argument in arguments if not _models(argument)]
@@ -178,7 +182,7 @@ def _below(annotation: Any, part: str | int, value: Any) -> list[Any]:
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
     """The models in this type; those of the elements of a list or mapping are not included."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if is_settings(annotation):
         return [annotation]
     if get_origin(annotation) in (list, tuple, dict, Literal):
         return []
@@ -196,7 +200,7 @@ def _fitting(models: list[type[BaseModel]], value: Any) -> list[type[BaseModel]]
 
 def tags_of(model: type[BaseModel]) -> dict[str, Any]:
     """The fields that have a single possible value; these distinguish the members of a union."""
-    literals = {n: f.annotation for n, f in model.model_fields.items() if get_origin(f.annotation) is Literal}
+    literals = {n: f.annotation for n, f in fields_of(model).items() if get_origin(f.annotation) is Literal}
     return {name: get_args(literal)[0] for name, literal in literals.items() if len(get_args(literal)) == 1}
 
 

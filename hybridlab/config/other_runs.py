@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from hybridlab.config.shape import Shape
 from hybridlab.config.types import OF_A_RUN
 from hybridlab.errors import UserError
+from hybridlab.plan.shape import Shape
 
 Value = TypeVar("Value")
 

@@ -13,9 +13,9 @@ from pydantic import model_validator
 
 from hybridlab.config.edits import LoopSettings
 from hybridlab.config.loading import Layer
-from hybridlab.config.types import Misfit, NonNegativeInt, PositiveInt
+from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.config.yaml_text import KeyPath
-from hybridlab.errors import UserError
+from hybridlab.errors import Misfit, UserError
 
 FROM_PARENT = "what --from names"
 """The origin, in errors, of settings of the run to start from."""

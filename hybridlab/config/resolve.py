@@ -44,7 +44,7 @@ from hybridlab.config.shared import (
 )
 from hybridlab.config.structures import final_structure
 from hybridlab.config.types import Window
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.plugins import plugins_in_use
 from hybridlab.registry import (
     CHOICES,
@@ -55,7 +55,6 @@ from hybridlab.registry import (
     SOURCES,
     TASKS,
     Registry,
-    nearest,
     source_syntaxes,
 )
 

@@ -7,6 +7,7 @@ and `size`. Steps are always optimizer steps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +15,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.evaluation import Evaluation
-from hybridlab.config.families import ObjectiveName
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.maps import FullMap, MapConfig
 from hybridlab.config.method import ControllerConfig, HookConfig
-from hybridlab.config.shape import Shape
 from hybridlab.config.training import Training
-from hybridlab.config.types import Extended, Fraction, Misfit, PositiveFloat, PositiveInt, RunName, Strict
+from hybridlab.config.types import Extended, Fraction, PositiveFloat, PositiveInt, RunName, Strict
+from hybridlab.errors import Misfit
+from hybridlab.plan.shape import ObjectiveName, Shape
 from hybridlab.registry import SOURCES, TASKS
 
 
@@ -402,7 +403,7 @@ class RunConfig(Strict):
     def first_shape(self) -> Shape:
         """The shape before the first step: a controller that adds layers begins with fewer than `shape` has."""
         layers = self.shape.layers if self.controller is None else self.controller.first_layers(self.shape.layers)
-        return self.shape if layers == self.shape.layers else self.shape.model_copy(update={"layers": layers})
+        return self.shape if layers == self.shape.layers else replace(self.shape, layers=layers)
 
     @property
     def begins_after(self) -> int:

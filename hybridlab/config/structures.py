@@ -6,9 +6,9 @@ from hybridlab.config.edits import edited_plan
 from hybridlab.config.maps import MapConfig
 from hybridlab.config.method import Stages
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.shape import Shape
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 
 

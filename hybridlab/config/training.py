@@ -6,11 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hybridlab.config.families import ObjectiveName
 from hybridlab.config.types import (
     Beta,
     Fraction,
-    Misfit,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -18,6 +16,8 @@ from hybridlab.config.types import (
     Seed,
     Strict,
 )
+from hybridlab.errors import Misfit
+from hybridlab.plan.shape import ObjectiveName
 
 
 class Schedule(Strict):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+import ast
+import dataclasses
+import inspect
+import itertools
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -13,7 +18,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import InitErrorDetails
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticUndefined
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(ge=1, le=10**12)]
@@ -29,18 +35,6 @@ Granularity = Literal["layer", "head-all", "head-single"]
 OF_A_RUN = "the name of a run"
 RunName = Annotated[str, OF_A_RUN]
 """The name, folder or hash of another run, whose results take its place (config/other_runs.py)."""
-
-
-class Misfit(ValueError):
-    """Settings that do not fit each other.
-
-    settings: their dotted names, relative to the model that finds it; the error gives the place of the one that was
-    written last.
-    """
-
-    def __init__(self, message: str, *settings: str) -> None:
-        super().__init__(message)
-        self.settings = settings
 
 
 class Strict(BaseModel):
@@ -80,6 +74,36 @@ class AsWritten(Strict):
     def _as_written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         dumped = dump(self)
         return {name: dumped.get(name) for name in type(self).model_fields if name in self.model_fields_set}
+
+
+def is_settings(kind: Any) -> bool:
+    """Whether a type is a mapping of settings: a model, or a plain dataclass that pydantic checks (plan/shape.py)."""
+    return isinstance(kind, type) and (issubclass(kind, BaseModel) or hasattr(kind, "__pydantic_config__"))
+
+
+@cache
+def fields_of(settings: Any) -> dict[str, FieldInfo]:
+    """The fields of a mapping of settings, by name."""
+    if issubclass(settings, BaseModel):
+        return settings.model_fields
+    hints, texts = get_type_hints(settings, include_extras=True), _docstrings(settings)
+    fields = {}
+    for field in dataclasses.fields(settings):
+        default = PydanticUndefined if field.default is dataclasses.MISSING else field.default
+        fields[field.name] = FieldInfo.from_annotated_attribute(hints[field.name], default)
+        fields[field.name].description = texts.get(field.name)
+    return fields
+
+
+def _docstrings(settings: Any) -> dict[str, str]:
+    """The texts below the fields of a class, by field."""
+    body: Any = ast.parse(inspect.cleandoc(inspect.getsource(settings))).body[0]
+    return {
+        field.target.id: inspect.cleandoc(str(text.value.value))
+        for field, text in itertools.pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def members(union: Any) -> dict[str, Any]:

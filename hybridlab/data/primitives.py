@@ -34,8 +34,8 @@ from itertools import islice
 
 import numpy as np
 
-from hybridlab.errors import UserError
-from hybridlab.registry import CHOICES, nearest
+from hybridlab.errors import UserError, nearest
+from hybridlab.registry import CHOICES
 
 _WORDS = """
 act add age all and any are arm ask bad bar big bin bit box bug but can cat cut day did die dot dry due egg end far

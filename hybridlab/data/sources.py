@@ -48,8 +48,8 @@ from hybridlab.data.files import (
     table_header,
     visible_files,
 )
-from hybridlab.errors import UserError
-from hybridlab.registry import SOURCES, nearest, source_syntaxes
+from hybridlab.errors import UserError, nearest
+from hybridlab.registry import SOURCES, source_syntaxes
 
 Place = dict[str, Any]
 """Where reading stands, as JSON."""

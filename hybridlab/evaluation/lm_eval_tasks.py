@@ -31,8 +31,7 @@ from lm_eval.utils import env
 
 from hybridlab.data.benchmarks.root import DataRoot, Served, Wanted
 from hybridlab.data.benchmarks.rows import whole
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 _EXTRA = re.compile(r"lm[_-]eval\[\W*(\w+)")

@@ -15,9 +15,8 @@ from pydantic import Field
 
 from hybridlab.config.loading import preset_folder, preset_names
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.results import BenchmarkResult
-from hybridlab.registry import nearest
 from hybridlab.statistics import NOT_MEASURED, Measurement
 
 

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend_by, index_tensor, kind_index
 from hybridlab.attention.kinds import AttentionKind
-from hybridlab.config.families import Norm
-from hybridlab.config.shape import LinearScaling, RopeScaling, Shape
 from hybridlab.models.cache import VisitCache
+from hybridlab.plan.shape import LinearScaling, Norm, RopeScaling, Shape
 from hybridlab.plan.structure import Heads
 
 

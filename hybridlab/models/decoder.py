@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from hybridlab.attention.heads import NEEDS
 from hybridlab.attention.kernels import chosen_for
 from hybridlab.attention.slots import next_positions
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import Block, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
@@ -27,6 +26,7 @@ from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place
 

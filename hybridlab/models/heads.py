@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridlab.config.shape import ClassesOutput, Shape
 from hybridlab.models.blocks import make_norm
+from hybridlab.plan.shape import ClassesOutput, Shape
 
 
 class TokenHead(nn.Module):

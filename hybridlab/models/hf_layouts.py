@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.config.families import EVERY_BIAS, FAMILIES, Biased, FamilyName
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
+from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, FamilyName, Shape
 
 Config = Mapping[str, Any]
 

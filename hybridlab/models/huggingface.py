@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer, check
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer, make_model
@@ -27,6 +26,7 @@ from hybridlab.models.hf_hub import hub_folder, is_hub_name
 from hybridlab.models.hf_layouts import ROPE_TYPES, Config, Layout, layout_of, rope_of, with_head
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 
 Weights = dict[str, Tensor]
@@ -117,7 +117,7 @@ def _untied(shape: Shape, named: Mapping[str, Stored], layout: Layout, origin: s
             "used; set tie_word_embeddings to false there",
             stacklevel=3,
         )
-        fields = shape.model_dump(mode="json") | {"tied_embeddings": False}
+        fields = shape.to_json() | {"tied_embeddings": False}
         return check(Shape, Layer(fields, {(): origin}))
     return shape
 

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridlab.accounting.parameters import router_sizes
 from hybridlab.plan.loop import Loop
 
 ROUTER_BIAS = 4.0
@@ -43,7 +42,7 @@ class Recurrence(nn.Module):
         # No bias: it would add the same to the score of every token of a chunk, which softmax cancels.
         self.scorers = nn.ModuleDict({str(t): nn.Linear(width, 1, bias=False) for t in chunked if scored})
         self.allocators = nn.ModuleDict({str(t): nn.Linear(width, loop.chunks[t]) for t in chunked if allocated})
-        pairs = router_sizes(loop)[::2]
+        pairs = loop.router_sizes[::2]
         self.writers = nn.ModuleList(nn.Linear(width, slots) for slots in pairs)
         self.readers = nn.ModuleList(nn.Linear(width, slots) for slots in pairs)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, flops
@@ -17,17 +17,17 @@ from hybridlab.accounting.parameters import count_parameters, recurrence_paramet
 from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
-from hybridlab.config.shape import Shape
 from hybridlab.config.structures import forecast, full_structure
-from hybridlab.config.types import PositiveInt, Strict
-from hybridlab.errors import UserError
+from hybridlab.config.types import PositiveInt, Strict, fields_of, is_settings
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.registry import Registry, nearest
+from hybridlab.plan.shape import Shape
+from hybridlab.registry import Registry
 
 SizeName = Annotated[str, one_of("size", lambda: preset_names("size"))]
 ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
 ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
-FieldName = Annotated[str, one_of("field of a shape", lambda: Shape.model_fields)]
+FieldName = Annotated[str, one_of("field of a shape", lambda: fields_of(Shape))]
 
 Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
 ANALYTIC: Registry[Function] = Registry("analytic function")
@@ -177,7 +177,8 @@ def setting(size: SizeName, path: str, arch: ArchName = "vanilla") -> float | st
     off."""
     here: Any = resolve(arch, size)
     for name in path.split("."):
-        known = list(type(here).model_fields) if isinstance(here, BaseModel) else []
+        kind: Any = type(here)
+        known = list(fields_of(kind)) if is_settings(kind) else []
         if name not in known:
             raise UserError(
                 f"setting {path}: there is no {name!r}; {nearest(name, known, None if known else 'it has no parts')}"

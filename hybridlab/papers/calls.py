@@ -16,8 +16,8 @@ from pydantic import AfterValidator, create_model
 
 from hybridlab.config.loading import KeyPath, Layer, check
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError
-from hybridlab.registry import Registry, nearest
+from hybridlab.errors import UserError, nearest
+from hybridlab.registry import Registry
 
 
 @dataclass(frozen=True)

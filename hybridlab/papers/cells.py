@@ -10,9 +10,8 @@ from hybridlab.config.loading import KeyPath, Layer, check, merge
 from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.experiment import CELL, RATE_FOR, Experiment, cell_of_arm
-from hybridlab.registry import nearest
 from hybridlab.runs.compose import continued, within_budget
 
 

@@ -13,14 +13,13 @@ from pydantic import BaseModel
 
 from hybridlab.config import resolve
 from hybridlab.config.loading import KeyPath, Layer
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called
 from hybridlab.papers.cells import nested, study_of
 from hybridlab.papers.experiment import CellSpec, Experiment
 from hybridlab.papers.measures import measure_problem
 from hybridlab.papers.rows import BENCHMARK
-from hybridlab.registry import nearest
 from hybridlab.runs.record import BenchmarkRecord, Record
 
 Named = tuple[KeyPath, str, str]

@@ -18,13 +18,12 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.calls import CLAIM_KINDS, one_of
 from hybridlab.papers.ids import SCALES
 from hybridlab.papers.measures import Measure
 from hybridlab.papers.plot import Plot
 from hybridlab.papers.rows import BENCHMARK, Column, Row
-from hybridlab.registry import nearest
 
 Scale = Annotated[str, one_of("scale", lambda: SCALES)]
 Scalar = bool | int | float | str

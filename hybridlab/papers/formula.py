@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridlab.registry import nearest
+from hybridlab.errors import nearest
 from hybridlab.statistics import Pearson, pearson, rank_correlation
 
 Values = Any

@@ -14,10 +14,9 @@ from pydantic import ConfigDict
 
 from hybridlab.config.loading import Layer, check, load_file
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_object
 from hybridlab.papers.ids import KINDS, SCALES, experiment_ids, experiments_folder, matches
-from hybridlab.registry import nearest
 
 
 class _Part(Strict):

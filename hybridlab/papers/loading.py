@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 
 from hybridlab.config.loading import Layer, check, is_file_name, load_file
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers import ids
 from hybridlab.papers.checks import check_names, check_settings
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.ids import experiments_folder
-from hybridlab.registry import nearest
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _OTHER_FOLDERS = ("records",)

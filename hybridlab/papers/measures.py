@@ -19,9 +19,8 @@ import numpy as np
 from pydantic import BaseModel, model_validator
 
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.formula import NoValue, computed, names_in, parsed
-from hybridlab.registry import nearest
 from hybridlab.runs.record import Record
 
 

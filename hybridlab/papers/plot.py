@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hybridlab.config.types import Strict
+from hybridlab.errors import nearest
 from hybridlab.papers.measures import Measure
-from hybridlab.registry import FIGURE_KINDS, nearest
+from hybridlab.registry import FIGURE_KINDS
 
 
 class Series(Strict):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from hybridlab.config.types import Strict
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 
 BENCHMARK = "benchmark"
 """The `cell` of rows whose numbers come from the benchmark."""

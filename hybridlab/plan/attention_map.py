@@ -12,13 +12,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from hybridlab.attention.kinds import AttentionKind, Full, Window
 from hybridlab.attention.registry import kind_from_json
 from hybridlab.errors import UserError
-from hybridlab.files import read_object
 
 
 @dataclass(frozen=True)
@@ -171,19 +169,3 @@ def exact_count(rho: float, num_units: int, unit: str, nearest: bool = False) ->
         f"rho {rho}: {rho} × {num_units} {unit} = {float(target):g} is not a whole number; "
         f"use {low / num_units:.6g} ({low} {unit}) or {(low + 1) / num_units:.6g} ({low + 1} {unit}), or add --nearest"
     )
-
-
-def read_masks(path: Path) -> dict[str, Any]:
-    """The content of a `masks.json`: {"masks": [[…]], "window": w, …}. warnings: what to know before using the masks;
-    empty in files of older versions."""
-    try:
-        data = read_object(Path(path), "masks file", ("masks", "window"), "`hybridlab learn-masks` writes one")
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such masks file; `hybridlab learn-masks` writes one") from None
-    if not isinstance(data["masks"], list) or not isinstance(data["window"], int):
-        raise UserError(f'{path}: a masks file needs "masks" (rows of 0 and 1) and "window" (a whole number)')
-    warnings = data.setdefault("warnings", [])
-    if not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
-        raise UserError(f'{path}: "warnings" in a masks file is a list of sentences')
-    AttentionMap.from_masks(data["masks"], data["window"])
-    return data

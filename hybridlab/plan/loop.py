@@ -20,6 +20,8 @@ Downscale = Literal["aggregate", "mean"]
 Upscale = Literal["allocate", "uniform"]
 Positions = Literal["chunk", "token"]
 RouterInit = Literal["uniform", "newest", "anchor"]
+SCRATCH_SLOTS = 2
+"""MeSH has T + 3 slots for T + 1 states."""
 PerIteration = int | str | tuple[int | str, ...]
 """One value for all iterations, or a tuple with one per iteration."""
 
@@ -155,6 +157,12 @@ class Loop:
         """Whether the token at this position completes a chunk, so that the body runs in decoding (Eq. 31)."""
         g = self.chunks[t]
         return (position + self.offset_of(t)) % g == g - 1
+
+    @property
+    def router_sizes(self) -> list[int]:
+        """Outputs of each router of MeSH: one to write and one to read, before the loop and in each iteration."""
+        slots, pairs = self.iterations + 1 + SCRATCH_SLOTS, self.iterations + 1
+        return [slots] * (2 * pairs) if self.topology == "mesh" else []
 
     def signature(self) -> tuple[Any, ...]:
         """The settings that determine which parameters the loop itself has."""

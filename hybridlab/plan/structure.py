@@ -9,18 +9,17 @@ FLOPs count and a drawing are made from it. Plain data, without torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from hybridlab.attention.kinds import AttentionKind
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.lineage import Lineage, lineage_from_json, lineage_to_json
 from hybridlab.plan.plan import Plan, check_heads
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.visit import Place, Visit
 
 
@@ -107,7 +106,7 @@ class Structure:
         """The lineage only where there is one, so that structures without it are written as before."""
         lineage = {} if self.lineage is None else {"lineage": lineage_to_json(self.lineage)}
         return {
-            "shape": self.shape.model_dump(mode="json"),
+            "shape": self.shape.to_json(),
             "plan": self.plan.to_json(),
             "map": self.map.to_json(),
             **lineage,
@@ -116,7 +115,7 @@ class Structure:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Structure:
         """Raises KeyError, TypeError, ValueError or UserError for data that `to_json` does not write."""
-        shape = Shape.model_validate_json(json.dumps(data["shape"]))
+        shape = Shape(**data["shape"])
         lineage = lineage_from_json(data["lineage"]) if data.get("lineage") is not None else None
         return cls(shape, Plan.from_json(data["plan"]), AttentionMap.from_json(data["map"]), lineage)
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.plot import Plot, Series
-from hybridlab.registry import nearest
 from hybridlab.runs.record import Record
 
 if TYPE_CHECKING:

@@ -18,9 +18,7 @@ from typing import Any
 from hybridlab.config.resolve import identity, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.statistics import (
-    MOST_SEEDS,
-)
+from hybridlab.statistics import MOST_SEEDS
 
 PREFIX = "ablate-"
 """How the id of a grid begins."""

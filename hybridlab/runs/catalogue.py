@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from hybridlab.config.resolve import resolve
 from hybridlab.config.shown import differing
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 from hybridlab.runs.record import Record, read_record
 from hybridlab.statistics import paired_difference, resolved
 from hybridlab.store.cleaning import size_of

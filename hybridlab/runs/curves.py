@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import read_metrics
 

@@ -113,7 +113,7 @@ def _settings(opened: OpenedModel, given: list[Layer]) -> RunConfig:
 
 def _without_a_run(opened: OpenedModel) -> dict[str, Any]:
     """Settings to measure a model that is no run of hybridlab."""
-    shape = opened.model.shape.model_dump(mode="json")
+    shape = opened.model.shape.to_json()
     training = {"steps": 1, "tokens_per_step": opened.seq_len, "seq_len": opened.seq_len}
     return {"arch": "imported", "size": opened.path.name, "shape": shape, "data": {}, "training": training}
 
@@ -155,7 +155,7 @@ def evaluate_model(
 
     tokenizer: as in `data.tokenizer`; None for prepared shards, which have theirs.
     """
-    values: dict[str, Any] = {"shape": model.shape.model_dump(mode="json")}
+    values: dict[str, Any] = {"shape": model.shape.to_json()}
     values["training"] = {"seq_len": seq_len, "tokens_per_step": seq_len}
     layers = [Layer(values, {(): "evaluate"}), data_layer(data)]
     if tokenizer is not None:

@@ -144,7 +144,7 @@ class _Speeds:
         device = pick_device(config.runtime.device)
         machine = {**describe_machine(device), "threads": threads}
         precision = pick_precision(config.training.precision, device)
-        shape = _without_none(config.shape.model_dump(mode="json"))
+        shape = _without_none(config.shape.to_json())
         rates = {
             record.hash: record.flops / record.seconds
             for record in self.records

@@ -151,7 +151,7 @@ def _record(
         status="finished",
         hash=digest,
         parents=[study.model.removeprefix(RUN)] if study.model.startswith(RUN) else [],
-        config={"shape": model.shape.model_dump(mode="json"), "study": study.as_written(), "dropped": names, **about},
+        config={"shape": model.shape.to_json(), "study": study.as_written(), "dropped": names, **about},
         git=git_revision(),
         libraries=library_versions(),
         machine=describe_machine(next(model.parameters()).device),

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hybridlab.config.loading import is_preset
 from hybridlab.config.schema import Data, RunConfig
-from hybridlab.config.shape import Shape
 from hybridlab.config.training import Training
 from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.data.shards import Corpus
@@ -25,6 +24,7 @@ from hybridlab.models.hf_hub import hub_folder, is_hub_name
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.heads import parse_heads, without_heads
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import is_whole
 from hybridlab.store import checkpoints
@@ -76,7 +76,7 @@ class Ancestor:
         """UserError if the shapes differ, in more than the initialization of weights. head: also in the output head.
         advice: about another number of layers."""
         free = ("init",) if head else ("init", "output")
-        for name in Shape.model_fields:
+        for name in vars(shape):
             there, here = getattr(self.shape, name), getattr(shape, name)
             if name not in free and there != here:
                 raise UserError(
@@ -166,7 +166,7 @@ def _from_run(folder: RunFolder, best: bool) -> Ancestor:
         # Its weights were trained for the structure that it ended with.
         final = read_model_config(folder.best if best else folder.final)
         shape, fading = final.structure.shape, bool(final.factors)
-        settings["shape"] = shape.model_dump(mode="json")
+        settings["shape"] = shape.to_json()
         settings["plan"] = [{"op": "visits", "visits": final.structure.plan.to_json()["visits"]}]
     return Ancestor(
         folder.digest, folder.path, settings, shape, config.size, config.training, fading, step, config.arch
@@ -200,7 +200,7 @@ def _from_hf(path: Path) -> Ancestor:
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     training = {"seq_len": usual_length(path, shape)}
-    settings: dict[str, Any] = {"shape": shape.model_dump(mode="json"), "training": training}
+    settings: dict[str, Any] = {"shape": shape.to_json(), "training": training}
     plain = Plan.plain(shape.layers, shape.traits.parallel)
     if own is not None and own.structure.plan != plain:
         # Its weights were trained for this plan.

@@ -27,10 +27,9 @@ from typing import IO, Any
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shown import differing
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.files import DIGESTS, read_object, write_json
 from hybridlab.plugins import plugin_places, require_plugins
-from hybridlab.registry import nearest
 
 CHECKPOINT = "step-"
 """How the names of checkpoints begin; the step follows."""

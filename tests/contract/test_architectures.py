@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from hybridlab.attention.kinds import Full, Mixed, Window
-from hybridlab.config.families import FAMILIES
 from hybridlab.config.loading import load_preset, preset_names
 from hybridlab.config.maps import MapConfig, Windowed
 from hybridlab.config.types import members
@@ -15,6 +14,7 @@ from hybridlab.models.export import load_checkpoint, save_model
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import FAMILIES
 from tests.conftest import SMALL_SHAPE
 from tests.models import padding_mask, random_ids
 

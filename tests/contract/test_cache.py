@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full, Window
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
 from hybridlab.models.cache import KVCache
@@ -16,6 +15,7 @@ from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.generate import Sampling
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from tests.models import cached_logits, padding_mask, random_ids
 

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from hybridlab import Decoder, Encoder, build_model, load_checkpoint, save
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.evaluation.causality import NOT_APPLICABLE, causality, worst_leak
 from hybridlab.models.build import with_output
@@ -15,6 +14,7 @@ from hybridlab.models.cache import KVCache
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from tests.models import padding_mask, random_ids
 
 VOCAB = 61

@@ -1,18 +1,19 @@
 """LN-Scaling: both norms of layer l, counted from 1, times 1 / sqrt(l), in every family, pass and file."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from hybridlab.accounting.flops import ledger
-from hybridlab.config.shape import Shape
 from hybridlab.evaluation.causality import require_causal
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, save_model
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from tests.contract.test_parity import FIRST, folder_of, theirs
 from tests.models import cached_logits, padding_mask, random_ids
@@ -75,7 +76,7 @@ def test_parity_with_transformers_models_of_scaled_norms(family, tmp_path):
     reference = theirs(FIRST[family], tied=True)
     ours = load_hf(folder_of(reference, tmp_path / "model"))
     assert ours.shape.norm_scaling is None
-    shape = ours.shape.model_copy(update=SCALED)
+    shape = replace(ours.shape, **SCALED)
     structure = Structure(shape, ours.plan, ours.attention_map)
     scaled = Decoder.from_tensors(structure, dict(ours.named_parameters()))
     blocks = next(module for name, module in reference.named_modules() if name.endswith((".layers", ".h")))

@@ -9,7 +9,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
 from hybridlab.attention.kinds import Full
-from hybridlab.config.shape import Shape
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
@@ -19,6 +18,7 @@ from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Visit
 from tests.models import random_ids

@@ -28,7 +28,7 @@ from tests.training import assert_resumes_exactly, train, train_until
 def stacked(structure, copies):
     """A structure that has copies of some layers at its end, and where each layer of it comes from."""
     parents = [*range(structure.shape.layers), *copies]
-    shape = structure.shape.model_copy(update={"layers": len(parents)})
+    shape = replace(structure.shape, layers=len(parents))
     attention_map = AttentionMap(tuple(structure.map.layers[layer] for layer in parents))
     return Structure(shape, Plan.plain(len(parents), structure.plan.parallel), attention_map), parents
 

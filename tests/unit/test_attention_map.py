@@ -10,7 +10,8 @@ from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.structures import map_of
 from hybridlab.errors import UserError
 from hybridlab.plan.allocation import Allocation
-from hybridlab.plan.attention_map import AttentionMap, exact_count, read_masks, spread
+from hybridlab.plan.attention_map import AttentionMap, exact_count, spread
+from hybridlab.plan.masks import read_masks
 
 
 @pytest.mark.parametrize("granularity", ["layer", "head"])

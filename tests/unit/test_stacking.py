@@ -8,7 +8,6 @@ import pytest
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import identity, resolve, run_hash
-from hybridlab.config.shape import Shape
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import copied_layers, grown, order_after, stages
@@ -23,6 +22,7 @@ from hybridlab.plan.lineage import (
     numbers_of,
 )
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from tests.conftest import SMALL_SHAPE
 
@@ -280,7 +280,7 @@ def test_depths_and_lengths_that_do_not_fit_are_refused():
 
 
 def structure(plan=lambda plan: plan, layers=4, masks=None):
-    shape = Shape.model_validate({**SMALL_SHAPE, "layers": layers})
+    shape = Shape(**{**SMALL_SHAPE, "layers": layers})
     rows = masks or [[layer % 2, 1] for layer in range(layers)]
     return Structure(shape, plan(Plan.plain(layers)), AttentionMap.from_masks(rows, 8))
 
@@ -305,7 +305,7 @@ def test_a_copy_takes_its_visits_and_its_row_of_the_map(method, b, layers):
         assert visits_of(after, layer) == visits_of(before, source)
         assert after.map.layers[layer] == before.map.layers[source]
     assert [visit.layer for visit in after.plan.each_visit()] == sorted(v.layer for v in after.plan.each_visit())
-    assert after.shape == before.shape.model_copy(update={"layers": layers + b})
+    assert after.shape == replace(before.shape, layers=layers + b)
     assert list(growth_steps(after.lineage)) == [order]
     assert Structure.from_json(after.to_json()) == after
     assert "lineage" not in before.to_json() and Structure.from_json(before.to_json()) == before

@@ -21,10 +21,10 @@ from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.prompts import Choice, Count, Example, Numbers, Words, examples
 from hybridlab.config.types import NonNegativeInt, Seed
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.visit import layer_name
-from hybridlab.registry import PROBES, nearest
+from hybridlab.registry import PROBES
 
 MODES = ("current", "future")
 AXES = ("propagated", "local")

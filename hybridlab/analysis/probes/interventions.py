@@ -17,10 +17,10 @@ from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.prompts import Count, Sizes, Words
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.plan import Plan
-from hybridlab.registry import PROBES, nearest
+from hybridlab.registry import PROBES
 
 KINDS = ("skip", "swap", "reverse", "truncate")
 SIZES = (1, 2, 4, 8)

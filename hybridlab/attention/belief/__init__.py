@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hybridlab.attention.kinds import AttentionKind, Counting, Standard
-from hybridlab.errors import UserError
-from hybridlab.registry import nearest
+from hybridlab.errors import UserError, nearest
 
 FACTORS = ("high", "low", "elemmul")
 SENDERS = ("visible", "all", "leaking")

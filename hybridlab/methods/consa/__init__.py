@@ -15,16 +15,8 @@ from hybridlab.config.maps import MixedMap
 from hybridlab.config.method import Method, register_controller
 from hybridlab.config.other_runs import Configuration
 from hybridlab.config.training import Schedule
-from hybridlab.config.types import (
-    Beta,
-    Finite,
-    Fraction,
-    Granularity,
-    Misfit,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-)
+from hybridlab.config.types import Beta, Finite, Fraction, Granularity, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from hybridlab.errors import Misfit
 
 if TYPE_CHECKING:
     from hybridlab.training.hooks import Hook

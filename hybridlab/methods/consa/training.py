@@ -28,11 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.config.shape import Shape
 from hybridlab.config.training import Schedule
 from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.shape import Shape
 from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.optimizer import Group
 

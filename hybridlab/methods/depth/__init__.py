@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 
 from hybridlab.config.method import Method, Stages, register_controller
 from hybridlab.config.other_runs import Configuration
-from hybridlab.config.types import Misfit, NonNegativeInt, PositiveInt, Seed, Width
-from hybridlab.errors import UserError
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed, Width
+from hybridlab.errors import Misfit, UserError
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.lineage import first_lineage, grown_lineage
 from hybridlab.plan.structure import Structure
@@ -223,7 +223,7 @@ def grown(structure: Structure, method: Copied, block: int, draw: Draw | None = 
     before = structure.lineage or first_lineage(structure.shape.layers)
     return replace(
         structure,
-        shape=structure.shape.model_copy(update={"layers": len(order)}),
+        shape=replace(structure.shape, layers=len(order)),
         plan=structure.plan.with_copies(copied),
         map=AttentionMap(tuple(structure.map.layers[layer] for layer in order)),
         lineage=grown_lineage(before, copied),

@@ -20,10 +20,10 @@ from pydantic import Field, model_validator
 
 from hybridlab.config.method import Method, Stages, register_controller
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of, require_heads
-from hybridlab.config.shape import Shape
-from hybridlab.config.types import Beta, Finite, Misfit, NonNegativeInt, PositiveInt, RunName, Strict
-from hybridlab.errors import UserError
+from hybridlab.config.types import Beta, Finite, NonNegativeInt, PositiveInt, RunName, Strict
+from hybridlab.errors import Misfit, UserError
 from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import layer_name
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.formula import NoValue
 from hybridlab.papers.measures import values_of
 from hybridlab.papers.plot import Plot, Series
-from hybridlab.registry import FIGURE_KINDS, nearest
+from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import (
     MANY,
     FigureKind,

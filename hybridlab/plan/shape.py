@@ -1,87 +1,255 @@
-"""The shape of a model: its parameters, as data."""
+"""The shape of a model: its parameters, as plain data; and how the model families differ. No torch.
+
+A shape checks its values wherever it is made. The types of its fields, with their bounds, are the schema too: pydantic
+checks by them what people write, and `hybridlab config schema` shows them.
+
+    python -c "from hybridlab.config.resolve import resolve; print(resolve('vanilla', 'tiny').shape)"
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from functools import lru_cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Field, model_validator
+from hybridlab.errors import Misfit
 
-from hybridlab.config.families import FAMILIES, Biased, FamilyName, Norm, Traits
-from hybridlab.config.types import Misfit, PositiveFloat, PositiveInt, Strict, Width
+Norm = Literal["rmsnorm", "layernorm", "nonparametric-layernorm"]
+FamilyName = Literal["llama", "qwen3", "neox", "gpt2", "bert"]
+
+Biased = Literal["qkv", "output", "mlp"]
+EVERY_BIAS: tuple[Biased, ...] = ("qkv", "output", "mlp")
+"""The linear layers of a block: the projections to queries, keys and values, that of the heads' outputs, the MLP's."""
+ObjectiveName = Literal["next-token", "masked-tokens"]
 
 
-class Init(Strict):
+@dataclass(frozen=True)
+class Traits:
+    """Traits of a family.
+
+    norm: `layernorm` has a weight and a bias, `nonparametric-layernorm` has neither (OLMo). biases: which linear layers
+    of the blocks have one. gated: SwiGLU, otherwise GELU.
+    gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read the same input.
+    causal: a token sees no later one; an encoder's tokens see all. post_norm: each branch of a block ends with its
+    norm, on the sum with its input, instead of beginning with it; there is no final norm. embedding_norm: a norm after
+    the sum of the embeddings. token_types: rows of the table of token types; 0 for none. transform: the output head has
+    a dense layer, GELU and a norm before the product with its table, and a bias after it.
+    """
+
+    norm: Norm
+    biases: tuple[Biased, ...]
+    gated: bool
+    qk_norm: bool
+    learned_positions: bool
+    parallel: bool
+    rotary_fraction: float
+    gelu_tanh: bool = False
+    causal: bool = True
+    post_norm: bool = False
+    embedding_norm: bool = False
+    token_types: int = 0
+    transform: bool = False
+
+    @property
+    def objective(self) -> ObjectiveName:
+        """What a model of the family is trained on: tokens that a later one may see are no task."""
+        return "next-token" if self.causal else "masked-tokens"
+
+
+FAMILIES: dict[str, Traits] = {
+    "llama": Traits("rmsnorm", (), True, False, False, False, 1.0),
+    "qwen3": Traits("rmsnorm", (), True, True, False, False, 1.0),
+    "neox": Traits("layernorm", EVERY_BIAS, False, False, False, True, 0.25),
+    "gpt2": Traits("layernorm", EVERY_BIAS, False, False, True, False, 0.0, gelu_tanh=True),
+    "bert": Traits(
+        *("layernorm", EVERY_BIAS, False, False, True, False, 0.0),
+        causal=False,
+        post_norm=True,
+        embedding_norm=True,
+        token_types=2,
+        transform=True,
+    ),
+}
+
+
+# ---- plain data that is checked ----
+
+
+@dataclass(frozen=True)
+class Within:
+    """The bounds of a number, beside its type."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    finite: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
+        bounds = {name: bound for name in ("ge", "gt", "le") if (bound := getattr(self, name)) is not None}
+        return {**handler(source), **bounds, **({"allow_inf_nan": False} if self.finite else {})}
+
+    def holds(self, value: float) -> bool:
+        return (
+            (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+            and (not self.finite or math.isfinite(value))
+        )
+
+
+class ByKind:
+    """Beside a union: `kind` says which of the types a mapping is."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
+        choices = {_kind_of(member): handler.generate_schema(member) for member in get_args(source)}
+        return {"type": "tagged-union", "discriminator": "kind", "choices": choices}
+
+
+Width = Annotated[int, Within(ge=1, le=10**6)]
+Count = Annotated[int, Within(ge=1, le=10**12)]
+Positive = Annotated[float, Within(gt=0, finite=True)]
+Deviation = Annotated[float, Within(gt=0, le=100)]
+
+
+class Checked:
+    """Base class of frozen dataclasses whose values are of the types that are written. Mappings become the dataclasses
+    that they describe, lists tuples, and whole numbers floats where one is asked for. ValueError for other values."""
+
+    __pydantic_config__ = {"extra": "forbid", "strict": True}
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, hint in _hints(kind).items():
+            object.__setattr__(self, name, _read(getattr(self, name), hint, name))
+        self._check()
+
+    def _check(self) -> None:
+        """Misfit for settings that do not fit each other."""
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)  # type: ignore[call-overload]
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+@lru_cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _kind_of(member: Any) -> str:
+    return str(get_args(_hints(member)["kind"])[0])
+
+
+def _read(value: Any, hint: Any, name: str) -> Any:
+    """The value as one of this type; ValueError if it is none."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        read = _read(value, inner[0], name)
+        if all(bound.holds(read) for bound in inner[1:] if isinstance(bound, Within)):
+            return read
+    elif origin in (Union, UnionType):
+        if value is None and type(None) in inner:
+            return None
+        members = [member for member in inner if member is not type(None)]
+        kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+        fitting = [member for member in members if not is_dataclass(member) or _kind_of(member) == kind]
+        if fitting:
+            return _read(value, fitting[0], name)
+    elif origin is Literal:
+        if isinstance(value, str) and value in inner:
+            return value
+    elif origin is tuple:
+        if isinstance(value, tuple | list):
+            return tuple(_read(part, inner[0], name) for part in value)
+    elif is_dataclass(hint):
+        if isinstance(value, hint | dict):
+            return hint(**value) if isinstance(value, dict) else value  # type: ignore[operator]
+    elif isinstance(value, bool) == (hint is bool) and isinstance(value, int if hint is float else hint):
+        return hint(value)
+    elif hint is float and isinstance(value, float):
+        return value
+    raise ValueError(f"{name} {value!r} is not possible")
+
+
+# ---- shapes ----
+
+
+@dataclass(frozen=True)
+class Init(Checked):
     """Initialization of the weights: normal distributions with mean 0; norms start at 1."""
 
     scheme: Literal["constant", "inverse-sqrt-width"] = "constant"
     """Standard deviation of linear layers: `std` (constant) or std / sqrt(width) (inverse-sqrt-width)."""
-    std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    std: Deviation = 0.02
     """Standard deviation of the linear layers; see scheme."""
-    embedding_std: Annotated[float, Field(gt=0, le=100)] = 0.02
+    embedding_std: Deviation = 0.02
     """Standard deviation of the embeddings."""
     scale_outputs_by_depth: bool = False
     """Divide the std of the projections that write to the residual stream by sqrt(2 · layers) (GPT-2)."""
-    truncate: Annotated[float, Field(gt=0, le=100)] | None = None
+    truncate: Deviation | None = None
     """Truncate the normal distribution at this many standard deviations (OLMo: 3)."""
     positions: Literal["sinusoidal"] | None = None
     """How a table of learned positions begins: as sines and cosines (Vaswani et al., 2017), of embedding_std, so that a
     head finds the token before or after it soon. Default: random, as other embeddings."""
 
 
-class ClassesOutput(Strict):
+@dataclass(frozen=True)
+class ClassesOutput(Checked):
     """A class for each sequence: a number for each label, from one token. An encoder reads the first token through its
     pooler, tanh of a dense layer; a decoder reads the last one."""
 
     kind: Literal["classes"]
-    labels: Annotated[int, Field(ge=1, le=2**20)]
+    labels: Annotated[int, Within(ge=1, le=2**20)]
     """Numbers that the head gives: one per class; 1 for a regression, and for the score of an option."""
 
 
-class SpansOutput(Strict):
+@dataclass(frozen=True)
+class SpansOutput(Checked):
     """A span of each sequence: for every token, how likely it is the first and the last one of the span."""
 
     kind: Literal["spans"]
 
 
-class LinearScaling(Strict):
+@dataclass(frozen=True)
+class LinearScaling(Checked):
     """All rotary frequencies divided by one factor (position interpolation)."""
 
     kind: Literal["linear"]
-    factor: PositiveFloat
+    factor: Positive
     """Number by which the frequencies are divided."""
 
 
-class Llama3Scaling(Strict):
+@dataclass(frozen=True)
+class Llama3Scaling(Checked):
     """Low rotary frequencies divided by a factor, high ones as they are, and a blend of both between (Llama 3.1)."""
 
     kind: Literal["llama3"]
-    factor: PositiveFloat
+    factor: Positive
     """Number by which the low frequencies are divided."""
-    low_freq_factor: PositiveFloat
+    low_freq_factor: Positive
     """Frequencies that turn less often than this in original_positions are low."""
-    high_freq_factor: PositiveFloat
+    high_freq_factor: Positive
     """Frequencies that turn more often than this in original_positions are high."""
-    original_positions: PositiveInt
+    original_positions: Count
     """Length of the sequences before the scaling."""
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Llama3Scaling:
+    def _check(self) -> None:
         if self.high_freq_factor <= self.low_freq_factor:
             raise Misfit(
                 f"high_freq_factor {self.high_freq_factor:g} must be above low_freq_factor {self.low_freq_factor:g}",
                 "high_freq_factor",
                 "low_freq_factor",
             )
-        return self
 
 
-RopeScaling = Annotated[LinearScaling | Llama3Scaling, Field(discriminator="kind")]
-OutputHead = Annotated[ClassesOutput | SpansOutput, Field(discriminator="kind")]
+RopeScaling = Annotated[LinearScaling | Llama3Scaling, ByKind()]
+OutputHead = Annotated[ClassesOutput | SpansOutput, ByKind()]
 
 
-class Shape(Strict):
+@dataclass(frozen=True)
+class Shape(Checked):
     """The parameters of a model."""
 
     family: FamilyName
@@ -98,15 +266,15 @@ class Shape(Strict):
     """Channels of a head."""
     ffn_width: Width
     """Inner channels of the MLP."""
-    vocab: Annotated[int, Field(ge=1, le=2**31)]
+    vocab: Annotated[int, Within(ge=1, le=2**31)]
     """Rows of the embedding: at least as many as the tokenizer has tokens."""
-    rope_base: PositiveFloat = 10000.0
+    rope_base: Positive = 10000.0
     """Base of the rotary positions."""
-    norm_eps: PositiveFloat = 1e-6
+    norm_eps: Positive = 1e-6
     """Added to the variance in norms, against division by 0."""
     tied_embeddings: bool = True
     """The output head uses the embedding's weights."""
-    embedding_scale: PositiveFloat = 1.0
+    embedding_scale: Positive = 1.0
     """Factor on the embeddings after the lookup; the output head uses them unscaled."""
     init: Init = Init()
     """How the weights are drawn."""
@@ -118,11 +286,11 @@ class Shape(Strict):
     scaling."""
     parallel_residual: bool | None = None
     """Whether attention and MLP of a block read the same input. Default: as in the family."""
-    rotary_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    rotary_fraction: Annotated[float, Within(gt=0, le=1)] | None = None
     """Fraction of a head's channels that rotary positions rotate. Default: as in the family."""
-    max_positions: PositiveInt | None = None
+    max_positions: Count | None = None
     """Rows of the table of learned positions (gpt2, bert); rotary families have none."""
-    token_types: PositiveInt | None = None
+    token_types: Count | None = None
     """Rows of the table of token types (bert). Default: as in the family."""
     rope_scaling: RopeScaling | None = None
     """Change of the rotary frequencies for longer sequences: {kind: linear, factor: 4}, or {kind: llama3, …}."""
@@ -132,8 +300,7 @@ class Shape(Strict):
     """What the output head gives: {kind: classes, labels: N} for each sequence, or {kind: spans}. Default: logits over
     the vocabulary for each token."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Shape:
+    def _check(self) -> None:
         if self.heads % self.kv_heads:
             raise Misfit(
                 f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
@@ -163,16 +330,11 @@ class Shape(Strict):
                 "head_width",
                 "rotary_fraction",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _imported_settings(self) -> Shape:
         if self.rope_scaling is not None and self.traits.learned_positions:
             message = f"rope_scaling has no effect on the family {self.family}, which has learned positions; remove it"
             raise Misfit(message, "family", "rope_scaling")
         if self.biases is not None and len(set(self.biases)) < len(self.biases):
             raise Misfit(f"biases {', '.join(self.biases)}: name each of them once", "biases")
-        return self
 
     def _check_post_norm(self) -> None:
         """Misfit for what belongs to blocks whose norms come first."""
