@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hybridlab.accounting.flops import flops as flops
-    from hybridlab.config.own_kinds import register_controller as register_controller
-    from hybridlab.config.own_kinds import register_hook as register_hook
+    from hybridlab.config.method import Method as Method
+    from hybridlab.config.method import register_controller as register_controller
+    from hybridlab.config.method import register_hook as register_hook
     from hybridlab.config.schema import RunConfig as RunConfig
     from hybridlab.errors import Interrupted as Interrupted
     from hybridlab.errors import RunFailed as RunFailed
@@ -54,6 +55,7 @@ _PUBLIC = {
     "Hook": "hybridlab.training.hooks",
     "Interrupted": "hybridlab.errors",
     "Loop": "hybridlab.plan.loop",
+    "Method": "hybridlab.config.method",
     "Plan": "hybridlab.plan.plan",
     "Record": "hybridlab.runs.record",
     "Results": "hybridlab.evaluation.results",
@@ -71,8 +73,8 @@ _PUBLIC = {
     "load_checkpoint": "hybridlab.models.export",
     "load_hf": "hybridlab.models.huggingface",
     "load_plugin": "hybridlab.plugins",
-    "register_controller": "hybridlab.config.own_kinds",
-    "register_hook": "hybridlab.config.own_kinds",
+    "register_controller": "hybridlab.config.method",
+    "register_hook": "hybridlab.config.method",
     "save": "hybridlab.models.export",
     "train": "hybridlab.runs.train",
 }

@@ -5,7 +5,7 @@ A plug-in is a Python file or an importable module that registers its content wh
 (before the command) loads one. An installed package can declare plug-ins as entry points in the group
 `hybridlab.plugins`; these are loaded when a name is used that is not built in.
 
-Plug-ins that can change a run are part of its identity, by name and version (config/own_plugins.py).
+Plug-ins that can change a run are part of its identity, by name and version (config/resolve.py).
 
 Every command imports this file, so that it imports what only plug-ins need inside its functions.
 """

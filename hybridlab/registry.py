@@ -107,12 +107,12 @@ class Registry(Generic[Item]):
 
 PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes", between="-")
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
-FIGURE_KINDS: Registry[Any] = Registry("kind of figure", "hybridlab.reporting.kinds")
+FIGURE_KINDS: Registry[Any] = Registry("kind of figure", loads="hybridlab.reporting.kinds")
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""
-HOOKS: Registry[Any] = Registry("hook", changes_runs=True)
-"""Kind of a hook in `hooks` → its maker; see training/own_hooks.py."""
-CONTROLLERS: Registry[Any] = Registry("controller", changes_runs=True)
-"""Kind of a controller → a function of its settings and the whole configuration; see structure/registry.py."""
+HOOKS: Registry[Any] = Registry("hook", loads="hybridlab.methods", changes_runs=True)
+"""Kind of a hook in `hooks` → its settings, which make it; see config/method.py."""
+CONTROLLERS: Registry[Any] = Registry("controller", loads="hybridlab.methods", changes_runs=True)
+"""Kind of a controller → its settings, which make its hook; see config/method.py."""
 TASKS: Registry[Any] = Registry("task", loads="hybridlab.data.tasks", changes_runs=True)
 """Name in `data.mix` → the task; see data/tasks.py."""
 CHOICES: Registry[Any] = Registry("primitive", loads="hybridlab.data.primitives")

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from hybridlab.runs.run import execute
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import OF_THE_MACHINE, read_metrics
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.metrics import OF_THE_MACHINE, read_metrics
 
 GROWTH_TIMES = {"start_step": 3, "interval": 3, "fade_steps": 3}
 FIVE_LAYERS = {"shape": {"layers": 5}, "evaluation": {"task_window": None}}
@@ -93,7 +93,7 @@ import sys, torch
 from pathlib import Path
 from hybridlab.config.schema import RunConfig
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 
 torch.set_num_threads(1)
 config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())

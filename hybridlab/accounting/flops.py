@@ -236,7 +236,7 @@ def flops(
     """
     if isinstance(model_or_arch, str):
         from hybridlab.config.resolve import resolve_parts
-        from hybridlab.plan.forecast import full_structure
+        from hybridlab.config.structures import full_structure
 
         return ledger(full_structure(resolve_parts(model_or_arch, size, parts, "flops")), seq_len, convention)
     if parts:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.config.schema import RunConfig
-from hybridlab.plan.forecast import final_structure, forecast, full_structure
+from hybridlab.config.structures import final_structure, forecast, full_structure
 from hybridlab.plan.structure import Structure
 
 

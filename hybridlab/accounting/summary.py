@@ -11,7 +11,7 @@ from hybridlab.accounting.drawing import rows
 from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
-from hybridlab.plan.forecast import full_structure
+from hybridlab.config.structures import full_structure
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure

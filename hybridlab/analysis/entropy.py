@@ -9,6 +9,7 @@ row, 0 for a row with all weight on one key or with only one visible key. No S Ã
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.plan.plan import Place, Plan
 from hybridlab.statistics import rank_correlation
+from hybridlab.training.hooks import Hook, TrainingRun
 
 
 def row_entropy(weights: Tensor, keys: Tensor) -> Tensor:
@@ -73,3 +75,56 @@ def agreement(curves: Sequence[Sequence[float | None]]) -> float | None:
             values.append(rank_correlation(one[both].tolist(), other[both].tolist()) if both.any() else None)
     found = [value for value in values if value is not None]
     return sum(found) / len(found) if found and len(found) == len(values) else None
+
+
+# ---- during training, in the record (SGT, section 3 and appendix C.4) ----
+
+
+class EntropyLog(Hook):
+    """Measures on the batch of step 1 and of every `every`-th step, averaged over its sequences.
+
+    Results: steps, and entropies [step][layer][head]; None for a head that does not run.
+    """
+
+    name = "entropy-log"
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.steps: list[int] = []
+        self.tables: list[list[list[float | None]]] = []
+
+    def begin(self, run: TrainingRun) -> None:
+        self.run = run
+        self.pending: Tensor | None = None
+
+    def _measures(self, step: int) -> bool:
+        return step == 0 or (step + 1) % self.every == 0
+
+    def forward_inputs(self, step: int) -> dict[str, Any]:
+        return {"need": "last_row"} if self._measures(step) else {}
+
+    def after_forward(self, step: int, output: Output, share: float) -> None:
+        if self._measures(step):
+            table = share * head_entropies(self.run.model.plan, output, self.run.model.shape.heads)
+            self.pending = table if self.pending is None else self.pending + table
+
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+        if self.pending is not None:
+            # The entropy of a head that does not run is NaN, which JSON does not have.
+            rows = [[None if v != v else round(v, 4) for v in row] for row in self.pending.tolist()]
+            self.steps.append(step + 1)
+            self.tables.append(rows)
+            self.pending = None
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {"steps": self.steps, "entropies": self.tables}
+
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+        self.steps, self.tables = list(state["steps"]), list(state["entropies"])
+
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
+        """Tables of one size: in a model that grew, layers that were not there yet have no entropies."""
+        layers, heads = run.model.shape.layers, run.model.shape.heads
+        missing: list[float | None] = [None] * heads
+        return {"steps": self.steps, "entropies": [t + [missing] * (layers - len(t)) for t in self.tables]}

@@ -18,7 +18,7 @@ from hybridlab.data.batches import Rows, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
 from hybridlab.evaluation.measure import task_window
-from hybridlab.evaluation.rows import chunks
+from hybridlab.evaluation.text import chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.training.objective import Objective, make_objective
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
-from hybridlab.data.benchmarks.root import DataRoot, Wanted
-from hybridlab.data.finetune.places import NO_ROOT, data_root
+from hybridlab.data.benchmarks.root import NO_ROOT, DataRoot, Wanted, data_root
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer

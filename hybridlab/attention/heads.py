@@ -12,15 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybridlab.attention.kernels import (
-    KERNELS,
-    Rule,
-    Visible,
-    choose,
-    choose_beside,
-    probabilities,
-    require_keys,
-)
+from hybridlab.attention.kernels import KERNELS, Rule, Visible, choose, choose_beside, probabilities, require_keys
 from hybridlab.attention.kinds import AttentionKind
 
 NEEDS = ("none", "last_row", "full")

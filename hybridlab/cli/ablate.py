@@ -49,8 +49,7 @@ def ablate(
     from hybridlab.runs.ablate import Vary, grid, make_grid, parse_seeds
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.runs.queue import run_all
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import start_facts
+    from hybridlab.store.folders import Runs, start_facts
 
     told = cache(o.say)  # once for all runs of the grid
 

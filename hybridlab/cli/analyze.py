@@ -44,7 +44,7 @@ def analyze(
     """
     from hybridlab.errors import UserError
     from hybridlab.runs.evaluate import analyze_run
-    from hybridlab.training.folders import Runs
+    from hybridlab.store.folders import Runs
 
     chosen: Probe = PROBES.get(probe)
     run, settings = _run_and_settings([run, *context.args], probe, chosen)

@@ -28,7 +28,7 @@ def mask_learners(incomplete: str) -> Completed:
 
 def methods(incomplete: str) -> Completed:
     """The methods of growth in depth."""
-    from hybridlab.plan.stacking import Method
+    from hybridlab.methods.depth import Method
 
     return _beginning_with(incomplete, list(get_args(Method)))
 
@@ -133,7 +133,7 @@ def _map_kind(values: dict[str, Any]) -> Any:
 
 
 def _presets(kind: str, incomplete: str) -> Completed:
-    from hybridlab.config.presets import summaries
+    from hybridlab.config.loading import summaries
 
     for name, summary in summaries(kind).items():
         if name.startswith(incomplete):

@@ -70,7 +70,7 @@ def show(
     from hybridlab.config.resolve import parents, run_hash
     from hybridlab.config.shown import as_text, origins_of
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose_with_origins
-    from hybridlab.training.folders import Runs
+    from hybridlab.store.folders import Runs
 
     layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks)
     asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of)

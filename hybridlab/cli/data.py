@@ -64,7 +64,7 @@ def prepare(
     from hybridlab.config.schema import Data
     from hybridlab.data.preparing import Job
     from hybridlab.data.preparing import prepare as prepare_corpus
-    from hybridlab.data.readers import NoSuchField
+    from hybridlab.data.sources import NoSuchField
     from hybridlab.errors import UserError
 
     values: dict[str, Any] = {"tokenizer": tokenizer, "field": field, "validation_fraction": validation_fraction}
@@ -78,7 +78,7 @@ def prepare(
         raise UserError(f"{error.problem}; name it with --field NAME") from None
     _show(out, as_json)
     if data.sources is not None and not as_json:
-        from hybridlab.data.mixture import source_labels
+        from hybridlab.data.sources import source_labels
 
         names = source_labels(data.all_sources)
         used = [f"--data shards:{out / n}@{s.weight:g}" for n, s in zip(names, data.sources, strict=True)]

@@ -108,7 +108,7 @@ def evaluate(
         # Bars of other libraries, which do not know what is measured here.
         os.environ.setdefault("TQDM_DISABLE", "1")
         from hybridlab.runs.benchmarks import BATCH, Request, benchmark_run
-        from hybridlab.training.folders import Runs
+        from hybridlab.store.folders import Runs
 
         names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
         rows = (num_fewshot, limit, batch or BATCH, max_length, data_root, skip_bad_lines)
@@ -121,7 +121,7 @@ def evaluate(
         return
     from hybridlab.cli.training import print_results
     from hybridlab.runs.evaluate import evaluate_run
-    from hybridlab.training.folders import Runs
+    from hybridlab.store.folders import Runs
 
     settings = [*o.choices_settings(choices), *(sets or [])]
     results = evaluate_run(run, Runs(runs_dir), data, settings, o.say, drop_heads)

@@ -43,6 +43,7 @@ Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer ste
 Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")]
 
 
+@o.trains_one_run
 def finetune(
     run: o.ModelReference,
     task: Task,
@@ -52,16 +53,8 @@ def finetune(
     steps: Steps = None,
     lr: Rate = None,
     seed: o.Seed = None,
-    config: o.ConfigFile = None,
-    sets: o.Sets = None,
-    name: o.Name = None,
-    tags: o.Tags = None,
-    keep_optimizer: o.KeepOptimizer = False,
-    track: o.Track = None,
-    compile: o.Compile = None,
-    run_dir: o.RunDir = None,
-    runs_dir: o.RunsDir = o.RUNS,
-    as_json: o.AsJson = False,
+    *,
+    asked: o.OneRun,
 ) -> None:
     """Train a trained model on a task with labels: its weights, plan and attention map, and a new output head.
 
@@ -69,13 +62,10 @@ def finetune(
     """
     from hybridlab.cli.training import runtime_layer, train_and_print
     from hybridlab.config.loading import merge
-    from hybridlab.runs.compose import CommandLine, compose
-    from hybridlab.runs.finetuning import task_layer
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.runs.compose import CommandLine, compose, task_layer
+    from hybridlab.store.folders import Runs
 
-    runs = Runs(runs_dir)
-    layer = merge(runtime_layer(track, compile), task_layer(task, data, validation, epochs, steps, lr, seed))
-    asked = CommandLine(start=run, config=config, options=layer, settings=sets or [], keep_map=True, task=task)
-    resolved = compose(asked, runs, o.say)
-    train_and_print(resolved, run_dir, runs, "finetune", as_json, Label(name, tuple(tags or [])), keep_optimizer)
+    runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
+    layer = merge(runtime, task_layer(task, data, validation, epochs, steps, lr, seed))
+    command = CommandLine(start=run, config=asked.config, options=layer, settings=settings, keep_map=True, task=task)
+    train_and_print(compose(command, Runs(asked.runs_dir), o.say), "finetune", asked)

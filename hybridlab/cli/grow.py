@@ -46,6 +46,7 @@ Arch = Annotated[
 ]
 
 
+@o.trains_one_run
 def grow(
     method: Method,
     block: Block = None,
@@ -61,16 +62,8 @@ def grow(
     masks: o.Masks = None,
     entropy_of: o.EntropyOf = None,
     nearest: o.Nearest = False,
-    config: o.ConfigFile = None,
-    sets: o.Sets = None,
-    name: o.Name = None,
-    tags: o.Tags = None,
-    keep_optimizer: o.KeepOptimizer = False,
-    track: o.Track = None,
-    compile: o.Compile = None,
-    run_dir: o.RunDir = None,
-    runs_dir: o.RunsDir = o.RUNS,
-    as_json: o.AsJson = False,
+    *,
+    asked: o.OneRun,
 ) -> None:
     """Train a model whose depth grows in stages: `pretrain --arch METHOD` with options for the growth.
 
@@ -78,16 +71,15 @@ def grow(
     """
     from hybridlab.cli.training import runtime_layer, settings_layer, train_and_print
     from hybridlab.config.loading import merge
-    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
-    from hybridlab.runs.growing import check_arch, growth_layer, stages_in_words
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.runs.compose import CommandLine, check_arch, chosen_arch, compose, growth_layer, stages_in_words
+    from hybridlab.store.folders import Runs
 
-    runs, arch = Runs(runs_dir), chosen_arch(arch, config, default=method)
+    runs, arch = Runs(asked.runs_dir), chosen_arch(arch, asked.config, default=method)
     check_arch(arch, method, masks=masks is not None)
-    layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime_layer(track, compile))
+    runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
+    layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
     layer = merge(layer, growth_layer(method, block, schedule, rounding, layers, start, runs))
-    asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of, keep_map=arch == method)
-    resolved = compose(asked, runs, o.say)
+    command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of, keep_map=arch == method)
+    resolved = compose(command, runs, o.say)
     o.say(stages_in_words(resolved))
-    train_and_print(resolved, run_dir, runs, "grow", as_json, Label(name, tuple(tags or [])), keep_optimizer)
+    train_and_print(resolved, "grow", asked)

@@ -10,6 +10,7 @@ from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
+@o.trains_one_run
 def learn_masks(
     start: Annotated[
         str,
@@ -36,31 +37,20 @@ def learn_masks(
     data: o.DataSource = None,
     steps: o.Steps = None,
     seed: o.Seed = None,
-    config: o.ConfigFile = None,
-    sets: o.Sets = None,
-    name: o.Name = None,
-    tags: o.Tags = None,
-    keep_optimizer: o.KeepOptimizer = False,
-    track: o.Track = None,
-    compile: o.Compile = None,
-    run_dir: o.RunDir = None,
-    runs_dir: o.RunsDir = o.RUNS,
-    as_json: o.AsJson = False,
+    *,
+    asked: o.OneRun,
 ) -> None:
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
     from hybridlab.cli.training import LEARNED, runtime_layer, settings_layer, train_and_print
     from hybridlab.errors import UserError
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Runs
 
-    arch = chosen_arch(arch, config, default="consa")
+    arch = chosen_arch(arch, asked.config, default="consa")
     if arch not in LEARNED:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(LEARNED)}")
     mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
-    layer = settings_layer(arch, steps, seed, nearest, mask=mask, window=window, runtime=runtime_layer(track, compile))
-    runs = Runs(runs_dir)
-    resolved = compose(
-        CommandLine(arch=arch, data=data, start=start, config=config, options=layer, settings=sets or []), runs, o.say
-    )
-    train_and_print(resolved, run_dir, runs, "learn-masks", as_json, Label(name, tuple(tags or [])), keep_optimizer)
+    runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
+    layer = settings_layer(arch, steps, seed, nearest, mask=mask, window=window, runtime=runtime)
+    command = CommandLine(arch=arch, data=data, start=start, config=asked.config, options=layer, settings=settings)
+    train_and_print(compose(command, Runs(asked.runs_dir), o.say), "learn-masks", asked)

@@ -172,7 +172,7 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def _archs() -> list[dict[str, Any]]:
-    from hybridlab.config.presets import summaries
+    from hybridlab.config.loading import summaries
 
     return [{"name": name, "summary": summary} for name, summary in summaries("arch").items()]
 
@@ -180,7 +180,7 @@ def _archs() -> list[dict[str, Any]]:
 def _sizes() -> list[dict[str, Any]]:
     """parameters: the exact number of scalars of the plain stack."""
     from hybridlab.accounting.parameters import count_parameters
-    from hybridlab.config.presets import summaries
+    from hybridlab.config.loading import summaries
     from hybridlab.config.resolve import resolve
 
     return [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -177,6 +181,39 @@ Scale = Annotated[
 RUNS = Path("runs")
 _NARROWEST = 20
 RESULTS = Path("results")
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """The options that every command has that trains one run, in the order in which its help shows them."""
+
+    config: ConfigFile = None
+    sets: Sets = None
+    name: Name = None
+    tags: Tags = None
+    keep_optimizer: KeepOptimizer = False
+    track: Track = None
+    compile: Compile = None
+    run_dir: RunDir = None
+    runs_dir: RunsDir = RUNS
+    as_json: AsJson = False
+
+
+def trains_one_run(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose last parameter is `asked: OneRun`, as typer reads it: with these options in its place."""
+    hints = get_type_hints(command, include_extras=True)
+    *own, _ = inspect.signature(command).parameters.values()
+    shared = get_type_hints(OneRun, include_extras=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    options = [inspect.Parameter(f.name, keyword, default=f.default, annotation=shared[f.name]) for f in fields(OneRun)]
+
+    @functools.wraps(command)
+    def called(**values: Any) -> None:
+        command(**{one.name: values.pop(one.name) for one in own}, asked=OneRun(**values))
+
+    parameters = [one.replace(kind=keyword, annotation=hints[one.name]) for one in own]
+    called.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
+    return called
 
 
 class Group(TyperGroup):

@@ -36,7 +36,7 @@ def plan(
     from hybridlab.config.resolve import resolve_options
     from hybridlab.files import write_text
     from hybridlab.plan.visit import COUNTING
-    from hybridlab.runs.budget import within_budget
+    from hybridlab.runs.compose import within_budget
 
     file = load_settings(config) if config else Layer()
     resolved = within_budget(resolve_options(arch, size, None, file, sets or []))

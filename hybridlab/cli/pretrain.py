@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated
 
 import typer
@@ -9,21 +10,10 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
-_WITH_EXTEND = [
-    "start",
-    "extend",
-    "track",
-    "compile",
-    "sets",
-    "name",
-    "tags",
-    "keep_optimizer",
-    "run_dir",
-    "runs_dir",
-    "as_json",
-]
+_WITH_EXTEND = ["start", "extend", *(field.name for field in fields(o.OneRun) if field.name != "config")]
 
 
+@o.trains_one_run
 def pretrain(
     context: typer.Context,
     arch: o.Arch = None,
@@ -46,33 +36,21 @@ def pretrain(
     masks: o.Masks = None,
     entropy_of: o.EntropyOf = None,
     nearest: o.Nearest = False,
-    config: o.ConfigFile = None,
-    sets: o.Sets = None,
-    name: o.Name = None,
-    tags: o.Tags = None,
-    keep_optimizer: o.KeepOptimizer = False,
-    track: o.Track = None,
-    compile: o.Compile = None,
-    run_dir: o.RunDir = None,
-    runs_dir: o.RunsDir = o.RUNS,
-    as_json: o.AsJson = False,
+    *,
+    asked: o.OneRun,
 ) -> None:
     """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
     from hybridlab.cli.training import require_extendable, runtime_layer, settings_layer, train_and_print
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.runs.extension import extension
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.store.folders import Runs
 
-    runs, label = Runs(runs_dir), Label(name, tuple(tags or []))
+    runs, runtime, settings = Runs(asked.runs_dir), runtime_layer(asked.track, asked.compile), asked.sets or []
     if extend is not None:
         require_extendable(context, start, _WITH_EXTEND)
-        longer = extension(start or "", extend, runs, runtime_layer(track, compile), sets or [])
-        train_and_print(longer, run_dir, runs, "pretrain", as_json, label, keep_optimizer)
+        train_and_print(extension(start or "", extend, runs, runtime, settings), "pretrain", asked)
         return
-    arch = chosen_arch(arch, config)
-    runtime = runtime_layer(track, compile)
-    layer = settings_layer(steps=steps, seed=seed, masks=masks, nearest=nearest, arch=arch, runtime=runtime)
-    asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of)
-    resolved = compose(asked, runs, o.say)
-    train_and_print(resolved, run_dir, runs, "pretrain", as_json, label, keep_optimizer)
+    arch = chosen_arch(arch, asked.config)
+    layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
+    command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of)
+    train_and_print(compose(command, runs, o.say), "pretrain", asked)

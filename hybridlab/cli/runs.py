@@ -72,8 +72,8 @@ def _refuse_options(context: typer.Context) -> None:
 def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
     """Everything about one run: start, costs, results with errors, relatives, disk, and its own settings."""
     from hybridlab.cli.runs_text import print_details
-    from hybridlab.runs.details import details, record_of
-    from hybridlab.training.folders import Runs
+    from hybridlab.runs.catalogue import details, record_of
+    from hybridlab.store.folders import Runs
 
     runs = Runs(runs_dir)
     folder = runs.find(run)
@@ -88,8 +88,8 @@ def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) ->
 def compare(references: RunList, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
     """Compare runs with the first one: settings that differ, costs, and validation losses paired by window."""
     from hybridlab.cli.runs_text import print_comparison
-    from hybridlab.runs.comparison import compare as compare_runs
-    from hybridlab.training.folders import Runs
+    from hybridlab.runs.catalogue import compare as compare_runs
+    from hybridlab.store.folders import Runs
 
     compared = compare_runs([Runs(runs_dir).find(reference) for reference in references])
     if as_json:
@@ -117,7 +117,7 @@ def curves(
     from hybridlab.cli.runs_text import print_curves
     from hybridlab.reporting.curves import check_picture, draw_picture
     from hybridlab.runs.curves import read_curves
-    from hybridlab.training.folders import Runs
+    from hybridlab.store.folders import Runs
 
     if out is not None:
         check_picture(out)
@@ -136,9 +136,8 @@ def rename(
     run: o.Run, name: Annotated[str, typer.Argument(help="The new name.")], runs_dir: o.RunsDir = o.RUNS
 ) -> None:
     """Give a run another name."""
-    from hybridlab.runs.labelling import relabel
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.runs.catalogue import relabel
+    from hybridlab.store.folders import Label, Runs
 
     relabel(run, Label(name), Runs(runs_dir))
     o.say(f"{run} is now called {name}")
@@ -154,9 +153,8 @@ def tag(
     runs_dir: o.RunsDir = o.RUNS,
 ) -> None:
     """Add tags to a run, or remove some."""
-    from hybridlab.runs.labelling import relabel
-    from hybridlab.training.folders import Runs
-    from hybridlab.training.labels import Label
+    from hybridlab.runs.catalogue import relabel
+    from hybridlab.store.folders import Label, Runs
 
     tags = relabel(run, Label(tags=tuple(add or [])), Runs(runs_dir), remove or [])
     o.say(f"{run}: {', '.join(tags) or 'no tags'}")
@@ -180,7 +178,7 @@ def clean(
     Weights, records and logs stay, and so does everything of a run that is being trained.
     """
     from hybridlab.cli.runs_text import print_items
-    from hybridlab.runs.cleaning import removable, remove
+    from hybridlab.store.cleaning import removable, remove
 
     items = removable(runs_dir, kept, data)
     if not as_json:

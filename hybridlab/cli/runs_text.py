@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hybridlab.runs.catalogue import Row
-    from hybridlab.runs.cleaning import Item
     from hybridlab.runs.curves import Curve
     from hybridlab.runs.record import Record
+    from hybridlab.store.cleaning import Item
 
 _WIDE = 120
 """Width from which on a terminal shows all columns of the list."""

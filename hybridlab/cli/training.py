@@ -1,4 +1,4 @@
-"""Code that `pretrain` and `learn-masks` share: options as a layer of settings, training, and printed results."""
+"""Code that the commands that train share: options as a layer of settings, training, and printed results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import console, print_json, say
+from hybridlab.cli.options import OneRun, console, print_json, say
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
@@ -14,14 +14,13 @@ from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.plan.masks import read_masks
 from hybridlab.plan.visit import COUNTING
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 
 if TYPE_CHECKING:
     import typer
 
     from hybridlab.evaluation.results import Results
     from hybridlab.statistics import Measurement
-    from hybridlab.training.labels import Label
 
 LEARNED = ("consa", "l1-gates")
 """Archs with two stages: `learn-masks` learns masks, then `pretrain --masks` trains with them."""
@@ -93,27 +92,21 @@ def require_extendable(context: typer.Context, start: str | None, allowed: list[
             raise UserError(f"{parameter.opts[0]} has no effect with --extend, which keeps the settings of {start}")
 
 
-def train_and_print(
-    config: RunConfig,
-    run_dir: Path | None,
-    runs: Runs,
-    title: str,
-    as_json: bool,
-    label: Label,
-    keep_optimizer: bool,
-) -> None:
+def train_and_print(config: RunConfig, title: str, asked: OneRun) -> None:
     """Train, resume or skip a run, and print its record."""
     from hybridlab.runs.run import execute
+    from hybridlab.store.folders import Label
 
-    folder = RunFolder(run_dir or runs.directory / run_hash(config))
-    if keep_optimizer:
+    runs, label = Runs(asked.runs_dir), Label(asked.name, tuple(asked.tags or []))
+    folder = RunFolder(asked.run_dir or runs.directory / run_hash(config))
+    if asked.keep_optimizer:
         runtime = config.runtime.model_copy(update={"keep_optimizer": True})
         config = config.model_copy(update={"runtime": runtime})
     record = execute(config, folder, runs, title, say, label=label)
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
-    if as_json:
+    if asked.as_json:
         print_json({"run_dir": str(folder.path), **record.model_dump(mode="json")})
         return
     if record.results is not None:

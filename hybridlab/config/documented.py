@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from hybridlab.config.method import Registered
 from hybridlab.config.mistakes import tags_of
-from hybridlab.config.own_kinds import Own
 from hybridlab.config.resolve import Written
 from hybridlab.config.shown import as_yaml
 from hybridlab.config.types import fields_of, is_settings
@@ -85,8 +85,10 @@ def _members(annotation: Any, index: str = "") -> Iterator[tuple[str, type[BaseM
         return
     inside = f"{index}.N" if get_origin(annotation) in (list, tuple) else index
     if get_origin(annotation) is Annotated:
-        opened = [extra for extra in get_args(annotation)[1:] if isinstance(extra, Own)]
-        yield from ((inside, model) for own in opened for model in own.models())
+        opened = [extra for extra in get_args(annotation)[1:] if isinstance(extra, Registered)]
+        if opened:
+            yield from ((inside, model) for model in opened[0].models())
+            return
     for argument in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
         yield from _members(argument, inside)
 

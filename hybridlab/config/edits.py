@@ -7,14 +7,18 @@ Layers and heads are numbered from 0. Whether they exist is checked when an edit
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag
 
-from hybridlab.config.types import AsWritten, NonNegativeInt, PositiveInt
+from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of, require_heads
+from hybridlab.config.types import AsWritten, NonNegativeInt, PositiveInt, RunName
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, RouterInit, Topology, Upscale
-from hybridlab.plan.plan import Plan
+from hybridlab.plan.plan import Plan, check_heads
+from hybridlab.plan.shape import Shape
 
 
 class LastLayers(AsWritten):
@@ -30,7 +34,7 @@ class TopEntropy(AsWritten):
     The n layers with the highest mean head entropy in the run `top_entropy_of` after `step`, without `exclude`.
     """
 
-    top_entropy_of: str
+    top_entropy_of: RunName
     """The run with the entropies: its folder, or the start of its hash."""
     step: PositiveInt
     """Step of that run whose entropies count. Default: growth.start_step."""
@@ -38,6 +42,33 @@ class TopEntropy(AsWritten):
     """Number of layers."""
     exclude: list[NonNegativeInt] = [0]
     """Layers that are not chosen, counted from 0."""
+
+    def chosen(self, run: FinishedRun, shape: Shape) -> list[int]:
+        """The layers, ascending: from the probe `entropy`, if the run has measured it at this step, else from the
+        entropy log, over the batch of the step. UserError if that run has other numbers of layers and heads than
+        `shape`, or no entropies of the step."""
+        setting = f"layers: top_entropy_of {self.top_entropy_of}"
+        require_heads(setting, run, shape)
+        rows = probes_of(run, self.step).get("entropy", {}).get("heads", [])
+        if not rows or any(value is None for row in rows for value in row):
+            rows = self._logged(run, setting)
+        means = {i: sum(row) / len(row) for i, row in enumerate(rows) if i not in self.exclude and None not in row}
+        if self.n > len(means):
+            raise UserError(
+                f"{setting}: n = {self.n}, but there are {len(means)} layers to choose from; give a smaller n"
+            )
+        return sorted(sorted(means, key=lambda layer: (-means[layer], layer))[: self.n])
+
+    def _logged(self, run: FinishedRun, setting: str) -> list[list[float]]:
+        """[layer][head] of the entropy log at the step; UserError if it has no such step."""
+        logged = (run.record() or {}).get("hooks", {}).get("entropy-log", {"steps": [], "entropies": []})
+        if self.step not in logged["steps"]:
+            known = ", ".join(map(str, logged["steps"][:8])) or "none"
+            raise UserError(
+                f"{setting}: that run has no entropies of step {self.step} (it has {known}); "
+                f"train it with --set observe.entropy_every={self.step}"
+            )
+        return logged["entropies"][logged["steps"].index(self.step)]
 
 
 def _choice(value: Any) -> str:
@@ -65,6 +96,28 @@ def chosen_layers(choice: LayerChoice, num_layers: int) -> list[int]:
     if len(set(choice)) != len(choice):
         raise UserError(f"layers: {choice} names a layer twice; extra_passes says how often it runs")
     return choice
+
+
+class Edit(AsWritten):
+    """Base class of plan edits."""
+
+    @abstractmethod
+    def applied(self, plan: Plan, num_heads: int) -> Plan:
+        """The plan after this edit; UserError if it does not fit."""
+
+    @property
+    def unknown_layers(self) -> TopEntropy | None:
+        """Its choice of layers, if that depends on the entropies of another run."""
+        choice = getattr(self, "layers", None)
+        return choice if isinstance(choice, TopEntropy) else None
+
+    def linked(self, config: Configuration, finished: Finished) -> Self:
+        """The edit with its layers in the place of another run's name."""
+        choice = self.unknown_layers
+        if choice is None:
+            return self
+        chosen = choice.chosen(finished(choice.top_entropy_of), config.first_shape)
+        return self.model_copy(update={"layers": chosen})
 
 
 class LoopSettings(AsWritten):
@@ -96,7 +149,7 @@ class LoopSettings(AsWritten):
         return {name: getattr(self, name) for name in LoopSettings.model_fields if name != "chunks"}
 
 
-class LoopHeads(AsWritten):
+class LoopHeads(Edit):
     """Run chosen heads of a layer again, between its attention and its MLP."""
 
     op: Literal["loop_heads"]
@@ -111,7 +164,7 @@ class LoopHeads(AsWritten):
         return plan.loop_heads(self.layer, self.heads, self.extra_passes)
 
 
-class LoopAttention(AsWritten):
+class LoopAttention(Edit):
     """Run all heads of these layers again."""
 
     op: Literal["loop_attention"]
@@ -126,7 +179,7 @@ class LoopAttention(AsWritten):
         return plan
 
 
-class LoopBlocks(AsWritten):
+class LoopBlocks(Edit):
     """Run these whole layers again, each right after itself."""
 
     op: Literal["loop_blocks"]
@@ -139,7 +192,7 @@ class LoopBlocks(AsWritten):
         return plan.loop_blocks(chosen_layers(self.layers, plan.num_layers), self.extra_passes)
 
 
-class Recur(LoopSettings):
+class Recur(LoopSettings, Edit):
     """Put the layers [first, first + size) into a loop over resolutions. shared: all iterations use the same layers;
     otherwise each iteration uses the next `size` layers."""
 
@@ -155,7 +208,7 @@ class Recur(LoopSettings):
         return plan.recur(self.first, self.size, self.chunks, self.shared, **self.loop_settings())
 
 
-class Skip(AsWritten):
+class Skip(Edit):
     """Remove these layers from the plan."""
 
     op: Literal["skip"]
@@ -166,7 +219,7 @@ class Skip(AsWritten):
         return plan.skip(*chosen_layers(self.layers, plan.num_layers))
 
 
-class Swap(AsWritten):
+class Swap(Edit):
     """Exchange `size` layers from `first` on with as many from `second` on."""
 
     op: Literal["swap"]
@@ -181,7 +234,7 @@ class Swap(AsWritten):
         return plan.swap(self.first, self.second, self.size)
 
 
-class Reverse(AsWritten):
+class Reverse(Edit):
     """Run `size` layers from `start` on in the opposite order."""
 
     op: Literal["reverse"]
@@ -194,7 +247,7 @@ class Reverse(AsWritten):
         return plan.reverse(self.start, self.size)
 
 
-class Truncate(AsWritten):
+class Truncate(Edit):
     """Keep only the first `layers` layers."""
 
     op: Literal["truncate"]
@@ -205,7 +258,7 @@ class Truncate(AsWritten):
         return plan.truncate(self.layers)
 
 
-class DropHeads(AsWritten):
+class DropHeads(Edit):
     """Run a layer's attention without these heads."""
 
     op: Literal["drop_heads"]
@@ -243,7 +296,7 @@ def _item(value: Any) -> str:
 Item = Annotated[Annotated[WrittenVisit, Tag("visit")] | Annotated[WrittenLoop, Tag("loop")], Discriminator(_item)]
 
 
-class Visits(AsWritten):
+class Visits(Edit):
     """A complete plan, which replaces the result of the edits before it."""
 
     op: Literal["visits"]
@@ -258,3 +311,31 @@ PlanEdit = Annotated[
     LoopHeads | LoopAttention | LoopBlocks | Recur | Skip | Swap | Reverse | Truncate | DropHeads | Visits,
     Field(discriminator="op"),
 ]
+
+
+def edited_plan(
+    num_layers: int,
+    num_heads: int,
+    edits: Iterable[PlanEdit],
+    parallel: bool = False,
+    origin: Callable[[int], str] = lambda _: "",
+    recurrence: bool = False,
+) -> Plan:
+    """The plain plan with edits applied in order.
+
+    origin: index of an edit → where it was written, for errors. recurrence: the first edit is that of `recurrence:`,
+    and was not written as an edit. UserError if an edit does not fit the plan before it,
+    for example if it names a layer or a head that does not exist.
+    """
+    plan = Plan.plain(num_layers, parallel)
+    for index, edit in enumerate(edits):
+        try:
+            plan = edit.applied(plan, num_heads)
+            check_heads(plan, num_heads)
+        except UserError as error:
+            written = origin(index)
+            prefix = f"{written}: " if written else ""
+            number = index + 1 - recurrence
+            name = f"plan edit {number} ({edit.op})" if number else "recurrence"
+            raise UserError(f"{prefix}{name}: {error}") from None
+    return plan

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,13 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hybridlab.config.mistakes import explain
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
 from hybridlab.errors import UserError, nearest
 
-Model = TypeVar("Model", bound=BaseModel)
+Settings = TypeVar("Settings")
 ALTERNATIVES = {
     "warmup_steps": "warmup_fraction",
     "warmup_fraction": "warmup_steps",
@@ -262,14 +263,16 @@ def _origins_of(
     return result
 
 
-def check(model: type[Model], layer: Layer, also: tuple[str, ...] = ()) -> Model:
-    """The layer as a checked model. UserError for the first mistake, with its origin and the nearest known name.
+def check(model: type[Settings], layer: Layer, also: tuple[str, ...] = ()) -> Settings:
+    """The layer as checked settings: a pydantic model, or plain data (plan/shape.py).
+
+    UserError for the first mistake, with its origin and the nearest known name.
 
     also: names that are allowed at the top level in addition to the model's own; errors suggest them too.
     """
     try:
         written = json.dumps(layer.values)
-        return model.model_validate_json(written, strict=True)
+        return TypeAdapter(model).validate_json(written, strict=True)
     except ValidationError as error:
         raise UserError(explain(model, json.loads(written), layer.origin, layer.latest, error, also)) from None
     except (TypeError, ValueError) as error:
@@ -319,3 +322,29 @@ def load_preset(kind: str, name: str, written: str | None = None) -> Layer:
             f"give the file with --config instead of --{kind}, or remove `{other}`"
         )
     return replace(layer, asked=False)
+
+
+# ---- what presets say of themselves ----
+
+_SENTENCE = re.compile(r".*?[.!?](?=\s|$)")
+"""Up to the first mark that ends a sentence; the point in 0.6B has no space after it."""
+
+
+def summaries(kind: str) -> dict[str, str]:
+    """Name → first sentence of the leading comment, of all presets of a kind (arch, size or data)."""
+    return {
+        name: first_sentence((preset_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8"))
+        for name in preset_names(kind)
+    }
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of the comment at the beginning of a YAML text; "" where there is none."""
+    comment: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# "))
+    whole = " ".join(comment)
+    found = _SENTENCE.match(whole)
+    return found[0] if found else whole

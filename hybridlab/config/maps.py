@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
@@ -12,10 +12,13 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 from hybridlab.attention import kinds
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
-from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, Seed, Strict, Window
+from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
+from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window
 from hybridlab.errors import Misfit, UserError, nearest
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.masks import read_masks
+from hybridlab.plan.shape import Shape
 from hybridlab.registry import TASKS
 
 TEXT = "text"
@@ -48,6 +51,13 @@ class Map(Strict):
     """Base class of maps. sized: the setting whose line is given in the error if the map does not fit the shape."""
 
     sized: ClassVar[str] = "kind"
+    learned: ClassVar[bool] = False
+    """Whether a controller has to learn which heads keep full attention."""
+
+    @classmethod
+    def draws(cls, settings: dict[str, Any]) -> bool:
+        """Whether it draws at random, by default with the seed of the run. settings: as written."""
+        return False
 
     @abstractmethod
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -59,6 +69,10 @@ class Map(Strict):
 
     def check_kinds(self, causal: bool) -> None:
         """UserError for attention kinds, written in this map, that cannot be in a decoder (causal) or an encoder."""
+
+    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> Map:
+        """The map with its masks, where these come from another run. say: gets the warnings that are written there."""
+        return self
 
 
 class FullMap(Map):
@@ -136,6 +150,10 @@ class RandomMap(Allocated):
     seed: Seed
     """Seed of the draw. Default: `training.seed`, so that every seed of an experiment draws anew."""
 
+    @classmethod
+    def draws(cls, settings: dict[str, Any]) -> bool:
+        return True
+
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
         masks = self.allocation(num_layers, num_kv_heads).random(self.seed, self.draw)
         return AttentionMap.from_masks(masks, self.window)
@@ -143,6 +161,8 @@ class RandomMap(Allocated):
 
 class MixedMap(Windowed):
     """Every head mixes full attention and a window, while a controller learns which of the two to keep."""
+
+    learned: ClassVar[bool] = True
 
     kind: Literal["mixed"]
 
@@ -207,9 +227,9 @@ class ExplicitMap(Map):
 
 
 class FromRun(Map):
-    """Base class of maps that are known when another run has finished; runs/inputs.py puts the masks in their place."""
+    """Base class of maps that are known when another run has finished; `linked` puts the masks in their place."""
 
-    run: str
+    run: RunName
     """Hash of the run that they come from."""
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -223,8 +243,15 @@ class LearnedMap(FromRun):
     """The masks that another run learns, given by its hash, which is known before that run is trained."""
 
     kind: Literal["learned"]
-    run: str
+    run: RunName
     """Hash of the run that learns the masks."""
+
+    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+        path = finished(self.run).path / "masks.json"
+        learned = read_masks(path)
+        for warning in learned["warnings"]:
+            say(f"{path}: warning: {warning}")
+        return ExplicitMap(kind="explicit", masks=learned["masks"], window=learned["window"])
 
 
 class KnockoutMap(FromRun, Allocated):
@@ -234,7 +261,7 @@ class KnockoutMap(FromRun, Allocated):
     """
 
     kind: Literal["knockout"]
-    run: str
+    run: RunName
     """Hash of the run whose record has the probe `knockout`; `cell:NAME` in an experiment file."""
     of: str
     """The loss that rises: `text`, or the name of a task in the run's data."""
@@ -272,6 +299,46 @@ class KnockoutMap(FromRun, Allocated):
         """The map for these costs, a row for each layer: of one number for layers, of one per KV head for heads."""
         masks = self.allocation(len(costs), num_kv_heads).ranked(costs)
         return ExplicitMap.model_validate({"kind": "explicit", "masks": masks, "window": self.window})
+
+    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+        return self.chosen(knockout_costs(finished(self.run), self, config.first_shape), config.shape.kv_heads)
+
+
+def knockout_costs(run: FinishedRun, asked: KnockoutMap, shape: Shape) -> list[list[float]]:
+    """The rise of the loss for every unit, by layer: (L, 1) for layers, (L, K) for KV heads.
+
+    UserError if the run's record does not have it for this window and this loss, or is of another shape.
+    """
+    setting = f"map of kind knockout, run {run.digest} ({run.path})"
+    theirs = run.config().shape
+    if (theirs.layers, theirs.kv_heads) != (shape.layers, shape.kv_heads):
+        raise UserError(
+            f"{setting}: that run has {theirs.layers} layers of {theirs.kv_heads} KV heads, this one {shape.layers} of "
+            f"{shape.kv_heads}; name a run of the same shape"
+        )
+    probe = probes_of(run).get("knockout", {"skipped": "it is not among its probes"})
+    if "skipped" in probe:
+        raise UserError(
+            f"{setting}: its record has no knock-out: {probe['skipped']}; train it with "
+            f"--set evaluation.probes=[knockout] --set evaluation.task_window={asked.window}"
+        )
+    if probe["window"] != asked.window:
+        raise UserError(
+            f"{setting}: it was measured with windows of {probe['window']}, and this map has windows of "
+            f"{asked.window}; use the same, or train that run with --set evaluation.task_window={asked.window}"
+        )
+    if asked.of not in probe["heads"]:
+        raise UserError(f"{setting}: it was not measured on {asked.of}; {nearest(asked.of, list(probe['heads']))}")
+    rises = probe["layers" if asked.granularity == "layer" else "heads"][asked.of][asked.measure]["rise"]
+    return _numbers(rises, f"{setting}: it has no answer of {asked.of} to measure ({asked.measure})")
+
+
+def _numbers(rises: list[Any], problem: str) -> list[list[float]]:
+    """The rises as rows; UserError with this problem where one was not measured."""
+    rows = [row if isinstance(row, list) else [row] for row in rises]
+    if any(value is None for row in rows for value in row):
+        raise UserError(f"{problem}; train that run with longer sequences, or choose another measure")
+    return rows
 
 
 MapConfig = Annotated[

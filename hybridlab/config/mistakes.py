@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from hybridlab.config.own_kinds import Own
+from hybridlab.config.method import Registered
 from hybridlab.config.types import Extended, fields_of, is_settings
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import Misfit, nearest
@@ -32,7 +32,7 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def explain(
-    model: type[BaseModel],
+    model: Any,
     values: dict[str, Any],
     origin: Callable[[KeyPath], str],
     latest: Callable[[Iterable[KeyPath]], str],
@@ -186,8 +186,9 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
         return [annotation]
     if get_origin(annotation) in (list, tuple, dict, Literal):
         return []
-    if isinstance(annotation, Own):
-        return annotation.models()
+    opened = [extra for extra in get_args(annotation)[1:] if isinstance(extra, Registered)]
+    if opened:
+        return opened[0].models()
     return [model for argument in get_args(annotation) for model in _models(argument)]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig
-from hybridlab.config.edits import PlanEdit, TopEntropy
+from hybridlab.attention.kinds import AttentionKind
+from hybridlab.attention.registry import ATTENTION_KINDS
+from hybridlab.config.edits import edited_plan
 from hybridlab.config.loading import (
     VARY,
     Layer,
@@ -22,9 +23,10 @@ from hybridlab.config.loading import (
     preset_name,
     preset_names,
 )
-from hybridlab.config.maps import FromRun, FullMap
+from hybridlab.config.maps import FullMap, HeadsMap, UniformMap
+from hybridlab.config.method import controller_kind
 from hybridlab.config.mistakes import unknown_names
-from hybridlab.config.own_plugins import with_plugins
+from hybridlab.config.other_runs import Finished, run_names
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import (
@@ -34,18 +36,27 @@ from hybridlab.config.shared import (
     WithRecurrence,
     asked_for,
     keep_to_shards,
+    keep_to_task,
     move_growth,
     move_seed,
     move_warmup,
     move_window,
 )
-from hybridlab.config.stacking import AddsLayers
-from hybridlab.config.task_settings import keep_to_task
-from hybridlab.config.types import Strict, Window, members
+from hybridlab.config.structures import final_structure
+from hybridlab.config.types import Window
 from hybridlab.errors import UserError, nearest
-from hybridlab.plan.edits import edited_plan
-from hybridlab.plan.forecast import final_structure
-from hybridlab.registry import SOURCES, source_syntaxes
+from hybridlab.plugins import plugins_in_use
+from hybridlab.registry import (
+    CHOICES,
+    CONTROLLERS,
+    FINETUNE_TASKS,
+    HOOKS,
+    PROBES,
+    SOURCES,
+    TASKS,
+    Registry,
+    source_syntaxes,
+)
 
 NUMERICS_VERSION = 1
 """Increased by hand when the same configuration gives different numbers, so that old runs are not reused."""
@@ -148,7 +159,8 @@ def _refuse_growth(layer: Layer) -> None:
     """UserError for a controller that adds layers beside `recurrence`, which divides the layers of the size."""
     controller = layer.values.get("controller")
     kind = controller.get("kind") if isinstance(controller, dict) else None
-    if issubclass(members(ControllerConfig).get(str(kind), Strict), AddsLayers):
+    model = controller_kind(kind)
+    if model is not None and model.adds_layers:
         origin = layer.latest([("recurrence",), ("controller", "kind"), ("controller",)])
         raise UserError(
             f"{origin + ': ' if origin else ''}recurrence divides all layers of the size, and a model that grows "
@@ -160,7 +172,7 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
     """Raise UserError, with the origin, for a plan or a map that does not fit the shape. recurrence: the first edit of
     the plan was made from `recurrence`."""
     shape = config.first_shape
-    if not symbolic_layers(config.plan):
+    if not any(edit.unknown_layers for edit in config.plan):
         edited_plan(
             shape.layers,
             shape.heads,
@@ -169,7 +181,7 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
             origin=lambda index: layer.origin(("plan", index)),
             recurrence=recurrence,
         )
-        if isinstance(config.controller, AddsLayers):
+        if config.controller is not None and config.controller.adds_layers:
             _check_growth(config, layer)
     try:
         config.map.check_shape(shape.layers, shape.kv_heads)
@@ -289,17 +301,62 @@ def run_hash(config: RunConfig) -> str:
 
 
 def parents(config: RunConfig) -> list[str]:
-    """The hashes of the runs that this one needs."""
-    needed = [config.init.run] if config.init else []
-    if isinstance(config.map, FromRun):
-        needed.append(config.map.run)
-    needed += [choice.top_entropy_of for choice in symbolic_layers(config.plan)]
-    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
-        needed.append(config.controller.entropies_of.run)
-    return list(dict.fromkeys(needed))
+    """The hashes of the runs that a run needs: the one that it starts from, then those that its map, plan and
+    controller read from."""
+    parts = (config.init, config.map, config.plan, config.controller)
+    return list(dict.fromkeys(name for part in parts for name in run_names(part)))
 
 
-def symbolic_layers(edits: Iterable[PlanEdit]) -> list[TopEntropy]:
-    """The choices of layers, in plan edits, that depend on the entropies of another run."""
-    choices = [getattr(edit, "layers", None) for edit in edits]
-    return [choice for choice in choices if isinstance(choice, TopEntropy)]
+def linked(config: RunConfig, finished: Finished, say: Callable[[str], None]) -> RunConfig:
+    """The configuration with what map, plan and controller take from other runs in the place of these runs' names.
+    say: gets the warnings that are written there."""
+    if not any(run_names((config.map, config.plan, config.controller))):
+        return config
+    changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}
+    if config.controller is not None:
+        changed["controller"] = config.controller.linked(config, finished)
+    changed["map"] = config.map.linked(config, finished, say)
+    return config.model_copy(update=changed)
+
+
+# ---- the plug-ins in the identity of a run ----
+
+
+def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
+    """The configuration with the plug-ins that can change its run.
+
+    layer: its settings as written. UserError if they name plug-ins, as those of an earlier run do, and others are
+    loaded.
+    """
+    here = plugins_in_use({(registry.what, name) for registry, name in used_items(config)})
+    if config.plugins is not None and config.plugins != here:
+        origin = layer.origin(("plugins",))
+        named, loaded = (", ".join(f"{n} {v}" for n, v in given.items()) for given in (config.plugins, here))
+        raise UserError(
+            f"{origin + ': ' if origin else ''}plugins: these settings are of a run with {named}, and loaded here: "
+            f"{loaded or 'none'}; load them with --plugin, or remove `plugins`, which hybridlab writes by itself"
+        )
+    return config.model_copy(update={"plugins": here or None})
+
+
+def used_items(config: RunConfig) -> list[tuple[Registry[Any], str]]:
+    """Every registered item that a run uses, by its registry and name."""
+    used: list[tuple[Registry[Any], str]] = [(PROBES, probe) for probe in config.evaluation.all_probes]
+    used += [(CHOICES, name) for name in (config.evaluation.choices.tasks if config.evaluation.choices else ())]
+    used += [(ATTENTION_KINDS, kind.name) for kind in _attention_kinds(config)]
+    used += [(TASKS, task) for task in config.data.mix.tasks]
+    used += [(HOOKS, hook.kind) for hook in config.hooks or []]
+    used += [(SOURCES, source.partition(":")[0]) for source in config.data.all_sources]
+    used += [(FINETUNE_TASKS, config.finetune.task)] if config.finetune is not None else []
+    return used + ([(CONTROLLERS, config.controller.kind)] if config.controller is not None else [])
+
+
+def unversioned_items(config: RunConfig) -> list[str]:
+    """The items of a run, in words, that are neither built in nor from a plug-in: the identity does not cover them."""
+    return [f"{registry.what} {name!r}" for registry, name in used_items(config) if name in registry.loose]
+
+
+def _attention_kinds(config: RunConfig) -> list[AttentionKind]:
+    if isinstance(config.map, UniformMap):
+        return [config.map.attention]
+    return [kind for row in config.map.layers for kind in row] if isinstance(config.map, HeadsMap) else []

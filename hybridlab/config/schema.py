@@ -13,19 +13,89 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from hybridlab.config.controllers import ControllerConfig, EntropyGrowthConfig, HookConfig, MaskController
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.finetune import Finetune
-from hybridlab.config.maps import FullMap, MapConfig, MixedMap
-from hybridlab.config.mix import Mix
-from hybridlab.config.stacking import AddsLayers
-from hybridlab.config.starting import InitFrom
+from hybridlab.config.maps import FullMap, MapConfig
+from hybridlab.config.method import ControllerConfig, HookConfig
 from hybridlab.config.training import Training
-from hybridlab.config.types import PositiveFloat, PositiveInt, Strict
+from hybridlab.config.types import Extended, Fraction, PositiveFloat, PositiveInt, RunName, Strict
 from hybridlab.errors import Misfit
 from hybridlab.plan.shape import ObjectiveName, Shape
-from hybridlab.registry import SOURCES
+from hybridlab.registry import SOURCES, TASKS
+
+
+class Mix(Extended):
+    """Shares of the rows of every batch: text of the corpus, synthetic tasks, and tasks of plug-ins by name."""
+
+    __pydantic_extra__: dict[str, Fraction] = Field(init=False)
+    text: Fraction = 1.0
+    """Share of rows with text of the corpus."""
+    retrieval: Fraction = 0.0
+    """Share of rows with facts to look up: a key is asked for, its value is the answer."""
+    assignment: Fraction = 0.0
+    """Share of rows with assignments to variables, one of five values each."""
+    chain: Fraction | None = None
+    """Share of rows with facts to look up in two hops: a name is asked for, an alias gives its key, and the fact about
+    this key gives the answer."""
+
+    @classmethod
+    def registered(cls) -> list[str]:
+        return TASKS.names()
+
+    @property
+    def tasks(self) -> dict[str, float]:
+        """The share of every task that has one, the built-in ones first, then by name."""
+        built_in = [name for name in Mix.model_fields if name != "text"]
+        names = [*built_in, *sorted(self.__pydantic_extra__)]
+        shares = {name: getattr(self, name) or 0.0 for name in names}
+        return {name: share for name, share in shares.items() if share > 0}
+
+    @field_validator("chain")
+    @classmethod
+    def _unset_if_zero(cls, value: float | None) -> float | None:
+        """No share is the default; as None it does not change the hash."""
+        return value or None
+
+    @model_validator(mode="after")
+    def _sums_to_one(self) -> Mix:
+        total = self.text + sum(self.tasks.values())
+        if abs(total - 1) > 1e-9:
+            raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
+        return self
+
+
+# ---- the run that another one starts from ----
+
+
+class InitFrom(Strict):
+    """Start from the final weights of another run, given by its hash, with a new optimizer state."""
+
+    run: RunName
+    """Hash of the run, or hf-… for a folder in the Hugging Face layout; `--from` sets it."""
+    load: Literal["best", "all"] | None = None
+    """best: the weights of its lowest validation loss instead (evaluation.keep_best). all: go on where it ended, with
+    its optimizer, steps and log; all settings but the steps are the same (`pretrain --extend`)."""
+    step: PositiveInt | None = None
+    """With load: all, go on after this step of it instead (`--from RUN@STEP`), from a checkpoint that it has kept
+    (runtime.keep_steps). Then plan, map, controller, hooks, data and what is measured may differ; steps are counted
+    from its first one."""
+
+    @model_validator(mode="after")
+    def _step_with_all(self) -> InitFrom:
+        if self.step is not None and self.load != "all":
+            raise Misfit(
+                f"step {self.step} needs `load: all`, the optimizer's state too; add it, or leave the step out",
+                "step",
+                "load",
+            )
+        return self
+
+    @property
+    def whole(self) -> bool:
+        """Whether the optimizer, the steps and the log of the other run go on too."""
+        return self.load == "all"
+
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 
@@ -258,8 +328,7 @@ class RunConfig(Strict):
         if self.finetune is None and not self.data.all_sources:
             message = "there is no source; write `source: text:PATH`, or leave it out for embedded"
             raise Misfit(message, "data.source")
-        learns = isinstance(self.controller, MaskController)
-        if learns != isinstance(self.map, MixedMap):
+        if (self.controller is not None and self.controller.learns_masks) != self.map.learned:
             raise Misfit(
                 "a controller that learns masks needs a map of kind mixed, and such a map needs the controller; "
                 "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with learned masks",
@@ -284,26 +353,8 @@ class RunConfig(Strict):
                 "evaluation.at_steps",
                 "training.steps",
             )
-        if learns and self.evaluation.keep_best:
-            raise Misfit(
-                "evaluation.keep_best: a model whose masks are being learned can be used only after the last step; "
-                "set it to false",
-                "evaluation.keep_best",
-            )
-        if learns and self.plan:
-            raise Misfit("masks are learned on the plain plan; remove `plan`", "plan")
-        if isinstance(self.controller, EntropyGrowthConfig):
-            self.controller.check_shape(self.shape.layers, self.shape.heads)
-            if self.controller.start_step >= self.training.steps:
-                raise Misfit(
-                    f"controller.start_step {self.controller.start_step}: nothing would grow in "
-                    f"{self.training.steps} steps; lower start_step, and also controller.interval and fade_steps",
-                    "controller.start_step",
-                    "training.steps",
-                )
-        if isinstance(self.controller, AddsLayers):
-            # A budget chooses the steps later.
-            self.controller.check_fits(self.shape.layers, self.training.steps if self.budget is None else None)
+        if self.controller is not None:
+            self.controller.check(self)
         return self
 
     def _check_objective(self) -> None:
@@ -351,9 +402,8 @@ class RunConfig(Strict):
     @property
     def first_shape(self) -> Shape:
         """The shape before the first step: a controller that adds layers begins with fewer than `shape` has."""
-        if not isinstance(self.controller, AddsLayers):
-            return self.shape
-        return replace(self.shape, layers=self.controller.first_layers)
+        layers = self.shape.layers if self.controller is None else self.controller.first_layers(self.shape.layers)
+        return self.shape if layers == self.shape.layers else replace(self.shape, layers=layers)
 
     @property
     def begins_after(self) -> int:

@@ -32,6 +32,9 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Granularity = Literal["layer", "head-all", "head-single"]
+OF_A_RUN = "the name of a run"
+RunName = Annotated[str, OF_A_RUN]
+"""The name, folder or hash of another run, whose results take its place (config/other_runs.py)."""
 
 
 class Strict(BaseModel):
@@ -79,7 +82,7 @@ def is_settings(kind: Any) -> bool:
 
 
 @cache
-def fields_of(settings: type) -> dict[str, FieldInfo]:
+def fields_of(settings: Any) -> dict[str, FieldInfo]:
     """The fields of a mapping of settings, by name."""
     if issubclass(settings, BaseModel):
         return settings.model_fields
@@ -92,17 +95,18 @@ def fields_of(settings: type) -> dict[str, FieldInfo]:
     return fields
 
 
-def _docstrings(settings: type) -> dict[str, str]:
+def _docstrings(settings: Any) -> dict[str, str]:
     """The texts below the fields of a class, by field."""
-    body = ast.parse(inspect.cleandoc(inspect.getsource(settings))).body[0].body  # type: ignore[attr-defined]
+    body: Any = ast.parse(inspect.cleandoc(inspect.getsource(settings))).body[0]
     return {
-        field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in itertools.pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        field.target.id: inspect.cleandoc(str(text.value.value))
+        for field, text in itertools.pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
 
 
-def members(union: Any) -> dict[str, type[BaseModel]]:
+def members(union: Any) -> dict[str, Any]:
     """Kind → model, for a union of models with the discriminator `kind`."""
     if isinstance(union, type) and issubclass(union, BaseModel):
         return {get_args(union.model_fields["kind"].annotation)[0]: union}

@@ -1,7 +1,7 @@
 """The rows of training steps as functions of (seed, step): a resumed run sees the same data without saved state.
 
 Text is cut into windows of S tokens; every epoch is a permutation of all windows, so that each is seen once. Each of
-several sources has epochs of its own.
+several sources has epochs of its own, and its weight is its share of the training tokens.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import numpy as np
 
 from hybridlab.config.schema import Data
 from hybridlab.config.training import Training
-from hybridlab.data.mixture import SourceOrder
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.errors import UserError
 
 # First words of the seed sequences, so that each use of randomness has its own stream.
-_ORDER, _TASK, _EVALUATION = 1, 2, 3
-"""4 is that of data/mixture.py."""
+_ORDER, _TASK, _EVALUATION, _SOURCES = 1, 2, 3, 4
+_ONE = 2**53
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,41 @@ class Windows:
         shard = int(np.searchsorted(self.ends, index, side="right"))
         start = (index - (int(self.ends[shard - 1]) if shard else 0)) * self.length
         return self.shards[shard][start : start + self.length].astype(np.int64)
+
+
+class SourceOrder:
+    """The sources of text rows, which are numbered from 0 over all steps. weights: positive, their sum is 1.
+
+    The sources take turns as evenly as their weights allow, so their shares are right at every step, and the order
+    needs no saved state.
+    """
+
+    def __init__(self, weights: list[float], seed: int) -> None:
+        # The first source gets its share of all rows, the second one its share of the rest, and so on. Whole numbers,
+        # because sums of rounded fractions would drift.
+        rest = [sum(weights[number:]) for number in range(len(weights))]
+        self.rates = [round(_ONE * weight / left) for weight, left in zip(weights, rest, strict=True)][:-1]
+        self.starts = [int(start) for start in np.random.default_rng((_SOURCES, seed)).integers(_ONE, size=len(rest))]
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Number of the source of a row, and the number of rows of this source before it."""
+        for number in range(len(self.rates)):
+            before = self._count(number, row)
+            if self._count(number, row + 1) > before:
+                return number, before
+            row -= before
+        return len(self.rates), row
+
+    def counts(self, rows: int) -> list[int]:
+        """How many of the first `rows` rows are from each source."""
+        counts = []
+        for number in range(len(self.rates)):
+            counts.append(self._count(number, rows))
+            rows -= counts[-1]
+        return [*counts, rows]
+
+    def _count(self, number: int, rows: int) -> int:
+        return (rows * self.rates[number] + self.starts[number]) >> 53
 
 
 def steps_seen(before: Training, now: Training) -> int:

@@ -1,7 +1,7 @@
 """A tokenizer as files that transformers reads: tokenizer.json and tokenizer_config.json with the special tokens.
 
 Text is encoded as in training: without special tokens where a model continues or fills in text, and for a fine-tuned
-model in the frame of its task (data/finetune/encoding.py).
+model in the frame of its task (data/finetune/corpus.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tokenised corpora as memory-mapped shards, checked each time they are opened.
 
 A prepared folder holds `tokenizer.json`, `train-00000.bin …`, `validation-00000.bin …` (little-endian token ids) and
-`meta.json`, written last. data/writing.py makes it.
+`meta.json`, written last. data/preparing.py makes it.
 """
 
 from __future__ import annotations

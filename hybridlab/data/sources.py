@@ -5,8 +5,8 @@ text:PATH     a text file, or a folder of .txt and .md files; a long file is cut
 jsonl:PATH    one JSON object per line (a file, or a folder of .jsonl files)
 csv:PATH      a table with a header (a file, or a folder of .csv and .tsv files), one document per row
 parquet:PATH  a parquet file, or a folder of .parquet files, one document per row
-hub:NAME      a dataset of the Hugging Face hub, or a local folder in its layout, streamed; hub:NAME:CONFIG picks a
-              config, hub:NAME:CONFIG:SPLIT a split and hub:NAME@REVISION a revision (data/hub.py)
+hub:NAME      a dataset of the Hugging Face hub, or a local folder in its layout, streamed by the package `datasets`;
+              hub:NAME:CONFIG picks a config, hub:NAME:CONFIG:SPLIT a split and hub:NAME@REVISION a revision
 shards:DIR    a folder made by `hybridlab data prepare` (data/shards.py)
 primitives:SEED  solved questions (data/primitives.py); primitives:SEED:NAME,NAME picks some, a further :N sets the
               number of documents
@@ -17,32 +17,53 @@ files in a folder are left out.
 Each kind is a `Source` in the registry SOURCES. A plug-in adds one in the same way:
 
     SOURCES.add("poems", Source("poems:AUTHOR", lambda author, field: read_poems(author)))
+
+Preparing data that was stopped goes on at a place, a JSON object. Files are passed by their number, and the records
+before it in its file without being parsed; an iterator of a plug-in that has neither `place` nor `go_to` is read again
+up to the place.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
+import re
 import sysconfig
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from hybridlab.data import hub, primitives
-from hybridlab.data.documents import Documents, FileDocuments
-from hybridlab.data.readers import (
-    csv_documents,
-    jsonl_documents,
-    library_documents,
-    parquet_documents,
-    text_documents,
+from hybridlab.data import primitives
+from hybridlab.data.files import (
+    Layout,
+    SourceFile,
+    local_files,
+    opened_parquet,
+    read_records,
+    table_header,
+    visible_files,
 )
-from hybridlab.data.source_files import SourceFile, local_files
 from hybridlab.errors import UserError, nearest
 from hybridlab.registry import SOURCES, source_syntaxes
 
+Place = dict[str, Any]
+"""Where reading stands, as JSON."""
+LONG_DOCUMENT = 32_768
+"""Characters; a longer text file is cut into several documents, so that one file can be split for validation."""
+LONGEST_DOCUMENT = 2**20
+"""Characters; a longer document of any source is cut like a long text file, since a tokenizer needs 200 bytes of memory
+for each."""
+INSTEAD = "leave such lines out with data.skip_bad_lines=true (data prepare: --skip-bad-lines)"
+"""What else than correcting a broken line one can do."""
+_BYTES_AT_ONCE = 2**20
 _NOT_LIBRARY = {"site-packages", "dist-packages", "lib2to3", "idlelib", "turtledemo", "test", "tests", "__pycache__"}
+_SECONDS_TO_ANSWER = 10.0
+_HUB_SYNTAX = "hub:NAME[@REVISION][:CONFIG[:SPLIT]]"
 
 
 def no_files(argument: str) -> list[Path]:
@@ -69,7 +90,7 @@ class Source:
     that it reads; a corpus is prepared again when the name, size or time of one of them has changed. stored: argument →
     the form in which a run's configuration keeps it. label: argument → what the source is called in a mixture; by
     default its last part. has_lines: whether it has lines or rows of which broken ones can be left out; its documents
-    then have `skip_bad` and `bad` (data/documents.py).
+    then have `skip_bad` and `bad`.
     """
 
     syntax: str
@@ -122,6 +143,451 @@ def files_key(source: str) -> str:
     return digest.hexdigest()
 
 
+def source_labels(sources: list[str]) -> list[str]:
+    """A short name for each source, from its last part: `text:books/old.txt` is `old`. Equal ones are numbered."""
+    labels: list[str] = []
+    for source in sources:
+        kind, _, argument = source.partition(":")
+        named = SOURCES.get(kind).label(argument) if kind in SOURCES else argument
+        last = named.rstrip("/").rpartition("/")[2]
+        name = re.sub(r"[^\w-]+", "-", re.sub(r"(\.[A-Za-z]\w*)+$", "", last)).strip("-") or kind
+        label, number = name, 1
+        while label in labels:
+            number += 1
+            label = f"{name}-{number}"
+        labels.append(label)
+    return labels
+
+
+class Documents(Iterator[str]):
+    """At most `limit` documents; very long ones in pieces, of which each is a document. number: how many have been
+    read."""
+
+    def __init__(self, documents: Iterator[str], limit: int | None = None) -> None:
+        self.documents, self.limit, self.number = documents, limit, 0
+        # The pieces that are left of the document that is being read.
+        self.rest: deque[str] = deque()
+        # The source's last known place between two documents, and how many have been given since.
+        self.known: Any = None
+        self.since = 0
+
+    def __next__(self) -> str:
+        if self.number == self.limit:
+            raise StopIteration
+        if not self.rest:
+            text = next(self.documents)
+            self.rest.extend(pieces(iter([text])) if len(text) > LONGEST_DOCUMENT else [text])
+        self.number += 1
+        self.since += 1
+        return self.rest.popleft()
+
+    @property
+    def share(self) -> float | None:
+        """The share of the documents that have been read, from 0 to 1; None if it is unknown."""
+        by_limit = self.number / self.limit if self.limit else None
+        by_size = getattr(self.documents, "share", None)
+        return max((share for share in (by_limit, by_size) if share is not None), default=None)
+
+    @property
+    def place(self) -> Place:
+        """Where reading stands, after the last document that was given. Inside one that is cut, it has the source's
+        place before it, since a source cannot go to the middle of a document."""
+        if not self.rest:
+            self.known, self.since = getattr(self.documents, "place", None), 0
+        return {"documents": self.number, "source": self.known, "since": self.since}
+
+    @property
+    def bad(self) -> int:
+        """How many lines or rows without a document have been left out."""
+        return getattr(self.documents, "bad", 0)
+
+    def go_to(self, place: Place) -> None:
+        """Go on after the document of a place; nothing may have been read yet."""
+        again = place["documents"]
+        if place["source"] is not None:
+            self.documents.go_to(place["source"])  # type: ignore[attr-defined]
+            self.known, again = place["source"], place.get("since", 0)
+        next(islice(self, again, again), None)
+        self.number = place["documents"]
+
+
+class FileDocuments(Iterator[str]):
+    """The documents of files, one file after another.
+
+    skip_bad: leave out lines or rows that are broken. bad: how many have been left out.
+    """
+
+    def __init__(self, paths: list[Path], read: Callable[[SourceFile, str], Iterator[str]], field: str) -> None:
+        self.paths, self.read, self.field = paths, read, field
+        self.sizes = [path.stat().st_size for path in paths]
+        self.number, self.now = 0, SourceFile(paths[0])
+        self.skip_bad, self.bad_before = False, 0
+        self.documents = self._all(0)
+
+    @property
+    def bad(self) -> int:
+        """In all files so far."""
+        return self.bad_before + self.now.bad
+
+    def _all(self, past: int) -> Iterator[str]:
+        """The documents from the file `number` on, without its first `past` records."""
+        for number in range(self.number, len(self.paths)):
+            self.number, self.bad_before = number, self.bad
+            self.now = SourceFile(self.paths[number], past, self.skip_bad, INSTEAD)
+            yield from self.read(self.now, self.field)
+            past = 0
+
+    def __next__(self) -> str:
+        return next(self.documents)
+
+    @property
+    def place(self) -> Place:
+        """The file that is being read, and how many of its records have been."""
+        return {"file": self.number, "records": self.now.records, "bad": self.bad}
+
+    def go_to(self, place: Place) -> None:
+        """Go on after the document of a place."""
+        self.number, self.now = place["file"], SourceFile(self.paths[place["file"]])
+        self.bad_before = place["bad"]
+        self.documents = self._all(place["records"])
+
+    @property
+    def share(self) -> float:
+        """The share of all files' bytes that have been read, from 0 to 1."""
+        before = sum(self.sizes[: self.number])
+        inside = self.now.share() * self.now.path.stat().st_size
+        return min(1.0, (before + inside) / max(1, sum(self.sizes)))
+
+
+# ---- documents of files: (file, name of the field that contains the text) → documents, one at a time ----
+
+
+class NoSuchField(UserError):
+    """A source has no text in the field that was asked for. problem: the sentence without the advice."""
+
+    def __init__(self, where: str, field: str, reason: str) -> None:
+        self.problem = f"{where}: no text in field {field!r} ({reason})"
+        super().__init__(f"{self.problem}; name it with --set data.field=NAME")
+
+
+def not_a_text(where: str, field: str, value: Any) -> UserError:
+    """The error for a field that holds something else than a text."""
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    kind = "null" if value is None else kinds.get(type(value), type(value).__name__)
+    shown = "" if value is None else f" ({str(value)[:40]})"
+    return UserError(
+        f"{where}: the field {field!r} is {kind}{shown}, and must be a text; correct it, or {INSTEAD}, or name "
+        "another field"
+    )
+
+
+def library_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A source file of the Python standard library, whole; what is not UTF-8 is replaced."""
+    text = file.path.read_text(encoding="utf-8", errors="replace")
+    if text.strip() and file.unread():
+        yield text
+
+
+def text_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A text file in UTF-8; one of more than LONG_DOCUMENT characters is cut at line ends."""
+    blank: list[str] | None = []
+    with file.open() as stream:
+        for text in pieces(_decoded(file, stream)):
+            if blank is not None and not text.strip():
+                blank.append(text)
+                continue
+            for piece in (*(blank or ()), text):
+                if file.unread():
+                    yield piece
+            blank = None
+    if blank is not None:
+        raise UserError(f"{file.path}: the file has no text; give another file")
+
+
+def pieces(chunks: Iterator[str]) -> Iterator[str]:
+    """The text of all chunks in pieces of half to all of LONG_DOCUMENT characters; one that is not longer is not cut.
+
+    A piece ends at the first line end in its second half, if there is one.
+    """
+    text, start, ended, first = "", 0, False, True
+    while True:
+        while not ended and len(text) - start <= LONG_DOCUMENT:
+            chunk = next(chunks, None)
+            ended = chunk is None
+            text, start = text[start:] + (chunk or ""), 0
+        left = len(text) - start
+        if left == 0:
+            return
+        end = text.find("\n", start + LONG_DOCUMENT // 2, start + LONG_DOCUMENT) + 1
+        if left <= LONG_DOCUMENT and (first or not end):
+            end = len(text)
+        end = end or start + LONG_DOCUMENT
+        yield text[start:end]
+        start, first = end, False
+
+
+def _decoded(file: SourceFile, stream: BinaryIO) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    offset, raw = 0, b" "
+    while raw:
+        raw = stream.read(_BYTES_AT_ONCE)
+        zero = raw.find(b"\0")
+        if zero >= 0:
+            raise UserError(
+                f"{file.path}: byte {offset + zero} is zero, so this is a binary file; give a text file in UTF-8"
+            )
+        waiting = len(decoder.getstate()[0])
+        try:
+            yield decoder.decode(raw, final=not raw)
+        except UnicodeDecodeError as error:
+            place = offset - waiting + error.start
+            raise UserError(
+                f"{file.path}: byte {place} is not UTF-8; if it is text, convert it: iconv -f latin1 -t utf-8"
+            ) from None
+        offset += len(raw)
+
+
+def jsonl_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A field of the JSON object in each line; empty lines are left out."""
+    for record in read_records(file, Layout(ending=".jsonl")):
+        values = record.values
+        if isinstance(values, dict) and isinstance(values.get(field), str):
+            yield values[field]
+        elif isinstance(values, dict) and field in values:
+            file.leave_out(not_a_text(record.origin, field, values[field]))
+        else:
+            has = f"it has: {', '.join(values)}" if isinstance(values, dict) else "not an object"
+            file.leave_out(NoSuchField(record.origin, field, has))
+    if not file.records:
+        raise UserError(f"{file.path}: the file has no lines; give one JSON object per line")
+    file.check_all()
+
+
+def csv_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A column of a table whose first line names the columns, which commas separate (tabs, if the file is a .tsv)."""
+    layout = Layout(".tsv" if file.ending == ".tsv" else ".csv", quotes=True)
+    header = table_header(file, layout)
+    if not header:
+        raise UserError(f"{file.path}: the file is empty; give a table with the names of the columns in its first line")
+    if any("\0" in name for name in header):
+        raise UserError(f"{file.path}: this is a binary file; a csv source is a table as text")
+    if header.count(field) > 1:
+        raise UserError(f"{file.path}:1: the header has the column {field!r} more than once; rename one")
+    if field not in header:
+        names = ", ".join(name[:40] for name in header[:20])
+        separated = "tabs" if layout.ending == ".tsv" else "commas"
+        raise NoSuchField(f"{file.path}:1", field, f"the header, separated by {separated}, has: {names}")
+    for record in read_records(file, layout):
+        yield record.values[field]
+    if not file.records:
+        raise UserError(f"{file.path}: the file has no rows below its header; give another file")
+    file.check_all()
+
+
+def parquet_documents(file: SourceFile, field: str) -> Iterator[str]:
+    """A column of text in a parquet file; no other column is read."""
+    _check_column(file, field)
+    for record in read_records(file, Layout(".parquet", columns=(field,))):
+        if record.values[field] is None:
+            reason = f"has no value in the column {field!r}"
+            file.leave_out(UserError(f"{record.origin} {reason}; remove such rows, or {INSTEAD}"))
+        else:
+            yield record.values[field]
+    file.check_all()
+
+
+def _check_column(file: SourceFile, field: str) -> None:
+    """UserError if the file has no rows, or no column of text with this name."""
+    from pyarrow import types
+
+    with opened_parquet(file.path) as opened:
+        schema, rows = opened.schema_arrow, opened.metadata.num_rows
+    if rows == 0:
+        raise UserError(f"{file.path}: the file has no rows; give another file")
+    if schema.names.count(field) > 1:
+        raise UserError(f"{file.path}: it has the column {field!r} more than once; rename one")
+    if field not in schema.names:
+        raise NoSuchField(str(file.path), field, f"it has: {', '.join(schema.names[:20])}")
+    kind = schema.field(field).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        texts = [column.name for column in schema if types.is_string(column.type) or types.is_large_string(column.type)]
+        raise NoSuchField(str(file.path), field, f"it holds {kind}; columns of text: {', '.join(texts) or 'none'}")
+
+
+# ---- the hub and folders in its layout ----
+
+
+@dataclass(frozen=True)
+class HubName:
+    """What follows `hub:`. folder: the local folder, if there is one of this name."""
+
+    name: str
+    revision: str | None
+    config: str | None
+    split: str
+    folder: Path | None
+
+    @classmethod
+    def read(cls, argument: str) -> HubName:
+        """UserError if it has too many parts, or is the path of a folder that is not there."""
+        name, *more = argument.split(":")
+        if len(more) > 2:
+            raise UserError(f"data source hub:{argument}: it has too many parts; write {_HUB_SYNTAX}")
+        config, split = (more + ["", ""])[:2]
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            return cls(name, None, config or None, split or "train", folder)
+        if name.startswith(("/", "./", "../", "~")):
+            raise UserError(f"data source hub:{argument}: there is no such folder; give another path")
+        name, _, revision = name.partition("@")
+        return cls(name, revision or None, config or None, split or "train", None)
+
+
+def _hub_stored(argument: str) -> str:
+    """The form in which a run's configuration keeps it: a local folder with its absolute path."""
+    name, colon, more = argument.partition(":")
+    folder = Path(name).expanduser()
+    return f"{folder.absolute()}{colon}{more}" if folder.is_dir() else argument
+
+
+def _hub_files(argument: str) -> list[Path]:
+    """The files of a local folder, sorted, without hidden ones; none for a data set of the hub."""
+    folder = HubName.read(argument).folder
+    return [] if folder is None else visible_files(folder)
+
+
+def _hub_label(argument: str) -> str:
+    """What it is called in a mixture: name and configuration without the revision."""
+    name, colon, more = argument.partition(":")
+    return (name if Path(name).expanduser().is_dir() else name.partition("@")[0]) + colon + more
+
+
+class HubDocuments(Iterator[str]):
+    """The texts of one field of a data set of the hub or of a local folder, in the order of its files.
+
+    skip_bad: leave out records without text. bad: how many have been left out.
+    """
+
+    def __init__(self, argument: str, field: str) -> None:
+        self.source, self.name, self.field = f"hub:{argument}", HubName.read(argument), field
+        self.skip_bad, self.bad, self.number = False, 0, 0
+        self.stream: Any = None
+        self.records: Iterator[dict[str, Any]] | None = None
+
+    def __next__(self) -> str:
+        while True:
+            record = self._next_record()
+            self.number += 1
+            text = record.get(self.field)
+            if isinstance(text, str):
+                return text
+            if not self.skip_bad or self.field not in record:
+                raise self._without_text(record)
+            self.bad += 1
+
+    def _without_text(self, record: dict[str, Any]) -> UserError:
+        where = f"{self.source}: record {self.number - 1}"
+        if self.field in record:
+            return not_a_text(f"{where} (counted from 0)", self.field, record[self.field])
+        return NoSuchField(where, self.field, f"it has: {', '.join(record)}")
+
+    def _next_record(self) -> dict[str, Any]:
+        try:
+            if self.records is None:
+                self._open()
+                self.records = iter(self.stream)
+            return next(self.records)
+        except (UserError, StopIteration):
+            raise
+        except Exception as error:  # the library raises errors of many types, for network and files
+            raise self._explained(error) from None
+
+    def _open(self) -> None:
+        if self.stream is not None:
+            return
+        if self.name.folder is None:
+            _check_access(self.source, self.name)
+        import datasets
+
+        name = self.name
+        where = str(name.folder) if name.folder else name.name
+        self.stream = datasets.load_dataset(
+            where, name.config, split=name.split, revision=name.revision, streaming=True
+        )
+
+    def _explained(self, error: Exception) -> UserError:
+        """The library's reason on one line, with what to write instead where that is known."""
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if "scripts are no longer supported" in reason:
+            parquet = f"hub:{self.name.name}@refs/convert/parquet"
+            return UserError(
+                f"{self.source}: the data set needs a program of its own, which is not run; use a copy of it as "
+                f"Parquet, such as the hub's own if there is one: {parquet}"
+            )
+        if any(text in reason for text in ("onfig name", "BuilderConfig", "split: ")):
+            return UserError(f"{self.source}: {reason.rstrip('.')}; name config and split as {_HUB_SYNTAX}")
+        return UserError(f"{self.source}: the dataset cannot be read ({reason[:160]})")
+
+    @property
+    def place(self) -> Place:
+        """Where the stream stands; it goes on in its file without reading those before."""
+        return {"stream": self.stream.state_dict(), "records": self.number, "bad": self.bad}
+
+    def go_to(self, place: Place) -> None:
+        """Go on after the document of a place."""
+        try:
+            self._open()
+            self.stream.load_state_dict(place["stream"])
+        except UserError:
+            raise
+        except Exception as error:
+            raise self._explained(error) from None
+        self.number, self.bad = place["records"], place["bad"]
+
+
+def _check_access(source: str, name: HubName) -> None:
+    """UserError if the hub does not answer, has no such data set, or asks for terms to be accepted; without retries."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+
+    api = HfApi()
+    try:
+        if api.dataset_info(name.name, timeout=_SECONDS_TO_ANSWER, expand=["gated"]).gated:
+            api.auth_check(name.name, repo_type="dataset")
+    except HFValidationError:
+        raise UserError(f"{source}: this is no name of a data set; write {_HUB_SYNTAX}, or hub:./FOLDER") from None
+    except GatedRepoError:
+        page = f"https://huggingface.co/datasets/{name.name}"
+        raise UserError(
+            f"{source}: its owners ask for their terms to be accepted; accept them at {page}, then log in with "
+            "`hf auth login`"
+        ) from None
+    except RepositoryNotFoundError:
+        raise UserError(
+            f"{source}: the hub has no such data set, or it is private; correct the name, or log in with "
+            "`hf auth login`"
+        ) from None
+    except OfflineModeIsEnabled:
+        raise UserError(
+            f"{source}: the hub is switched off by HF_HUB_OFFLINE=1; remove that, or give a local folder as "
+            "hub:./FOLDER"
+        ) from None
+    except Exception as error:  # those of the HTTP client, which depends on the version of the library
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise UserError(
+            f"{source}: the hub cannot be reached ({reason}); check the network, or give a local folder as hub:./FOLDER"
+        ) from None
+
+
+# ---- the built-in kinds ----
+
+
 def _library_files(argument: str) -> list[Path]:
     """The source files of the Python standard library."""
     root = Path(sysconfig.get_paths()["stdlib"])
@@ -153,6 +619,6 @@ _add_files("text:PATH", partial(local_files, "text", (".txt", ".md")), text_docu
 _add_files("jsonl:PATH", partial(local_files, "jsonl", (".jsonl",)), jsonl_documents)
 _add_files("csv:PATH", partial(local_files, "csv", (".csv", ".tsv")), csv_documents)
 _add_files("parquet:PATH", partial(local_files, "parquet", (".parquet",), compressed=False), parquet_documents)
-SOURCES.add("hub", Source("hub:NAME", hub.HubDocuments, hub.local_parts, hub.stored, hub.label, has_lines=True))
+SOURCES.add("hub", Source("hub:NAME", HubDocuments, _hub_files, _hub_stored, _hub_label, has_lines=True))
 SOURCES.add("shards", Source("shards:DIR", _prepared_documents, stored=absolute_path))
 SOURCES.add("primitives", Source("primitives:SEED", primitives.documents, label=primitives.label))

@@ -17,6 +17,11 @@ repeat: the second half of the row is the first half once more; its symbols are 
 scattered: four parts of equal length. Each column has one symbol, in one of the first three parts and once more, as the
 answer, in the fourth; fillers stand in the two places left. Attention has to find the place that holds a symbol.
 
+Of symbols, for decoders of two layers or more (chance 1/32):
+induction: sequences of 6 to 20 different symbols of 32, each written twice, one after another; the second writing is
+the answers, from its second symbol on. As lengths differ, no position says where to look: a head must find in the first
+writing the symbol before the answer and read the one behind it, which takes two layers of attention.
+
 The tokens of a task are in a block of reserved ids above the tokenizer's vocabulary.
 
 Each task is a `Task` in the registry TASKS. A plug-in adds one in the same way, and a configuration mixes it in with
@@ -61,6 +66,8 @@ assert _ALIAS_QUERY + _ALIASES <= RESERVED
 
 _SYMBOLS = 64
 _PARTS = 4
+_COPIED = 32
+_SHORTEST_COPY, _LONGEST_COPY = 6, 20
 assert _SYMBOLS + NUM_FILLERS <= RESERVED
 
 
@@ -156,6 +163,23 @@ def _repeat(length: int, rng: np.random.Generator) -> TaskRow:
     return _symbol_row(length, np.concatenate([symbols, symbols]), np.full(half, half))
 
 
+def _induction(length: int, rng: np.random.Generator) -> TaskRow:
+    tokens: list[int] = []
+    answers: list[int] = []
+    distances: list[int] = []
+    while len(tokens) + 2 * _SHORTEST_COPY <= length:
+        longest = min(_LONGEST_COPY, (length - len(tokens)) // 2)
+        count = int(rng.integers(_SHORTEST_COPY, longest + 1))
+        written = rng.permutation(_COPIED)[:count].tolist()
+        answers += range(len(tokens) + count + 1, len(tokens) + 2 * count)
+        distances += [count] * (count - 1)
+        tokens += 2 * written
+    tokens += [_COPIED] * (length - len(tokens))
+    options = np.tile(np.arange(_COPIED), (len(answers), 1))
+    is_open = np.ones(len(answers), dtype=bool)
+    return TaskRow(np.array(tokens), np.array(answers, np.int64), np.array(distances, np.int64), options, is_open)
+
+
 def _scattered(length: int, rng: np.random.Generator) -> TaskRow:
     columns = length // _PARTS
     symbols, parts = rng.integers(_SYMBOLS, size=columns), rng.integers(_PARTS - 1, size=columns)
@@ -178,6 +202,7 @@ TASKS.add("retrieval", Task(_retrieval, 1 / NUM_VALUES, block="facts", number=0)
 TASKS.add("assignment", Task(_assignment, 1 / 5, block="facts", number=1))
 TASKS.add("chain", Task(_chain, 1 / _ASSIGNED, block="facts", number=2))
 TASKS.add("repeat", Task(_repeat, 1 / _SYMBOLS, block="symbols", number=3))
+TASKS.add("induction", Task(_induction, 1 / _COPIED, ids=_COPIED + 1, number=5))
 TASKS.add("scattered", Task(_scattered, 1 / _SYMBOLS, block="symbols", number=4))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -181,6 +181,23 @@ def first_characters(documents: Iterable[str], limit: int) -> Iterable[str]:
             return
         yield document[:limit]
         limit -= len(document)
+
+
+def in_proportion(sources: list[Callable[[], Iterable[str]]], weights: list[float], most: int) -> Iterator[str]:
+    """Texts of all sources, at most `most` characters in all, in which each source has its weight's share.
+
+    A source that is too short for its share is repeated, as it is in training.
+    """
+    lengths = [sum(map(len, first_characters(source(), most))) for source in sources]
+    total = min(most, max(length / weight for length, weight in zip(lengths, weights, strict=True)))
+    for source, weight, length in zip(sources, weights, lengths, strict=True):
+        if length:
+            yield from first_characters(_repeated(source), round(total * weight))
+
+
+def _repeated(source: Callable[[], Iterable[str]]) -> Iterator[str]:
+    while True:
+        yield from source()
 
 
 def _from_hub(name: str) -> Tokenizer:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from hybridlab.data.tasks import TaskRow
-from hybridlab.evaluation.rows import chunks
+from hybridlab.evaluation.text import chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.training.objective import NextToken, Objective
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from hybridlab.errors import RunFailed
-from hybridlab.evaluation.rows import chunks
+from hybridlab.evaluation.text import chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.taps import Taps
 

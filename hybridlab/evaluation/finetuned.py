@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
-from hybridlab.data.finetune.encoding import Encoded
+from hybridlab.data.finetune.corpus import TRAIN, Encoded, TaskCorpus
 from hybridlab.evaluation.results import FinetuneResult
 from hybridlab.evaluation.task_metrics import constant_guess, task_metrics
 from hybridlab.evaluation.text import Text

@@ -11,8 +11,11 @@ text ends. Numbers are computed in the precision of the weights.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,12 +27,14 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from rich.progress import MofNCompleteColumn
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from hybridlab.bars import WithBar
+from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
-from hybridlab.evaluation.lm_eval_progress import Scoring
-from hybridlab.evaluation.lm_eval_tokens import SpecialTokens
+from hybridlab.files import read_object
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
@@ -300,3 +305,82 @@ def _answer(logits: Tensor, likeliest: Tensor, continuation: list[int]) -> tuple
     logits = logits[:, -tokens.shape[1] :]
     greedy = bool((likeliest[:, -tokens.shape[1] :] == tokens).all())
     return float(logits.gather(2, tokens[..., None])[..., 0].sum()), greedy
+
+
+# ---- what begins and ends a text for a model, and how long its rows may be ----
+# A folder in the Hugging Face layout says it in config.json, generation_config.json and tokenizer_config.json, which
+# lm-eval reads through transformers; a run of hybridlab has only its tokenizer.
+
+_LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
+"""Where a configuration says how many positions a model has, in lm-eval's order."""
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """end: the token whose text ends a generated one. prefix: stands before a text without a context. ends: every
+    token that ends a generated row."""
+
+    end: int
+    prefix: int
+    ends: frozenset[int]
+
+
+def special_tokens_of(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
+    """The special tokens of a model's folder. UserError if its tokenizer has no token that ends a text."""
+    written = _read(folder / "tokenizer_config.json")
+    end = _token(tokenizer, written.get("eos_token"))
+    if end is None:
+        end = end_token(tokenizer)
+    begin = _token(tokenizer, written.get("bos_token"))
+    # transformers generates up to the end tokens of the generation's configuration, else of the model's.
+    stored = _read(folder / "generation_config.json") or _read(folder / "config.json")
+    ends = stored.get("eos_token_id")
+    ids = [ends] if isinstance(ends, int) else ends if isinstance(ends, list) else []
+    return SpecialTokens(end, end if begin is None else begin, frozenset([end, *ids]))
+
+
+def longest_row(folder: Path) -> int | None:
+    """How many tokens the configuration of a folder in the Hugging Face layout allows; None if it does not say."""
+    stored = _read(folder / "config.json")
+    return next((stored[name] for name in _LENGTHS if isinstance(stored.get(name), int)), None)
+
+
+def _token(tokenizer: Tokenizer, written: Any) -> int | None:
+    """The id of a token as tokenizer_config.json writes it: its text, or an object with it."""
+    text = written.get("content") if isinstance(written, dict) else written
+    return tokenizer.token_to_id(text) if isinstance(text, str) else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path, "configuration")
+    except FileNotFoundError:
+        return {}
+
+
+# ---- progress: a bar on a terminal, else a line every ten seconds ----
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Scoring(WithBar):
+    """what: is scored. total: how many there are. say: prints a line."""
+
+    def __init__(self, what: str, total: int, say: Callable[[str], None]) -> None:
+        self.what, self.total, self.say = what, total, say
+        self.started = self.printed = time.monotonic()
+        super().__init__(total > 0, 20, MofNCompleteColumn())
+        if self.bar:
+            self.task = self.bar.add_task(what, total=total, note="")
+
+    def update(self, done: int) -> None:
+        """Show that so many are done."""
+        if self.bar:
+            self.bar.update(self.task, completed=done)
+            return
+        now = time.monotonic()
+        if done >= self.total or now - self.printed < _SECONDS_BETWEEN_LINES:
+            return
+        self.printed = now
+        left = (now - self.started) * (self.total - done) / max(done, 1)
+        self.say(f"{self.what}: {done:,} of {self.total:,}, about {left:,.0f} s left")

@@ -25,8 +25,7 @@ from hybridlab.evaluation.causality import causality
 from hybridlab.evaluation.choices import choice_results
 from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
-from hybridlab.evaluation.rows import chunks
-from hybridlab.evaluation.text import Text
+from hybridlab.evaluation.text import Text, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error

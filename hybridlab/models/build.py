@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from hybridlab.config.resolve import resolve_parts
+from hybridlab.config.structures import full_structure
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
-from hybridlab.plan.forecast import full_structure
 from hybridlab.plan.structure import Structure
 
 _HEAD = "head."
@@ -42,7 +42,8 @@ def with_output(model: Transformer, output: dict[str, Any] | None, seed: int = 0
         classifier = with_output(hybridlab.load_checkpoint("runs/encoder"), {"kind": "classes", "labels": 2})
         classifier(tokens, attention_mask=mask).logits    # tokens (B, S), logits (B, 2)
     """
-    structure = replace(model.structure, shape=replace(model.shape, output=output))
+    head: Any = output  # a shape makes plain data of mappings
+    structure = replace(model.structure, shape=replace(model.shape, output=head))
     tensors = with_new_head(dict(model.named_parameters()), structure, seed)
     return Transformer.from_tensors(structure, tensors, model.kernel, model.factors)
 

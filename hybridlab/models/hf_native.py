@@ -8,6 +8,7 @@ The opposite of models/huggingface.py, with the same layouts (models/hf_layouts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
@@ -158,7 +159,7 @@ def _rope(shape: Shape) -> Config:
     scaling = shape.rope_scaling
     if scaling is None:
         return {"rope_type": "default", "rope_theta": shape.rope_base}
-    written = scaling.model_dump(exclude={"kind", "original_positions"})
+    written = {name: value for name, value in asdict(scaling).items() if name not in ("kind", "original_positions")}
     if isinstance(scaling, Llama3Scaling):
         written["original_max_position_embeddings"] = scaling.original_positions
     return {"rope_type": scaling.kind, "rope_theta": shape.rope_base, **written}

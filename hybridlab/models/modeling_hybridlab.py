@@ -30,7 +30,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from hybridlab.models.cache import KVCache
-from hybridlab.models.decoder import make_model
+from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.plan.structure import Structure
 
 
@@ -63,7 +63,8 @@ class HybridlabCache(Cache):
     def batch_select_indices(self, indices: Tensor) -> None:
         self.own = None if self.own is None else self.own.selected(indices.tolist())
 
-    reorder_cache = batch_select_indices
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self.own = None if self.own is None else self.own.repeated(repeats)
@@ -78,6 +79,7 @@ class HybridlabCache(Cache):
 class HybridlabModel(PreTrainedModel):
     """A decoder or encoder of hybridlab with its output head, which `ForCausalLM` and the others call."""
 
+    own: Transformer
     config_class = HybridlabConfig
     _supports_sdpa = True
     _no_split_modules = ["Block"]
@@ -95,7 +97,7 @@ class HybridlabModel(PreTrainedModel):
         return self.own.embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embedding = self.own.embedding = value
+        self.embedding = self.own.embedding = value  # type: ignore[assignment]
 
     def outputs(
         self,

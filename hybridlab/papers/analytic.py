@@ -17,10 +17,10 @@ from hybridlab.accounting.parameters import count_parameters, recurrence_paramet
 from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import forecast, full_structure
 from hybridlab.config.types import PositiveInt, Strict, fields_of, is_settings
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.calls import Function, called, one_of
-from hybridlab.plan.forecast import forecast, full_structure
 from hybridlab.plan.shape import Shape
 from hybridlab.registry import Registry
 
@@ -177,7 +177,8 @@ def setting(size: SizeName, path: str, arch: ArchName = "vanilla") -> float | st
     off."""
     here: Any = resolve(arch, size)
     for name in path.split("."):
-        known = list(fields_of(type(here))) if is_settings(type(here)) else []
+        kind: Any = type(here)
+        known = list(fields_of(kind)) if is_settings(kind) else []
         if name not in known:
             raise UserError(
                 f"setting {path}: there is no {name!r}; {nearest(name, known, None if known else 'it has no parts')}"

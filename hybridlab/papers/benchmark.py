@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import final_structure, forecast
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.taps import Taps
 from hybridlab.papers.experiment import Benchmark, BenchmarkModel, Experiment, benchmark_hash
-from hybridlab.plan.forecast import final_structure, forecast
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place, Visit

@@ -12,8 +12,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.experiment import CELL, RATE_FOR, Experiment, cell_of_arm
-from hybridlab.runs.budget import within_budget
-from hybridlab.runs.continuation import continued
+from hybridlab.runs.compose import continued, within_budget
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Panel(Strict):
 
 
 class Plot(Strict):
-    """A figure. kind: a module of reporting/kinds/, or one that a plug-in registers. metric: a column of a record's
+    """A figure. kind: one of reporting/kinds/, or one that a plug-in registers. metric: a column of a record's
     history (history), a dotted path into a record (points) or also a measure (profile), or a statistic of a probe."""
 
     kind: str

@@ -19,7 +19,7 @@ from hybridlab.runs.record import (
     record_path,
     save_record,
 )
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 
 Records = dict[str, dict[int, Record]]
 """cell → seed → record."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import Study
-from hybridlab.data.finetune.places import missing_files
+from hybridlab.data.benchmarks.root import missing_files
 from hybridlab.errors import UserError
 from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
@@ -21,7 +21,7 @@ from hybridlab.papers.verdicts import check_plan
 from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
-from hybridlab.training.folders import Runs
+from hybridlab.store.folders import Runs
 
 Pending = dict[str, tuple[str, RunConfig]]
 """hash → (name, configuration), parents before children."""

@@ -96,7 +96,7 @@ def run_sweep(
 ) -> Outcome:
     """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
     result: its record is kept, and it is not tried again. jobs: see `run_all`."""
-    from hybridlab.runs.queue import Outcome, run_all  # loads torch, which the notes of a table do not need
+    from hybridlab.runs.queue import Outcome, run_all
 
     missing = left(sweep_runs(experiment, sweep_of(experiment, scale)), results_dir)
     if not missing:

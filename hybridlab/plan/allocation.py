@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hybridlab.plan.attention_map import exact_count
 
 _STREAM = 5
-"""First word of the seed sequence; data/batches.py, data/mixture.py and structure/mask_learning.py use 1 to 4."""
+"""First word of the seed sequence; data/batches.py, data/mixture.py and methods/consa/training.py use 1 to 4."""
 
 
 @dataclass(frozen=True)

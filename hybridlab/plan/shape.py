@@ -120,7 +120,8 @@ class Checked:
     __pydantic_config__ = {"extra": "forbid", "strict": True}
 
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)).items():
+        kind: Any = type(self)
+        for name, hint in _hints(kind).items():
             object.__setattr__(self, name, _read(getattr(self, name), hint, name))
         self._check()
 
@@ -133,7 +134,7 @@ class Checked:
 
 
 @lru_cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
@@ -164,7 +165,7 @@ def _read(value: Any, hint: Any, name: str) -> Any:
             return tuple(_read(part, inner[0], name) for part in value)
     elif is_dataclass(hint):
         if isinstance(value, hint | dict):
-            return hint(**value) if isinstance(value, dict) else value
+            return hint(**value) if isinstance(value, dict) else value  # type: ignore[operator]
     elif isinstance(value, bool) == (hint is bool) and isinstance(value, int if hint is float else hint):
         return hint(value)
     elif hint is float and isinstance(value, float):

@@ -3,7 +3,7 @@
 The same frozen object is stored in a run's state, in its record and in `final/config.json`. A decoder, a cache, the
 FLOPs count and a drawing are made from it. Plain data, without torch.
 
-    python -c "from hybridlab.config.resolve import resolve; from hybridlab.plan.from_config import structure_of
+    python -c "from hybridlab.config.resolve import resolve; from hybridlab.config.structures import structure_of
     print(structure_of(resolve('sgt', 'tiny')))"
 """
 

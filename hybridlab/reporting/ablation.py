@@ -1,10 +1,16 @@
-"""The table and the figure of a grid of settings, as files: what `hybridlab ablate` and `hybridlab report ID` write.
+"""The table and the figure of a grid of settings: means, standard errors, and differences paired by seed.
+
+`hybridlab ablate` and `hybridlab report ID` write them. An experiment's table has another form: it stands beside what
+a paper prints, with a column for each quantity. Here each quantity is a table of its own, with the interval and p of
+every difference, corrected over its rows; and a grid is made again from the hashes of its runs alone.
 
 results/<id>/  grid.json  table.json  table.csv  table.md  table.tex  figure.png  figure.pdf
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +20,28 @@ from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json, write_text
 from hybridlab.papers.records import copied_record
 from hybridlab.reporting.latex import Panel, tex_table
-from hybridlab.reporting.style import COLOURS, label_axes
-from hybridlab.reporting.table_cells import DASH
-from hybridlab.runs.ablate import METRICS, PREFIX, Metric, grid_table
-from hybridlab.runs.record import Record, load_record
-from hybridlab.statistics import mean_interval
-from hybridlab.training.folders import RunFolder
+from hybridlab.reporting.style import COLOURS, label_axes, write_picture
+from hybridlab.reporting.table import DASH
+from hybridlab.runs.ablate import PREFIX
+from hybridlab.runs.record import Record, load_record, number_at
+from hybridlab.statistics import (
+    FEWEST_SEEDS,
+    LEVEL,
+    NOT_MEASURED,
+    PairedTest,
+    holm,
+    mean_and_error,
+    mean_interval,
+    paired_t,
+)
+from hybridlab.store.folders import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LOWER, HIGHER, OPEN, TOO_FEW, SAME = "lower", "higher", "open", "open (direction only)", "the same"
+"""Verdicts on a difference to the first combination."""
 HEADS = ("mean ± s.e.", "n", "− first (pairs)", "95 % interval", "p", "verdict")
 """Columns of a metric's table, after the settings."""
 SHORT_HEADS = ("mean ± s.e.", "n", "− first", "95 % interval", "p", "verdict")
@@ -34,6 +51,29 @@ HOW_TO_READ = (
     "Holm's correction over the rows of the metric. verdict: lower or higher where p < 0.05, else open; with fewer "
     "than three pairs only the direction is known. – was not measured, or has no test."
 )
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quantity of the table. path: into a record. exact: it follows from the structure, not from training, so that a
+    difference needs no test."""
+
+    path: str
+    title: str
+    unit: str
+    digits: int
+    exact: bool = False
+
+
+METRICS = {
+    "loss": Metric("results.validation.loss", "validation loss", "nats per token", 4),
+    "perplexity": Metric("results.validation.perplexity", "validation perplexity", "", 2),
+    "pseudo-perplexity": Metric("results.validation.pseudo_perplexity", "validation pseudo-perplexity", "", 2),
+    "inside": Metric("results.tasks.retrieval.inside", "retrieval inside the window", "accuracy", 3),
+    "outside": Metric("results.tasks.retrieval.outside", "retrieval outside the windows", "accuracy", 3),
+    "sparsity": Metric("model.sparsity", "sparsity", "share of window heads", 3, exact=True),
+    "flops": Metric("flops", "training cost", "FLOPs", 0, exact=True),
+}
 
 
 def write_grid(
@@ -57,12 +97,7 @@ def write_grid(
     write_text(folder / "table.csv", pd.DataFrame(map(_flat, table["rows"])).to_csv(index=False))
     write_text(folder / "table.md", _page(table))
     write_text(folder / "table.tex", _latex(table))
-    for ending in ("png", "pdf"):
-        path = folder / f"figure.{ending}"
-        path.unlink(missing_ok=True)
-        if measured(table):
-            metadata: dict[str, Any] = {"CreationDate": None} if ending == "pdf" else {"Software": None}
-            draw(table).savefig(path, dpi=200, metadata=metadata)
+    write_picture(folder / "figure", (lambda: draw(table)) if measured(table) else None)
     return table, folder
 
 
@@ -157,6 +192,66 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
             else:
                 flat[f"{metric}_{part}"] = value
     return flat
+
+
+# ---- numbers ----
+
+
+def grid_table(definition: dict[str, Any], records: Mapping[str, Record]) -> dict[str, Any]:
+    """The content of table.json: the definition, with the metrics of each row.
+
+    records: hash → record of the finished runs.
+    """
+    rows = definition["rows"]
+    table = {**definition, "baseline": rows[0]["name"], "rows": [{**row, "metrics": {}} for row in rows]}
+    for name, metric in METRICS.items():
+        values = [_values(row["runs"], metric, records) for row in rows]
+        tests = [_against_first(own, values[0]) if i else None for i, own in enumerate(values)]
+        corrected = holm([None if test is None or metric.exact else test.p for test in tests])
+        for row, own, test, p in zip(table["rows"], values, tests, corrected, strict=True):
+            row["metrics"][name] = _cell(own, test, p, metric)
+    return table
+
+
+def _values(runs: dict[str, str], metric: Metric, records: Mapping[str, Record]) -> dict[str, float]:
+    """Seed → value of the runs that have one."""
+    found = {seed: number_at(records[digest], metric.path).value for seed, digest in runs.items() if digest in records}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _against_first(own: dict[str, float], first: dict[str, float]) -> PairedTest:
+    pairs = [(own[seed], first[seed]) for seed in own if seed in first]
+    return paired_t(*zip(*pairs, strict=True)) if pairs else PairedTest(difference=NOT_MEASURED)
+
+
+def _cell(own: dict[str, float], test: PairedTest | None, p_holm: float | None, metric: Metric) -> dict[str, Any]:
+    """One metric of a row. difference: to the first row, over `pairs` pairs of runs with the same seed."""
+    mean = mean_and_error(list(own.values()))
+    difference = NOT_MEASURED if test is None else test.difference
+    tested = test is not None and not metric.exact
+    return {
+        "mean": mean.value,
+        "stderr": mean.stderr,
+        "n": mean.n,
+        "values": own,
+        "difference": difference.value,
+        "difference_stderr": difference.stderr,
+        "pairs": difference.n,
+        "interval": list(test.interval) if test is not None and tested and test.interval else None,
+        "p": test.p if test is not None and tested else None,
+        "p_holm": p_holm,
+        "verdict": None if difference.value is None else _verdict(difference.value, difference.n, p_holm, metric.exact),
+    }
+
+
+def _verdict(difference: float, pairs: int, p_holm: float | None, exact: bool) -> str:
+    """Whether the metric is lower or higher than in the first row, or open."""
+    direction = LOWER if difference < 0 else HIGHER
+    if exact:
+        return direction if difference else SAME
+    if pairs < FEWEST_SEEDS:
+        return TOO_FEW
+    return direction if p_holm is not None and p_holm < LEVEL else OPEN
 
 
 # ---- pages ----

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.reporting.lines import cycled, moving_average
-from hybridlab.reporting.style import COLOURS, label_axes
+from hybridlab.reporting.figure_kind import moving_average
+from hybridlab.reporting.style import COLOURS, cycled, label_axes
 from hybridlab.runs.curves import AXES, LABELS, Curve
 
 ENDINGS = ("png", "pdf", "svg")

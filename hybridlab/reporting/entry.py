@@ -1,17 +1,23 @@
-"""One entry of a paper, table or figure, written and printed."""
+"""One entry of a paper, table or figure, written and printed on the terminal."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.plans import history, register
+from hybridlab.papers.rows import Column
+from hybridlab.reporting.claims import print_claims
+from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.figures import write_figure
-from hybridlab.reporting.table_files import write_table
-from hybridlab.reporting.terminal import print_figure, print_table
+from hybridlab.reporting.table import Part, below, error_text, parts, short_text, tally_text, write_table
 
 
 def write_entry(
@@ -35,3 +41,81 @@ def print_entry(data: dict[str, Any], experiment: Experiment, console: Console, 
         print_table(data, experiment, console, all_columns)
     else:
         print_figure(data, console)
+
+
+def print_head(data: dict[str, Any], console: Console) -> None:
+    """Id, title, the source of the numbers, and how many printed ones come out."""
+    console.print(Text(f"{data['id']}: {data['title']}", style="bold"))
+    console.print(caption(data), highlight=False)
+    if tally_text(data):
+        console.print(tally_text(data), highlight=False)
+
+
+def print_table(table: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False) -> None:
+    """Panels that are not wider than the console, then the claims with their evidence.
+
+    all_columns: also the columns that nothing here can measure.
+    """
+    print_head(table, console)
+    for part in parts(table, experiment, all_columns):
+        for i, columns in enumerate(_fitting(part, console.width)):
+            if part.title:
+                title = "The same, further columns" if i else part.title
+                console.print(Text(title, style="italic"), highlight=False)
+            console.print(_panel(replace(part, columns=columns)))
+    for line in below(table, experiment, all_columns):
+        console.print(line, style="dim", highlight=False)
+    print_claims(table["claims"], console)
+
+
+def print_figure(data: dict[str, Any], console: Console) -> None:
+    """A line for each series, drawn or not, then the claims with their evidence."""
+    print_head(data, console)
+    for panel in data["panels"]:
+        for series in panel["series"]:
+            name = ", ".join(part for part in (panel["title"], series["label"]) if part)
+            console.print(f"  {name}: {'drawn' if series['data'] else '– (not run)'}", highlight=False)
+    print_claims(data["claims"], console)
+
+
+def _fitting(part: Part, width: int) -> list[list[Column]]:
+    """Columns in groups, each narrow enough to stand beside the row names in lines of so many characters."""
+    names = max(len(part.row_name(row, "short")) for row in part.rows) + 2 if part.rows else 0
+    groups: list[list[Column]] = []
+    room = 0
+    for column in part.columns:
+        cells = [row["cells"][column.name] for row in part.rows]
+        needed = max([len(column.title), *(len(line) for cell in cells for line in _lines(cell, column))]) + 3
+        if not groups or needed > room:
+            groups.append([])
+            room = width - names
+        groups[-1].append(column)
+        room -= needed
+    return groups
+
+
+def _lines(cell: dict[str, Any], column: Column) -> tuple[str, str, str]:
+    """A cell in three lines: the numbers, the difference or error, the verdict."""
+    return short_text(cell, column), error_text(cell, column), cell["verdict"] or ""
+
+
+def _panel(part: Part) -> Table:
+    panel = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    panel.add_column("", no_wrap=True)
+    for column in part.columns:
+        panel.add_column(column.title, justify="right", no_wrap=True)
+    for row in part.rows:
+        cells = [_lines(row["cells"][column.name], column) for column in part.columns]
+        numbers, errors, verdicts = zip(*cells, strict=True)
+        panel.add_row(part.row_name(row, "short"), *numbers)
+        if any(errors):
+            panel.add_row("", *(Text(error, style="dim") for error in errors))
+        # A row without comparisons needs no line for verdicts.
+        if any(verdict not in ("", "not run") for verdict in verdicts):
+            panel.add_row("", *(Text(verdict, style=_style(verdict)) for verdict in verdicts))
+    return panel
+
+
+def _style(verdict: str) -> str:
+    styles = {"agrees": "green", "same direction": "cyan", "differs": "red", "opposite direction": "red"}
+    return styles.get(verdict, "dim")

@@ -1,17 +1,17 @@
 """A kind of figure: one object, registered under its name in `hybridlab.registry.FIGURE_KINDS`.
 
-A built-in kind is one module in reporting/kinds/, whose file name is the kind's name (`head_masks.py`: `head masks`). A
-plug-in calls `FIGURE_KINDS.add(name, FigureKind(...))` itself. A kind has two tasks: it takes numbers from records,
+The modules of reporting/kinds/ register the built-in kinds, a plug-in its own, by `FIGURE_KINDS.add(name,
+FigureKind(...))`. A kind has two tasks: it takes numbers from records,
 which are written to figure.json and figure.csv, and it draws these numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, nearest
 from hybridlab.papers.plot import Plot, Series
 from hybridlab.runs.record import Record
 
@@ -125,3 +125,45 @@ def titled_parts(plot: Plot, numbers: Numbers) -> list[Numbers]:
 def point_lines(numbers: Numbers) -> list[dict[str, Any]]:
     """`csv_lines` of a kind whose numbers are `points`."""
     return numbers["points"]
+
+
+def series_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
+    """Lines of figure.csv for numbers that are lists of equal length, `x` among them."""
+    columns = {name: values for name, values in numbers.items() if isinstance(values, list)}
+    for i in range(len(numbers["x"])):
+        yield {name: values[i] for name, values in columns.items()}
+
+
+def named_lines(x: list[float], lines: dict[str, list[float]], title: str | None = None) -> Iterator[dict[str, Any]]:
+    """Lines of figure.csv for named lines over the same x. title: of their panel, if a series has several panels."""
+    for name, values in lines.items():
+        for at, value in zip(x, values, strict=True):
+            yield {"picture": title, "line": name, "x": at, "y": value}
+
+
+def moving_average(values: list[float], width: int) -> list[float]:
+    """A centred moving average; at both ends it is over fewer values."""
+    half = width // 2
+    windows = (values[max(0, i - half) : i - half + width] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
+
+
+# ---- parts of a record that several kinds show ----
+
+
+def probe_of(record: Record, name: str) -> dict[str, Any] | None:
+    """The result of a probe on a run; None if the probe was not run, or was skipped."""
+    measured = record.results.probes.get(name) if record.results else None
+    return None if measured is None or "skipped" in measured else measured
+
+
+def grown_block(record: Record) -> int | None:
+    """The layers that each growth step of a run added; None for a run that did not grow in depth by blocks."""
+    return (record.config.get("controller") or {}).get("block")
+
+
+def named(known: Mapping[str, Any], name: str | None, setting: str, record: Record) -> Any:
+    """The value that a setting of the plot names. UserError with the nearest known name for an unknown one."""
+    if name is None or name not in known:
+        raise UserError(f"{setting} is {name!r}, which run {record.hash} does not have; {nearest(str(name), [*known])}")
+    return known[name]

@@ -1,14 +1,215 @@
-"""Numbers of a figure over several training seeds: means with one standard error, as bands and bars."""
+"""Numbers over training seeds: the cells of tables, and the series of figures.
+
+A cell is the mean over seeds, its error, and the paired difference to another row. The unit is the training seed. With
+three seeds or more errors are over seeds. With fewer, errors are over the validation windows of these seeds, in blocks,
+since neighbouring windows are correlated; they say nothing about what another seed would change. A series is the mean
+over seeds with one standard error, as a band or bars.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
+from hybridlab.evaluation.results import LossResult
 from hybridlab.reporting.figure_kind import Numbers
-from hybridlab.statistics import mean_and_error
+from hybridlab.runs.record import BenchmarkRecord, Record, number_at
+from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, known, mean_and_error, paired_t
+
+# ---- cells of tables ----
+
+
+BLOCK = 10
+"""Validation windows in a block."""
+Over = Literal["seeds", "windows", "answers", "rounds", "samples"]
+"""What an error is over. windows: in blocks of ten. answers: of a task, or of questions with options. rounds: of a
+benchmark."""
+Sources = Mapping[int, Record | BenchmarkRecord]
+"""seed → record of a cell."""
+BySeed = Mapping[int, Measurement]
+"""seed → number."""
+
+
+class Measured(BaseModel):
+    """A cell's value, None if it was not measured. n: the number of seeds (of rounds, for a benchmark)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float | None
+    stderr: float | None = None
+    over: Over | None = None
+    n: int = 0
+
+
+class Difference(BaseModel):
+    """A cell less its reference, paired by seed. interval: of 95 %, from Student's t over n seeds; None for fewer than
+    three. stderr: over seeds with an interval, else over blocks of validation windows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float
+    stderr: float | None = None
+    over: Over | None = None
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+    n: int
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 where the interval leaves out 0, else 0."""
+        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
+            return 0
+        return 1 if self.value > 0 else -1
+
+
+def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
+    """The number at a dotted path of the records: the mean over their seeds."""
+    numbers = numbers_at(sources, path, factor)
+    if not numbers or len(numbers) >= FEWEST_SEEDS:
+        return measured_numbers(numbers)
+    value = _mean(numbers)
+    windows = _mean_windows([windows_of(sources[seed], path, factor) for seed in numbers])
+    if windows is not None:
+        error = block_error(windows)
+        return Measured(value=value, stderr=error, over="windows" if error else None, n=len(numbers))
+    (first, *others) = numbers.values()
+    if others or first.stderr is None or _is_loss(next(iter(sources.values())), path):
+        return Measured(value=value, n=len(numbers))
+    benchmark = isinstance(next(iter(sources.values())), BenchmarkRecord)
+    over: Over = "rounds" if benchmark else _units(path)
+    return Measured(value=value, stderr=first.stderr, over=over, n=first.n if benchmark else 1)
+
+
+def measured_numbers(numbers: BySeed) -> Measured:
+    """The mean of a number over seeds; with one or two of them, a single one's own error."""
+    if not numbers:
+        return Measured(value=None)
+    if len(numbers) >= FEWEST_SEEDS:
+        mean = mean_and_error([known(number) for number in numbers.values()])
+        return Measured(value=mean.value, stderr=mean.stderr, over="seeds", n=len(numbers))
+    error = next(iter(numbers.values())).stderr if len(numbers) == 1 else None
+    over: Over | None = None if error is None else "samples"
+    return Measured(value=_mean(numbers), stderr=error, over=over, n=len(numbers))
+
+
+def difference_of_numbers(left: BySeed, right: BySeed) -> Difference | None:
+    """left − right, on the seeds that both have; None if there are none. Without an error for fewer than three."""
+    seeds = sorted({*left} & {*right})
+    if not seeds:
+        return None
+    ours, theirs = ([known(side[seed]) for seed in seeds] for side in (left, right))
+    value = float(np.mean(ours) - np.mean(theirs))
+    if len(seeds) < FEWEST_SEEDS:
+        return Difference(value=value, n=len(seeds))
+    test = paired_t(ours, theirs)
+    spread = test.difference.stderr
+    return Difference(value=value, stderr=spread, over="seeds", interval=test.interval, p=test.p, n=len(seeds))
+
+
+def mean_numbers(parts: Sequence[BySeed]) -> dict[int, Measurement]:
+    """seed → the mean of several numbers, such as the scores of several runs, with the error of a stratified sample, of
+    the seeds that have each of them."""
+    seeds = set.intersection(*(set(part) for part in parts)) if parts else set()
+    means = {}
+    for seed in sorted(seeds):
+        numbers = [part[seed] for part in parts]
+        errors = [number.stderr for number in numbers]
+        error = None if None in errors else math.hypot(*(error or 0.0 for error in errors)) / len(numbers)
+        value = sum(known(number) for number in numbers) / len(numbers)
+        means[seed] = Measurement(value=value, stderr=error, n=sum(number.n for number in numbers))
+    return means
+
+
+def _units(path: str) -> Over:
+    return "answers" if any(part in f".{path}" for part in (".tasks.", ".choices.")) else "samples"
+
+
+def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) -> Difference | None:
+    """left − right, on the seeds that both have; None if there are none."""
+    sides = [numbers_at(sources, path, factor) for sources in (left, right)]
+    found = difference_of_numbers(*sides)
+    if found is None or found.n >= FEWEST_SEEDS:
+        return found
+    seeds = sorted({*sides[0]} & {*sides[1]})
+    pairs = [[windows_of(sources[seed], path, factor) for sources in (left, right)] for seed in seeds]
+    windows = _mean_windows([a - b if a is not None and b is not None and len(a) == len(b) else None for a, b in pairs])
+    error = None if windows is None else block_error(windows)
+    return found.model_copy(update={"stderr": error, "over": "windows" if error else None})
+
+
+def from_neutral(cell: Measured, neutral: float) -> Difference | None:
+    """How far a ratio, which is a comparison itself, lies from its value without a difference."""
+    if cell.value is None:
+        return None
+    value, interval = cell.value - neutral, None
+    if cell.stderr is not None and cell.n >= FEWEST_SEEDS:
+        from scipy import stats
+
+        half = float(stats.t.ppf(1 - LEVEL / 2, cell.n - 1)) * cell.stderr
+        interval = (value - half, value + half)
+    return Difference(value=value, stderr=cell.stderr, over=cell.over, interval=interval, n=cell.n)
+
+
+def block_error(windows: Sequence[float] | np.ndarray) -> float | None:
+    """The standard error of the mean over windows, from the means of blocks of neighbours; None for one block."""
+    return block_mean(windows, BLOCK).stderr
+
+
+def block_means(windows: Sequence[float] | np.ndarray | None) -> list[float]:
+    """The means of whole blocks of ten neighbours."""
+    if windows is None:
+        return []
+    blocks = len(windows) // BLOCK
+    return [float(mean) for mean in np.asarray(windows)[: blocks * BLOCK].reshape(blocks, BLOCK).mean(axis=1)]
+
+
+def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0) -> np.ndarray | None:
+    """What each validation window adds to a loss, a perplexity or bits per byte: its own loss times the slope of the
+    number in the mean loss. None for other numbers, and where windows were not kept."""
+    parent, _, field = path.rpartition(".")
+    result = _at(record, parent)
+    value = number_at(record, path).value
+    if not isinstance(result, LossResult) or value is None or not result.windows:
+        return None
+    mean = result.loss.value or math.nan
+    slope = {"loss": 1.0, "perplexity": value, "pseudo_perplexity": value, "bits_per_byte": value / mean}.get(field)
+    return None if slope is None else np.asarray(result.windows) * slope * factor
+
+
+def _is_loss(record: Record | BenchmarkRecord, path: str) -> bool:
+    return isinstance(_at(record, path.rpartition(".")[0]), LossResult)
+
+
+def _at(record: Record | BenchmarkRecord, path: str) -> object:
+    here: object = record
+    for part in path.split("."):
+        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
+    return here
+
+
+def numbers_at(sources: Sources, path: str, factor: float) -> dict[int, Measurement]:
+    """seed → the number at a dotted path of its record, of the seeds that measured it."""
+    numbers = {seed: number_at(record, path).scaled(factor) for seed, record in sources.items()}
+    return {seed: number for seed, number in numbers.items() if number.value is not None}
+
+
+def _mean(numbers: BySeed) -> float:
+    return sum(known(number) for number in numbers.values()) / len(numbers)
+
+
+def _mean_windows(windows: list[np.ndarray | None]) -> np.ndarray | None:
+    """The mean over seeds for each window; None if a seed has none, or another number of them."""
+    present = [one for one in windows if one is not None]
+    if not present or len(present) < len(windows) or len({len(one) for one in present}) > 1:
+        return None
+    return np.mean(present, axis=0)
+
+
+# ---- series of figures ----
 
 
 def merge_lines(by_seed: Mapping[int, Numbers], keys: Sequence[str] = ("y",)) -> Numbers:

@@ -1,24 +1,45 @@
-"""The style of figures: colours that colour-blind readers can tell apart, labels that can be read in print."""
+"""The style of figures: colours that colour-blind readers can tell apart, labels that can be read in print, lines."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+    from hybridlab.reporting.figure_kind import Numbers, Picture
 
 # Okabe and Ito's palette: distinct for all common kinds of colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # Paul Tol's muted palette, as safe: for more lines than Okabe and Ito's has colours.
 MANY_COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499")
 STYLES = ("-", "--", "-.", ":")
+LIGHTEST = 0.78
+"""How far lines go along viridis; what is lighter is hard to see on paper."""
 PAPER = "0.45"
 """The grey of what the paper prints."""
 MISSING = "0.88"
 """The grey of cells without a value."""
 BLOCKS = "0.8"
 """The grey of lines where blocks of layers begin."""
+
+
+def write_picture(path: Path, draw: Callable[[], Figure] | None) -> None:
+    """A figure as PATH.png and PATH.pdf; None: neither stays. The same numbers give the same bytes: no date is in the
+    files, and each has its own drawing, because saving one changes its layout."""
+    kinds: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+    for ending, metadata in kinds.items():
+        path.with_suffix(ending).unlink(missing_ok=True)
+        if draw is None:
+            continue
+        with writing(path.with_suffix(ending)):
+            draw().savefig(path.with_suffix(ending), dpi=200, metadata=metadata)
 
 
 def numbered(count: int) -> list[str]:
@@ -53,3 +74,55 @@ def plain_ticks(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+# ---- lines, for several kinds of figures ----
+
+
+def cycled(index: int) -> dict[str, Any]:
+    """Colour and dashes of the line at an index."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
+
+
+def draw_series(ax: Axes, picture: Picture, marker: str | None = None) -> None:
+    """A line for every series with its band over seeds, and dotted lines at the targets."""
+    for label, numbers in picture.series:
+        style = cycled(picture.place(label))
+        ax.plot(numbers["x"], numbers["y"], label=label, linewidth=1.3, marker=marker, markersize=4, **style)
+        draw_band(ax, numbers["x"], numbers.get("low"), numbers.get("high"), style["color"])
+    draw_targets(ax, picture)
+    label_axes(ax, picture.x_label, picture.y_label)
+
+
+def draw_targets(ax: Axes, picture: Picture) -> None:
+    """Dotted lines at the targets; a line at 0 needs no name."""
+    for target in picture.targets:
+        name = "target" if target else None
+        ax.axhline(target, color="0.5", linewidth=0.8, linestyle=(0, (1, 2)), label=name)
+
+
+def draw_band(ax: Axes, x: list[float], low: list[float] | None, high: list[float] | None, colour: Any) -> None:
+    """What lies within one standard error over seeds; nothing for a single seed."""
+    if low is not None and high is not None:
+        ax.fill_between(x, low, high, color=colour, alpha=0.22, linewidth=0)
+
+
+def draw_ordered(ax: Axes, numbers: Numbers, marker: str | None = None) -> None:
+    """The named lines of one series that have an order (layers, steps), from dark to light."""
+    import matplotlib
+
+    count = len(numbers["lines"])
+    for i, (name, values) in enumerate(numbers["lines"].items()):
+        colour = matplotlib.colormaps["viridis"](LIGHTEST * i / max(1, count - 1))
+        style: dict[str, Any] = {"linestyle": STYLES[i % 4], "linewidth": 1.2, "marker": marker, "markersize": 3}
+        ax.plot(numbers["x"], values, color=colour, label=name, **style)
+        low, high = numbers.get("bands", {}).get(name, (None, None))
+        draw_band(ax, numbers["x"], low, high, colour)
+
+
+def draw_unordered(ax: Axes, numbers: Numbers) -> None:
+    """The named lines of one series without an order (heads); no two look the same."""
+    colours = COLOURS if len(numbers["lines"]) <= len(COLOURS) else MANY_COLOURS
+    for i, (name, values) in enumerate(numbers["lines"].items()):
+        dashes = STYLES[i // len(colours) % 4]
+        ax.plot(numbers["x"], values, color=colours[i % len(colours)], linestyle=dashes, linewidth=1.0, label=name)

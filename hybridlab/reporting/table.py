@@ -1,17 +1,22 @@
-"""A table of a paper beside the values measured here, as data.
+"""A table of a paper beside the values measured here: as data, as it is shown, and as files.
 
 A cell: measured, paper, stderr, over (what the error is over), n (seeds), difference (to the row that its row is
-compared with), same_as (an earlier row with the same run), class, verdict.
+compared with), same_as (an earlier row with the same run), class, verdict. Columns that nothing here can measure, and
+rows that a scale does not train, are named in a line; table.json has all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
+
+from hybridlab.files import write_json, write_text
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import NoValue
@@ -20,8 +25,10 @@ from hybridlab.papers.plans import history
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.rows import BENCHMARK, CellClass, Column, Row
 from hybridlab.papers.sweep import sweep_notes
-from hybridlab.reporting.entry_data import entry_data, named_in_errors
-from hybridlab.reporting.measuring import (
+from hybridlab.reporting.claims import claims_panel, claims_table, counted, differ_lines, write_claims_figure
+from hybridlab.reporting.entry_data import caption, entry_data, model_of, model_text, models_text, named_in_errors
+from hybridlab.reporting.latex import Panel, tex_table
+from hybridlab.reporting.seeds import (
     Difference,
     Measured,
     Sources,
@@ -33,7 +40,6 @@ from hybridlab.reporting.measuring import (
     measured_numbers,
     numbers_at,
 )
-from hybridlab.reporting.models import model_of
 from hybridlab.runs.record import BenchmarkRecord, Record
 from hybridlab.statistics import Measurement
 
@@ -213,3 +219,279 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
         if cell["verdict"] not in (None, "not run"):
             counts.setdefault(cell["class"], Counter())[cell["verdict"]] += 1
     return {kind: dict(found) for kind, found in counts.items()}
+
+
+# ---- what of it is shown ----
+
+
+@dataclass(frozen=True)
+class Part:
+    """A panel as it is shown. title: "" for none; rows: of table.json. measured: whether it has numbers of runs."""
+
+    title: str
+    columns: list[Column]
+    rows: list[dict[str, Any]]
+    measured: bool
+
+    def row_name(self, row: dict[str, Any], key: str = "name") -> str:
+        """A row's name; in a measured panel with the model that stands there. key: name, or short for narrow lines."""
+        model = row["model"]
+        if not self.measured or model is None or not model["in_place_of"]:
+            return str(row[key])
+        return f"{row[key]} [{model_text(model) if key == 'name' else model['size']}]"
+
+
+def parts(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> list[Part]:
+    """The panels that have something to show. all_columns: also columns that nothing here can measure."""
+    shown = []
+    for name, title in experiment.panels.items():
+        hidden = folded(table, experiment, all_columns)
+        columns = [column for column in experiment.columns if column.panel == name and column not in hidden]
+        if not columns:
+            continue
+        measured = any(column.metric is not None for column in columns)
+        rows = [row for row in table["rows"] if not measured or not _absent(row, columns, experiment, table["scale"])]
+        models = models_text(row["model"] for row in rows) if measured else ""
+        where = f"Scale {table['scale']}: {models}" if models else ""
+        shown.append(Part(". ".join(filter(None, (title, where))), columns, rows, measured))
+    return shown
+
+
+def _absent(row: dict[str, Any], columns: list[Column], experiment: Experiment, scale: str) -> bool:
+    """Whether a row's model is not trained at this scale, and the paper prints nothing in these columns."""
+    cell = experiment.row(row["short"]).cell
+    trained = row["model"] is not None or cell in (None, BENCHMARK) or scale not in experiment.scales
+    printed = any(row["cells"][column.name]["paper"] is not None for column in columns)
+    return not trained and not printed
+
+
+def folded(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> list[Column]:
+    """The columns that are left out: those that nothing here can measure, and benchmarks that no run has been asked."""
+    return [] if all_columns else [column for column in experiment.columns if not _has_numbers(column, table)]
+
+
+def _has_numbers(column: Column, table: dict[str, Any]) -> bool:
+    if not column.of_benchmarks:
+        return column.measurable
+    return any(row["cells"][column.name]["measured"] is not None for row in table["rows"])
+
+
+def below(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> Iterator[str]:
+    """The lines below a table: how to read a cell, and what is left out."""
+    yield _how_to_read(table)
+    if hidden := folded(table, experiment, all_columns):
+        yield f"not measured here: {', '.join(column.title for column in hidden)} (the paper's values: --all-columns)"
+    shown = parts(table, experiment, all_columns)
+    measured = [row["short"] for part in shown if part.measured for row in part.rows]
+    left_out = [row for row in experiment.rows if row.short not in measured]
+    if left_out and any(part.measured for part in shown):
+        there = {_group(row, experiment) for row in experiment.rows if row not in left_out}
+        groups = [(_group(row, experiment), row.short) for row in left_out]
+        names = [f"the rows of {group}" if group and group not in there else short for group, short in groups]
+        yield f"not trained at this scale: {', '.join(dict.fromkeys(names))}"
+
+
+def _group(row: Row, experiment: Experiment) -> str | None:
+    """The paper's model that a row is of, as `cells` group them."""
+    return experiment.cells[row.cell].group if row.cell in experiment.cells else None
+
+
+def _how_to_read(table: dict[str, Any]) -> str:
+    cells = [cell for row in table["rows"] for cell in row["cells"].values()]
+    text = "Cells: measured | paper (verdict); – was not measured."
+    found = [cell["difference"] for cell in cells if cell["difference"] and not cell["same_as"]]
+    compared = [row for row in table["rows"] if any(cell["difference"] for cell in row["cells"].values())]
+    references = list(dict.fromkeys(row["reference"] for row in compared if row["reference"]))
+    if references and found:
+        text += f" Δ: difference to {' or '.join(references)}, paired by seed"
+        text += ", with its 95 % t-interval." if any(one["interval"] for one in found) else "."
+    if any(one["over"] == "windows" for one in (*found, *cells)):
+        text += (
+            " ± … over windows: validation windows in blocks of ten, from fewer than three seeds; it leaves out what "
+            "another seed would change, and decides nothing."
+        )
+    return text
+
+
+def tally_text(table: dict[str, Any]) -> str:
+    """How many cells with a printed value come out, by class; "" if there are none."""
+    texts = []
+    for kind, found in table.get("tally", {}).items():
+        if kind in ("trained", "timed"):
+            texts.append(f"{kind}: " + ", ".join(f"{word} {count}" for word, count in found.items()))
+        else:
+            texts.append(f"{kind} {found.get('agrees', 0)} of {sum(found.values())}")
+    return f"Against the paper's values: {' · '.join(texts)}" if texts else ""
+
+
+# ---- a cell as text ----
+
+
+DASH = "–"
+"""Shown for a value that was not measured."""
+AS_ABOVE = "as above"
+"""Shown for a value of the same run as in an earlier row."""
+
+
+def cell_text(cell: dict[str, Any], column: Column) -> str:
+    """measured, with its error or its difference (Δ) to the reference, | paper; the paper's value if it prints one."""
+    error = error_text(cell, column)
+    gap = ", " if error.startswith("Δ") else " "
+    return _beside(f"{_measured(cell, column)}{gap}{error}".rstrip(), cell, column)
+
+
+def short_text(cell: dict[str, Any], column: Column) -> str:
+    """measured | paper, without the error, for narrow columns."""
+    return _beside(_measured(cell, column), cell, column)
+
+
+def error_text(cell: dict[str, Any], column: Column) -> str:
+    """The paired difference to the reference with its interval or error; without one, the value's own error."""
+    if column.kind == "transcribed" or cell["measured"] is None or cell["same_as"]:
+        return ""
+    digits, found = column.digits + (column.kind == "trained"), cell["difference"]
+    if found is None or column.neutral is not None:
+        return "" if cell["stderr"] is None else f"± {_number(cell['stderr'], digits)} {_over(cell)}"
+    text = f"Δ {_signed(found['value'], digits)}"
+    if found["interval"] is not None:
+        low, high = (_signed(end, digits) for end in found["interval"])
+        return f"{text} [{low}, {high}], n = {found['n']}"
+    return text if found["stderr"] is None else f"{text} ± {_number(found['stderr'], digits)} {_over(found)}"
+
+
+def _over(found: dict[str, Any]) -> str:
+    """What a standard error is over, and how many, unless these are windows or rows."""
+    return f"over {found['n']} seeds" if found["over"] == "seeds" else f"over {found['over']}"
+
+
+def _beside(text: str, cell: dict[str, Any], column: Column) -> str:
+    if column.kind == "transcribed":
+        # Words of the paper, or names from this code: nothing is measured.
+        return _number(cell["measured"] if cell["paper"] is None else cell["paper"], column.digits)
+    return text if cell["paper"] is None else f"{text} | {_number(cell['paper'], column.digits)}"
+
+
+def _measured(cell: dict[str, Any], column: Column) -> str:
+    return AS_ABOVE if cell["same_as"] else _number(cell["measured"], column.digits)
+
+
+def _number(value: float | str | None, digits: int) -> str:
+    if isinstance(value, str):
+        return value
+    return DASH if value is None else f"{value:,.{digits}f}"
+
+
+def _signed(value: float, digits: int) -> str:
+    """With its sign; what rounds to 0 has none."""
+    text = f"{value:+,.{digits}f}".replace("-", "−")
+    return text if any(digit in text for digit in "123456789") else text[1:]
+
+
+# ---- files ----
+
+
+def write_table(
+    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None, all_columns: bool = False
+) -> tuple[dict[str, Any], Path]:
+    """The table as JSON, CSV, Markdown and LaTeX under results_dir/<id>/<scale>/, with a picture of its claims where
+    their comparisons have intervals over seeds; returns its data and that folder.
+
+    all_columns: also show the columns that nothing here can measure; table.json always has them.
+    """
+    table = build_table(experiment, scale, results_dir, runs_dir)
+    folder = results_dir / experiment.id / scale
+    write_json(folder / "table.json", table)
+    write_text(folder / "table.csv", _flat_frame(table, experiment, all_columns).to_csv(index=False))
+    drawn = write_claims_figure(table, folder)
+    write_text(folder / "table.md", _markdown(table, experiment, all_columns, drawn))
+    write_text(folder / "table.tex", _latex(table, experiment, all_columns))
+    return table, folder
+
+
+def _text(cell: dict[str, Any], column: Column) -> str:
+    """A cell: measured | paper (verdict)."""
+    return cell_text(cell, column) + (f" ({cell['verdict']})" if cell["verdict"] else "")
+
+
+def _flat_frame(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> pd.DataFrame:
+    """One line for each cell, with numbers: for other programs."""
+    hidden = {column.name for column in folded(table, experiment, all_columns)}
+    return pd.DataFrame(
+        {"row": row["name"], "column": column.name, **_flat(row["cells"][column.name])}
+        for row in table["rows"]
+        for column in experiment.columns
+        if column.name not in hidden
+    )
+
+
+def _flat(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell with the parts of its difference as columns of their own."""
+    found = cell["difference"] or {}
+    low, high = found.get("interval") or (None, None)
+    parts = {"difference": found.get("value"), "difference_stderr": found.get("stderr"), "low": low, "high": high}
+    verdict = {"class": cell["class"], "verdict": cell["verdict"]}
+    own = {key: value for key, value in cell.items() if key not in ("difference", *verdict)}
+    return {**own, **parts, "difference_over": found.get("over"), "p": found.get("p"), **verdict}
+
+
+def _markdown(table: dict[str, Any], experiment: Experiment, all_columns: bool, drawn: bool = False) -> str:
+    lines = [f"# {table['id']}: {table['title']}", "", caption(table), ""]
+    lines += [tally_text(table), ""] if tally_text(table) else []
+    for part in parts(table, experiment, all_columns):
+        lines += [f"**{_safe(part.title)}**", ""] if part.title else []
+        lines += [*_grid(part), ""]
+    for line in below(table, experiment, all_columns):
+        lines += [_safe(line), ""]
+    if table["claims"]:
+        lines += [*claims_table(table["claims"]), "", *differ_lines(table)]
+        picture = "![differences behind the claims, with 95 % intervals over seeds](claims.png)"
+        lines += [picture, ""] if drawn else []
+    if table["notes"]:
+        lines += ["## Notes", "", *(f"- {note}" for note in table["notes"]), ""]
+    return "\n".join(lines)
+
+
+def _grid(part: Part) -> list[str]:
+    """A panel as a table of Markdown."""
+    heads = ["", *(column.title for column in part.columns)]
+    lines = ["| " + " | ".join(map(_safe, heads)) + " |", "|" + " --- |" * len(heads)]
+    for row in part.rows:
+        texts = [part.row_name(row), *(_text(row["cells"][column.name], column) for column in part.columns)]
+        lines.append("| " + " | ".join(map(_safe, texts)) + " |")
+    return lines
+
+
+def _safe(text: str) -> str:
+    """A bar would end a cell of Markdown."""
+    return text.replace("|", "/")
+
+
+def _latex(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> str:
+    """A part of the table for each of its panels, with the cells as in Markdown; a dash stands for `not run` here."""
+    panels = []
+    for part in parts(table, experiment, all_columns):
+        rows = [
+            [part.row_name(row), *(_short(row["cells"][column.name], column) for column in part.columns)]
+            for row in part.rows
+        ]
+        numeric = [any(_is_number(row["cells"][column.name]) for row in part.rows) for column in part.columns]
+        panels.append(Panel(part.title, ["", *(column.title for column in part.columns)], rows, [False, *numeric]))
+    heading = ". ".join(filter(None, (table["title"], caption(table).removesuffix("."), tally_text(table))))
+    text = tex_table(table["id"], f"{heading}.", panels, list(below(table, experiment, all_columns)))
+    if not table["claims"]:
+        return text
+    claims = tex_table(
+        f"{table['id']}-claims",
+        f"{table['title']}: claims of the text. {counted(table['claims'])}. p: after Holm's correction.",
+        [claims_panel(table["claims"])],
+    )
+    return f"{text}\n{claims}"
+
+
+def _short(cell: dict[str, Any], column: Column) -> str:
+    """The text of a cell without the words that its dash stands for."""
+    return _text(cell, column).removesuffix(" (not run)")
+
+
+def _is_number(cell: dict[str, Any]) -> bool:
+    return isinstance(cell["measured"], float | int) or isinstance(cell["paper"], float | int)

@@ -1,4 +1,4 @@
-"""A grid of settings over seeds: means, standard errors, and differences paired by seed.
+"""A grid of settings over seeds: which runs it has; reporting/ablation.py makes its table and figure.
 
     hybridlab ablate --arch rule-swa --vary map.rho=0.25,0.5,0.75 --seeds 3 --steps 200
 
@@ -11,52 +11,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hybridlab.config.resolve import identity, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.runs.record import Record, number_at
-from hybridlab.statistics import (
-    FEWEST_SEEDS,
-    LEVEL,
-    MOST_SEEDS,
-    NOT_MEASURED,
-    PairedTest,
-    holm,
-    mean_and_error,
-    paired_t,
-)
+from hybridlab.statistics import MOST_SEEDS
 
 PREFIX = "ablate-"
 """How the id of a grid begins."""
-LOWER, HIGHER, OPEN, TOO_FEW, SAME = "lower", "higher", "open", "open (direction only)", "the same"
-"""Verdicts on a difference to the first combination."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A quantity of the table. path: into a record. exact: it follows from the structure, not from training, so that a
-    difference needs no test."""
-
-    path: str
-    title: str
-    unit: str
-    digits: int
-    exact: bool = False
-
-
-METRICS = {
-    "loss": Metric("results.validation.loss", "validation loss", "nats per token", 4),
-    "perplexity": Metric("results.validation.perplexity", "validation perplexity", "", 2),
-    "pseudo-perplexity": Metric("results.validation.pseudo_perplexity", "validation pseudo-perplexity", "", 2),
-    "inside": Metric("results.tasks.retrieval.inside", "retrieval inside the window", "accuracy", 3),
-    "outside": Metric("results.tasks.retrieval.outside", "retrieval outside the windows", "accuracy", 3),
-    "sparsity": Metric("model.sparsity", "sparsity", "share of window heads", 3, exact=True),
-    "flops": Metric("flops", "training cost", "FLOPs", 0, exact=True),
-}
 
 
 @dataclass(frozen=True)
@@ -209,63 +174,3 @@ def _trained(config: RunConfig) -> str:
 
 def label(combination: dict[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in combination.items()) or "as it is"
-
-
-# ---- the table ----
-
-
-def grid_table(definition: dict[str, Any], records: Mapping[str, Record]) -> dict[str, Any]:
-    """The content of table.json: the definition, with the metrics of each row.
-
-    records: hash → record of the finished runs.
-    """
-    rows = definition["rows"]
-    table = {**definition, "baseline": rows[0]["name"], "rows": [{**row, "metrics": {}} for row in rows]}
-    for name, metric in METRICS.items():
-        values = [_values(row["runs"], metric, records) for row in rows]
-        tests = [_against_first(own, values[0]) if i else None for i, own in enumerate(values)]
-        corrected = holm([None if test is None or metric.exact else test.p for test in tests])
-        for row, own, test, p in zip(table["rows"], values, tests, corrected, strict=True):
-            row["metrics"][name] = _cell(own, test, p, metric)
-    return table
-
-
-def _values(runs: dict[str, str], metric: Metric, records: Mapping[str, Record]) -> dict[str, float]:
-    """Seed → value of the runs that have one."""
-    found = {seed: number_at(records[digest], metric.path).value for seed, digest in runs.items() if digest in records}
-    return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _against_first(own: dict[str, float], first: dict[str, float]) -> PairedTest:
-    pairs = [(own[seed], first[seed]) for seed in own if seed in first]
-    return paired_t(*zip(*pairs, strict=True)) if pairs else PairedTest(difference=NOT_MEASURED)
-
-
-def _cell(own: dict[str, float], test: PairedTest | None, p_holm: float | None, metric: Metric) -> dict[str, Any]:
-    """One metric of a row. difference: to the first row, over `pairs` pairs of runs with the same seed."""
-    mean = mean_and_error(list(own.values()))
-    difference = NOT_MEASURED if test is None else test.difference
-    tested = test is not None and not metric.exact
-    return {
-        "mean": mean.value,
-        "stderr": mean.stderr,
-        "n": mean.n,
-        "values": own,
-        "difference": difference.value,
-        "difference_stderr": difference.stderr,
-        "pairs": difference.n,
-        "interval": list(test.interval) if test is not None and tested and test.interval else None,
-        "p": test.p if test is not None and tested else None,
-        "p_holm": p_holm,
-        "verdict": None if difference.value is None else _verdict(difference.value, difference.n, p_holm, metric.exact),
-    }
-
-
-def _verdict(difference: float, pairs: int, p_holm: float | None, exact: bool) -> str:
-    """Whether the metric is lower or higher than in the first row, or open."""
-    direction = LOWER if difference < 0 else HIGHER
-    if exact:
-        return direction if difference else SAME
-    if pairs < FEWEST_SEEDS:
-        return TOO_FEW
-    return direction if p_holm is not None and p_holm < LEVEL else OPEN

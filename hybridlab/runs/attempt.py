@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from hybridlab.config.resolve import parents, run_hash
+from hybridlab.accounting.flops import convention_of
+from hybridlab.accounting.schedule_cost import training_flops
+from hybridlab.analysis.probe import check_probe_settings
+from hybridlab.attention.kernels import choose, require_kernel
+from hybridlab.config.edits import LastLayers, TopEntropy
+from hybridlab.config.maps import FromRun, FullMap
+from hybridlab.config.resolve import linked, parents, run_hash
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import final_structure, map_of
+from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
+from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.runs.extension import require_checkpoint
+from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
-from hybridlab.runs.run import execute
-from hybridlab.training.checkpoints import newest_step
-from hybridlab.training.folders import Busy, RunFolder, Runs
+from hybridlab.runs.run import compiles, execute, known_places
+from hybridlab.store.artifacts import find_ancestor
+from hybridlab.store.checkpoints import newest_step
+from hybridlab.store.folders import Busy, RunFolder, Runs
+from hybridlab.training.machine import pick_device, pick_precision
+from hybridlab.training.objective import make_objective
 from hybridlab.training.progress import Progress
+from hybridlab.training.trackers import require_trackers
 
 Say = Callable[[str], None]
 
@@ -98,3 +113,98 @@ def attempt(
 def check_hash(config: RunConfig, digest: str) -> None:
     """AssertionError if a configuration is not the one of a hash, as after a wrong copy between processes."""
     assert run_hash(config) == digest, f"the configuration of {digest} changed on its way to a process"
+
+
+# ---- what can be known to fail before any run of a queue trains ----
+
+
+def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bool = True) -> None:
+    """UserError, with its name, for the first run that cannot start: device, kernel, parents, structure and data.
+
+    prepare: also prepare the data, once for all runs that share it; otherwise only look at what is prepared already.
+    Runs whose parents are in the queue are checked as far as it goes without these.
+    """
+    queue = list(queue)
+    inside = {run.digest for run in queue}
+    corpora: dict[str, Corpus | None] = {}
+    for run in queue:
+        try:
+            _check(run, inside, runs_dir, say, prepare, corpora)
+        except UserError as error:
+            raise UserError(f"{run.name}: {error}") from None
+
+
+def _check(
+    run: QueuedRun, inside: set[str], runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
+) -> None:
+    config = run.config
+    require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True)
+    compiles(config, run.folder, None, lambda _: None)
+    require_trackers(config.runtime.track)
+    check_probe_settings(config)
+    runs = known_places(Runs(runs_dir), run.folder)
+    ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
+    if not inside & set(parents(config)):
+        kinds = final_structure(linked(config, runs.finished, say)).map.each_kind()
+        require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True, kinds=kinds)
+    if config.init is not None and config.init.step is not None and config.init.run in ancestors:
+        require_checkpoint(runs.finished(config.init.run), config.init)
+    make_hooks(config)
+    corpus = _corpus(config, runs_dir, say, prepare, corpora)
+    if corpus is None:
+        return
+    make_objective(config, corpus).source(config, corpus)
+    if config.init is not None and config.init.run in ancestors:
+        ancestors[config.init.run].check_tokenizer(corpus, config.data)
+
+
+def _corpus(
+    config: RunConfig, runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
+) -> Corpus | None:
+    """The data of a run; None if it is not prepared yet, or needs the tokenizer of a run that is not trained yet."""
+    kind, _, path = config.data.tokenizer.partition(":")
+    if kind == "file" and not Path(path).exists() and str(Path(path)).startswith(str(runs_dir.absolute())):
+        return None
+    key = config.data.model_dump_json(exclude={"mix", "task_loss_weight"})
+    cache, job = runs_dir / "data", Job(lambda text: say(f"data: {text}"))
+    if config.finetune is not None:
+        return corpus_of(config, cache, job)
+    if key not in corpora:
+        if prepare:
+            corpora[key] = corpus_for(config.data, cache, job)
+        else:
+            corpora[key] = prepared_corpus(config.data, cache)
+    return corpora[key]
+
+
+# ---- training FLOPs, also where a run waits for the results of another ----
+
+
+def run_flops(config: RunConfig) -> float | None:
+    """Training FLOPs of all steps, as executed with the kernels that this machine takes; None if they depend on masks
+    that are not known yet."""
+    device = pick_device(config.runtime.device)
+    low_precision = pick_precision(config.training.precision, device) != "fp32"
+    known = with_examples(config)
+    windows = map_of(known.map, known.first_shape).softmaxes
+    if isinstance(config.map, FromRun):
+        windows = {None, 1}
+    length, kernel = config.training.seq_len, config.runtime.kernel
+    convention = convention_of(choose(kernel, window, length, device, low_precision) for window in windows)
+    if isinstance(config.map, FromRun) and convention != "executed":
+        return None
+    return training_flops(known, convention)
+
+
+def with_examples(config: RunConfig) -> RunConfig:
+    """The configuration with examples in the place of what other runs decide, at the same cost: as many layers as
+    entropies will choose, and full attention for masks of another run, which costs the same where all pairs are
+    computed."""
+    edits = []
+    for edit in config.plan:
+        choice = getattr(edit, "layers", None)
+        if isinstance(choice, TopEntropy):
+            edit = edit.model_copy(update={"layers": LastLayers(last=choice.n)})
+        edits.append(edit)
+    unknown = isinstance(config.map, FromRun)
+    return config.model_copy(update={"plan": edits, **({"map": FullMap(kind="full")} if unknown else {})})

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 
 from hybridlab.config.evaluation import Benchmarks as Settings
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.benchmarks.root import DataRoot
-from hybridlab.data.finetune.places import data_root
+from hybridlab.data.benchmarks.root import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.tokenizers import end_token, load_tokenizer
 from hybridlab.errors import UserError
@@ -24,11 +23,11 @@ from hybridlab.evaluation.suites import Suite, load_suite
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.opening import OpenedModel, dropping, open_model
-from hybridlab.runs.record import read_record, write_record
+from hybridlab.runs.record import read_record
 from hybridlab.statistics import Measurement
+from hybridlab.store.artifacts import OpenedModel, dropping, open_model
+from hybridlab.store.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.machine import pick_device
 
 BATCH = 8
@@ -185,10 +184,9 @@ def _benchmarks(
     lenient: bool,
 ) -> Benchmarks:
     """See `benchmark_model`. root: the data root."""
-    from hybridlab.evaluation.lm_eval_model import HarnessModel
+    from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
     from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
     from hybridlab.evaluation.lm_eval_tasks import Library
-    from hybridlab.evaluation.lm_eval_tokens import SpecialTokens, longest_row, special_tokens_of
 
     if folder is None:
         end = end_token(tokenizer)
@@ -228,7 +226,8 @@ def record_benchmarks(folder: RunFolder, found: Benchmarks, replacing: bool = Fa
         merged = found.results | {name: older[name] for name in kept}
         columns = found.suite.measured(merged) if found.suite is not None else {}
         entered = replace(found, results=merged, columns=columns)
-        write_record(record.model_copy(update={"results": including(record.results, entered)}), path)
+        results = including(record.results, entered)
+        folder.write("record.json", record.model_copy(update={"results": results}).model_dump(mode="json"))
     return kept
 
 
@@ -254,7 +253,7 @@ def require_benchmarks(config: RunConfig, structure: Structure) -> None:
         return
     require_caches(structure, "evaluation.benchmarks")
     if settings.tasks:
-        from hybridlab.evaluation.lm_eval_names import require_task
+        from hybridlab.evaluation.lm_eval_tasks import require_task
 
         for task in settings.tasks:
             require_task(task)

@@ -14,9 +14,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+from hybridlab.config.resolve import resolve
+from hybridlab.config.shown import differing
 from hybridlab.errors import UserError, nearest
-from hybridlab.training.folders import RunFolder
-from hybridlab.training.metrics import last_numbers
+from hybridlab.runs.record import Record, read_record
+from hybridlab.statistics import paired_difference, resolved
+from hybridlab.store.cleaning import size_of
+from hybridlab.store.folders import Label, RunFolder, Runs
+from hybridlab.store.metrics import last_numbers
 
 State = Literal["training", "unfinished", "failed", "finished", "damaged"]
 STATES: tuple[State, ...] = ("training", "unfinished", "failed", "finished", "damaged")
@@ -115,17 +120,6 @@ def _state(folder: RunFolder, record: dict[str, Any] | None) -> State:
     return "finished" if record["status"] == "finished" else "failed"
 
 
-def size_of(path: Path) -> int:
-    """Bytes of all files in a folder, or of one file. Files that vanish meanwhile count as 0."""
-    total = 0
-    for file in [path, *path.rglob("*")]:
-        try:
-            total += file.lstat().st_size if not file.is_dir() else 0
-        except OSError:
-            continue
-    return total
-
-
 def _seconds_since(folder: RunFolder, started: str | None) -> float | None:
     """Seconds since the first start. The lock is made at the start and never written to again."""
     if started is not None:
@@ -198,3 +192,146 @@ def _age_of(since: str) -> float:
         raise UserError(
             f"--since {since}: write a time such as 90m, 12h, 2d, 1w, or a date such as 2026-01-31"
         ) from None
+
+
+# ---- one run ----
+# hybridlab runs show base
+
+_FROM_RECORD = (
+    *("machine", "git", "libraries", "tokens", "flops", "seconds", "tokens_per_second", "redone_steps"),
+    *("evaluation_seconds", "parameters", "model", "events", "results", "hooks"),
+)
+
+
+def record_of(folder: RunFolder) -> Record | None:
+    """The record of a run that has ended."""
+    return read_record(folder.path / "record.json")
+
+
+def details(folder: RunFolder, runs: Runs) -> dict[str, Any]:
+    """A run with its start, costs, results, relatives, checkpoints (their steps), disk and own settings, as JSON;
+    unknown values are None."""
+    info, record, row = folder.started(), record_of(folder), row_of(folder)
+    facts = {name: info.get(name) for name in ("host", "command", "precision", "data_fingerprint")}
+    facts["compile"] = bool(info.get("compile"))
+    ended = {} if record is None else record.model_dump(mode="json")
+    return {
+        **row.to_json(),
+        **facts,
+        **{name: ended.get(name) for name in _FROM_RECORD},
+        **relatives(row, info.get("places", {}), runs),
+        "checkpoints": folder.checkpoint_steps,
+        "disk_parts": disk_parts(folder),
+        "own_settings": own_settings(info["config"]),
+    }
+
+
+def relatives(row: Row, places: dict[str, str], runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """parents: the runs (or Hugging Face folders) that it started from or took masks or entropies from. children: the
+    runs in the folder of runs that did so with this one."""
+    others = catalogue(runs.directory) if runs.directory.is_dir() else []
+    by_hash = {other.hash: other for other in others}
+    parents = []
+    for digest in row.parents:
+        parent = by_hash.get(digest)
+        path = places[digest] if parent is None else parent.path
+        parents.append({"hash": digest, "name": parent and parent.name, "path": str(path)})
+    children = [
+        {"hash": other.hash, "name": other.name, "path": str(other.path)}
+        for other in others
+        if row.hash in other.parents
+    ]
+    return {"parents": parents, "children": children}
+
+
+def disk_parts(folder: RunFolder) -> dict[str, int]:
+    """Bytes of the run's checkpoints, its models, its log, and everything else."""
+    parts = {"checkpoints": "checkpoints", "final": "final", "best": "best", "log": "metrics.jsonl"}
+    sizes = {name: size_of(folder.path / path) for name, path in parts.items() if (folder.path / path).exists()}
+    return {**sizes, "other": size_of(folder.path) - sum(sizes.values())}
+
+
+def own_settings(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Dotted name → value of the settings that differ from those of the run's arch and size; None if these presets are
+    not known here."""
+    try:
+        usual = resolve(config["arch"], config["size"]).model_dump(mode="json")
+    except UserError:
+        return None
+    return {name: here for name, (here, _) in differing(config, usual).items()}
+
+
+# ---- several runs side by side ----
+# hybridlab runs compare base stage2
+
+NOTE = (
+    "± is the standard error over validation windows, of one run each: it tells whether two models differ on this "
+    "text, and nothing about other seeds; for these use `hybridlab ablate --seeds`"
+)
+COSTS = ("tokens", "flops", "seconds", "tokens_per_second")
+
+
+def compare(folders: list[RunFolder]) -> dict[str, Any]:
+    """Two or more runs as JSON. settings: dotted name → a value for each run. losses: of each run; from
+    the second one on with `_against`."""
+    if len(folders) < 2 or len({folder.path.resolve() for folder in folders}) < len(folders):
+        raise UserError("runs compare: give two or more different runs")
+    rows, records = [row_of(folder) for folder in folders], [record_of(folder) for folder in folders]
+    return {
+        "runs": [{"hash": row.hash, "name": row.name, "path": str(row.path), "state": row.state} for row in rows],
+        "settings": differing(*(folder.started()["config"] for folder in folders)),
+        "costs": [_costs(row, record) for row, record in zip(rows, records, strict=True)],
+        "losses": [_loss(records[0]), *(_loss(record) | _against(records[0], record) for record in records[1:])],
+        "note": NOTE,
+    }
+
+
+def _costs(row: Row, record: Record | None) -> dict[str, Any]:
+    """The steps so far; the other costs are known once the run has ended."""
+    known = {name: None if record is None else getattr(record, name) for name in COSTS}
+    return {"parameters": None if record is None else record.parameters["total"], "steps": row.step, **known}
+
+
+def _loss(record: Record | None) -> dict[str, Any]:
+    """The validation loss at the end of a run; None if it has no results."""
+    return {"loss": record.results.validation.loss.model_dump() if record and record.results else None}
+
+
+def _against(first: Record | None, record: Record | None) -> dict[str, Any]:
+    """difference: this run − the first one, over the same windows. resolved: whether it is further from 0 than twice
+    its standard error. not_compared: the reason if there is no difference."""
+    measured = [one.results.validation.windows if one and one.results else [] for one in (record, first)]
+    if not first or not record or not all(measured):
+        return _not_compared("one of the two has no validation loss")
+    if record.data.fingerprint != first.data.fingerprint:
+        return _not_compared("their data differ")
+    lengths = [one.config["training"]["seq_len"] for one in (record, first)]
+    if lengths[0] != lengths[1]:
+        return _not_compared(f"their windows have {lengths[0]:,} and {lengths[1]:,} tokens")
+    if len(measured[0]) != len(measured[1]):
+        return _not_compared(f"they were measured on {len(measured[0]):,} and {len(measured[1]):,} windows")
+    difference = paired_difference(*measured)
+    return {"difference": difference.model_dump(), "resolved": resolved(difference), "not_compared": None}
+
+
+def _not_compared(reason: str) -> dict[str, Any]:
+    return {"difference": None, "resolved": None, "not_compared": reason}
+
+
+# ---- names and tags ----
+
+
+def relabel(reference: str, label: Label, runs: Runs, without: Iterable[str] = ()) -> list[str]:
+    """Give a run a name and tags, and take the tags `without` away; returns its tags. UserError for a tag it lacks."""
+    folder = runs.find(reference)
+    if label.name is not None:
+        runs.check_name(label.name, folder)
+    facts = label.applied(folder.started())
+    for tag in without:
+        if tag not in facts["tags"]:
+            raise UserError(
+                f"--remove {tag}: {folder.path} has no such tag; it has {', '.join(facts['tags']) or 'none'}"
+            )
+        facts["tags"].remove(tag)
+    folder.relabel(facts)
+    return facts["tags"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from hybridlab.accounting.flops import ledger
+from hybridlab.accounting.schedule_cost import training_flops
 from hybridlab.attention.kinds import Full
-from hybridlab.config.controllers import EntropyGrowthConfig
 from hybridlab.config.edits import Recur
 from hybridlab.config.loading import (
     Layer,
@@ -20,20 +23,23 @@ from hybridlab.config.loading import (
     named_preset,
     parse_setting,
 )
-from hybridlab.config.maps import FromRun
+from hybridlab.config.other_runs import with_run_names
 from hybridlab.config.recurrence import FROM_PARENT
-from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins, symbolic_layers
+from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
 from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.config.shared import asked_for
+from hybridlab.config.structures import structure_of
+from hybridlab.config.training import Training
 from hybridlab.config.yaml_text import KeyPath
+from hybridlab.data.batches import steps_seen
+from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
+from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
+from hybridlab.methods.depth import Copied, StackingConfig
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.runs.ancestors import Ancestor, find_ancestor
-from hybridlab.runs.budget import within_budget
-from hybridlab.runs.continuation import continued
-from hybridlab.runs.finetuning import steps_of_epochs
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.artifacts import Ancestor, find_ancestor
+from hybridlab.store.folders import RunFolder, Runs
 
 FINETUNE = "finetune"
 """The preset of training settings for weights in the Hugging Face layout."""
@@ -353,18 +359,10 @@ def _looping_top_entropy(arch: str, reference: str) -> Layer:
 
 def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
     """The configuration with the names, folders and prefixes of other runs replaced by their full hashes."""
-    changed: dict[str, Any] = {"plan": []}
-    for edit in config.plan:
-        for choice in symbolic_layers([edit]):
-            digest = _hash_of(choice.top_entropy_of, runs)
-            edit = edit.model_copy(update={"layers": choice.model_copy(update={"top_entropy_of": digest})})
-        changed["plan"].append(edit)
-    if isinstance(config.map, FromRun):
-        changed["map"] = config.map.model_copy(update={"run": _hash_of(config.map.run, runs)})
-    if isinstance(config.controller, EntropyGrowthConfig) and config.controller.entropies_of is not None:
-        source = config.controller.entropies_of
-        source = source.model_copy(update={"run": _hash_of(source.run, runs)})
-        changed["controller"] = config.controller.model_copy(update={"entropies_of": source})
+    changed: dict[str, Any] = {
+        part: with_run_names(getattr(config, part), lambda name: _hash_of(name, runs))
+        for part in ("map", "plan", "controller")
+    }
     if config.init is not None and config.init.run not in runs.places:
         named = InitFrom.model_validate(find_ancestor(config.init.run, runs).init)
         changed["init"] = named.model_copy(update={"load": config.init.load or named.load, "step": config.init.step})
@@ -376,3 +374,167 @@ def _hash_of(reference: str, runs: Runs) -> str:
     folder = runs.find(reference)
     runs.places[folder.digest] = str(folder.path.resolve())
     return folder.digest
+
+
+# ---- data after the batches that the parent has read ----
+
+
+def continued(before: Training, config: RunConfig) -> RunConfig:
+    """The configuration of a run that starts from another one: with the batches after those that its weights have
+    read, or, where it goes on with the steps of that run, in the same order. before: the training settings there."""
+    if config.init is None or not config.init.whole:
+        return after(before, config)
+    training = config.training.model_copy(update={"skip_steps": before.skip_steps})
+    return config.model_copy(update={"training": training})
+
+
+def after(before: Training, config: RunConfig) -> RunConfig:
+    """The configuration that skips the batches which its parent has read. before: the parent's training settings."""
+    training = config.training.model_copy(update={"skip_steps": steps_seen(before, config.training)})
+    return config.model_copy(update={"training": training})
+
+
+# ---- a budget of FLOPs, in steps ----
+
+
+def within_budget(config: RunConfig) -> RunConfig:
+    """The configuration with the number of steps that its budget pays for, unchanged if it has no budget. A warm-up
+    keeps its share of the steps.
+
+    The cost of a step is that of the first plan; a run that grows loops uses more than its budget. Where layers are
+    added in stages, which are shares of the run, it is the mean over the stages.
+    """
+    if config.budget is None:
+        return config
+    training = config.training
+    cost = _cost_of_a_step(config)
+    steps = round(config.budget.flops / cost)
+    if steps < 1:
+        raise UserError(f"budget.flops {config.budget.flops:g} buys {steps} steps; give at least {cost:.3g}")
+    last = max(config.evaluation.at_steps or [0])
+    if last > steps:
+        raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
+    share = steps / training.steps
+    training = training.model_copy(update={"steps": steps, "schedule": training.schedule.rescaled(share)})
+    paid = config.model_copy(update={"training": training})
+    controller = config.controller and config.controller.rescaled(paid, share)
+    return paid.model_copy(update={"controller": controller})
+
+
+def _cost_of_a_step(config: RunConfig) -> float:
+    """Training FLOPs, as executed."""
+    training = config.training
+    if config.controller is not None and config.controller.adds_layers:
+        return training_flops(config, "executed") / training.steps
+    return ledger(structure_of(config), training.seq_len, "executed").training * training.rows
+
+
+# ---- fine-tuning ----
+
+
+def task_layer(
+    task: str,
+    data: str | Path | None = None,
+    validation: str | Path | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+) -> Layer:
+    """The options of `hybridlab finetune` as a layer of settings. UserError for an unknown task, a path that is not
+    there, and options that exclude each other."""
+    FINETUNE_TASKS.get(task)
+    if epochs is not None and steps is not None:
+        raise UserError("--epochs and --steps both say how long to train; leave one of the two out")
+    paths = {name: Path(path).expanduser() for name, path in (("data", data), ("validation", validation)) if path}
+    for name, path in paths.items():
+        if not path.exists():
+            raise UserError(f"--{name} {path}: there is no such file; give a file of the task {task}")
+    section: dict[str, Any] = {"task": task, **{name: str(path) for name, path in paths.items()}}
+    section |= {"epochs": float(epochs)} if epochs is not None else {}
+    training: dict[str, Any] = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
+    training |= {"optimizer": {"lr": lr}} if lr is not None else {}
+    origins: dict[KeyPath, str] = {("finetune", name): f"--{name}" for name in section}
+    origins |= {("training", name): f"--{name}" for name in training if name != "optimizer"}
+    origins |= {("training", "optimizer", "lr"): "--lr"} if lr is not None else {}
+    return Layer({"finetune": section} | ({"training": training} if training else {}), origins, asked=True)
+
+
+def steps_of_epochs(config: RunConfig, runs: Runs) -> int:
+    """The number of optimizer steps of `finetune.epochs`, rounded up, after reading the task's examples. Of spans, an
+    epoch reads all windows."""
+    assert config.finetune is not None and config.finetune.epochs is not None
+    corpus = corpus_of(config, runs.directory / "data")
+    assert isinstance(corpus, TaskCorpus)
+    return max(1, math.ceil(config.finetune.epochs * len(corpus.encoded[TRAIN]) / config.finetune.batch))
+
+
+# ---- growth in depth, from the options of `hybridlab grow` ----
+
+KIND = "stacking"
+
+
+def growth_layer(
+    method: str,
+    block: int | None,
+    schedule: str | None,
+    rounding: str | None,
+    layers: int | None,
+    start: str | None,
+    runs: Runs,
+) -> Layer:
+    """The settings of a growth by a method, with the names of the options that set them.
+
+    block: layers that are added at once. schedule: `prop-ALPHA`. layers: depth at the end. start: the run or folder
+    whose finished model grows, from its own depth on. UserError for a schedule of another form.
+    """
+    controller: dict[str, Any] = {"kind": KIND, "method": method}
+    if block is not None:
+        controller["block"] = block
+    if rounding is not None:
+        controller["rounding"] = rounding
+    if schedule is not None:
+        controller["alpha"] = _alpha(schedule)
+    origins: dict[KeyPath, str] = {("controller", name): f"--{name}" for name in controller}
+    origins |= {("controller", "alpha"): "--schedule", ("controller", "kind"): "hybridlab grow"}
+    run, step = branch_of(start)
+    if run is not None and step is None:
+        controller["start"] = find_ancestor(run, runs).shape.layers
+        origins["controller", "start"] = f"--from {start}"
+    values: dict[str, Any] = {"controller": controller}
+    if layers is not None:
+        values["shape"], origins["shape", "layers"] = {"layers": layers}, "--layers"
+    return Layer(values, origins)
+
+
+def _alpha(schedule: str) -> float:
+    """The exponent in `prop-ALPHA`."""
+    written = re.fullmatch(r"prop-(\d+(?:\.\d+)?)", schedule)
+    if written is None:
+        raise UserError(f"--schedule {schedule}: write it as prop-ALPHA, such as prop-1, the schedule of the paper")
+    return float(written[1])
+
+
+def check_arch(arch: str, method: str, masks: bool) -> None:
+    """UserError for an unknown method, and for an arch that cannot grow by it. masks: masks were learned before."""
+    known = get_args(Copied)
+    if method not in known:
+        raise UserError(f"--method {method}: it must be {', '.join(known[:-1])} or {known[-1]}")
+    controller = load_preset("arch", arch).values.get("controller")
+    if not isinstance(controller, dict) or masks:
+        return
+    if controller.get("kind") != KIND:
+        raise UserError(
+            f"--arch {arch} has a controller of its own ({controller.get('kind')}); leave it out, or train it first "
+            "and grow the finished run with --from"
+        )
+    if controller.get("method", method) != method:
+        raise UserError(f"--arch {arch} grows by {controller['method']}, not by --method {method}; leave --arch out")
+
+
+def stages_in_words(config: RunConfig) -> str:
+    """The depths of a run with the steps of each, as one line."""
+    assert isinstance(config.controller, StackingConfig), "the options of `grow` set such a controller"
+    first, *others = config.controller.stages(config.shape.layers, config.training.steps)
+    text = ", ".join(f"{stage.layers} for {stage.steps:,}" for stage in others)
+    return f"grow: {first.layers} layers for {first.steps:,} steps, {text}"

@@ -14,19 +14,17 @@ from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared import asked_for, keep_to_shards
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job, corpus_for
-from hybridlab.data.readers import NoSuchField
+from hybridlab.data.preparing import Job, corpus_for, corpus_of
 from hybridlab.data.shards import Corpus
+from hybridlab.data.sources import NoSuchField
 from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES
-from hybridlab.runs.ancestors import require_tokenizer
-from hybridlab.runs.opening import OpenedModel, dropping, open_model
-from hybridlab.training.folders import Runs
+from hybridlab.store.artifacts import OpenedModel, dropping, open_model, require_tokenizer
+from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
 
 _CHANGEABLE = ("evaluation", "data", "runtime")

@@ -22,10 +22,10 @@ from hybridlab.models.hf_native import labels_of
 from hybridlab.plan.structure import Structure
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.hf_card import card
-from hybridlab.runs.opening import open_model
 from hybridlab.runs.record import Record, read_record
 from hybridlab.runs.train import TrainedRun
-from hybridlab.training.folders import RunFolder, Runs, part_of_run
+from hybridlab.store.artifacts import open_model
+from hybridlab.store.folders import RunFolder, Runs, part_of_run
 
 POSITIONS = 2048
 """max_position_embeddings of a model of which nothing says how long its sequences were."""

@@ -22,22 +22,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hybridlab.config.differences import differing
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import identity
-from hybridlab.config.schema import RunConfig
+from hybridlab.config.schema import InitFrom, RunConfig
 from hybridlab.config.shared import move_warmup
-from hybridlab.config.starting import InitFrom
+from hybridlab.config.shown import differing
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
-from hybridlab.runs.ancestors import model_folder, require_tokenizer
-from hybridlab.structure.registry import fresh_hooks
-from hybridlab.training import checkpoints
+from hybridlab.runs.hooks import fresh_hooks
+from hybridlab.store import checkpoints
+from hybridlab.store.artifacts import model_folder, require_tokenizer
+from hybridlab.store.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.engine import Beginning
-from hybridlab.training.folders import RunFolder, Runs, part_of_run
 from hybridlab.training.hooks import Hook
-from hybridlab.training.schedules import learning_rate_factor
+from hybridlab.training.optimizer import learning_rate_factor
 
 _FREE = ("evaluation", "runtime", "training.schedule", "training.optimizer", "training.clip")
 """What may change when a run is extended. Anything else would make it another run."""

@@ -13,8 +13,8 @@ import torch
 from hybridlab.data.tokenizers import end_token, load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.models.cache import require_caches
-from hybridlab.runs.opening import open_model
-from hybridlab.training.folders import Runs
+from hybridlab.store.artifacts import open_model
+from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device
 
 _FIELDS = ("prompt", "text")

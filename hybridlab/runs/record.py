@@ -172,8 +172,8 @@ def record_path(name: str, results_dir: Path) -> Path:
 
 
 def write_record(record: Record | BenchmarkRecord, path: Path) -> None:
-    """Write the record as JSON."""
-    write_json(path, record.model_dump(mode="json", exclude_none=False))
+    """Write a record under RESULTS-DIR, see `record_path`; that of a run's folder is written by the folder."""
+    write_json(path, record.model_dump(mode="json"))
 
 
 def save_record(record: Record, results_dir: Path) -> None:

@@ -10,37 +10,49 @@ from typing import Any
 
 import torch
 
+from hybridlab.accounting.cache import kv_bytes
+from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.analysis.probe import check_probe_settings
 from hybridlab.attention.kernels import require_kernel
-from hybridlab.config.resolve import parents, run_hash
+from hybridlab.attention.kinds import Full
+from hybridlab.config.resolve import linked, parents, run_hash
 from hybridlab.config.schema import InitFrom, RunConfig
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job
+from hybridlab.config.structures import structure_of
+from hybridlab.data.batches import Windows, sources_read
+from hybridlab.data.preparing import Job, corpus_of
+from hybridlab.data.shards import Corpus
 from hybridlab.errors import NoRoom, RunFailed, UserError
-from hybridlab.evaluation.at_steps import AtSteps
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.evaluation.measure import measure
+from hybridlab.evaluation.while_training import AtSteps
 from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.export import model_damage
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.ancestors import Ancestor, find_ancestor
 from hybridlab.runs.benchmarks import require_benchmarks, with_benchmarks
 from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
-from hybridlab.runs.inputs import with_inputs
-from hybridlab.runs.record import Extended, Record, Stamp, read_record, write_record
-from hybridlab.runs.sources import announce_sources, data_summary
-from hybridlab.runs.summary import summary
-from hybridlab.structure.registry import make_hooks
-from hybridlab.training import checkpoints
+from hybridlab.runs.hooks import make_hooks
+from hybridlab.runs.record import (
+    DataSummary,
+    Extended,
+    ForwardFlops,
+    KVBytes,
+    ModelSummary,
+    Record,
+    SourceSummary,
+    Stamp,
+    read_record,
+)
+from hybridlab.store import checkpoints
+from hybridlab.store.artifacts import Ancestor, find_ancestor
+from hybridlab.store.checkpoints import save_trained
+from hybridlab.store.folders import Label, RunFolder, Runs, start_facts
+from hybridlab.store.metrics import history, read_metrics
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
-from hybridlab.training.labels import Label, start_facts
 from hybridlab.training.machine import (
     describe_machine,
     git_revision,
@@ -50,9 +62,7 @@ from hybridlab.training.machine import (
     pick_precision,
     using_threads,
 )
-from hybridlab.training.metrics import history, read_metrics
 from hybridlab.training.objective import make_objective
-from hybridlab.training.outputs import save_trained
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
 from hybridlab.training.trackers import Tracked, Trackers, require_trackers, tracking
@@ -107,7 +117,7 @@ def execute(
             raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
         except RunFailed as failure:
             failed = Record(**_facts(run), status="failed", reason=str(failure))
-            write_record(failed, folder.path / "record.json")
+            folder.write("record.json", failed.model_dump(mode="json"))
             raise
         # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
         runtime = config.runtime
@@ -205,7 +215,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
 def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
     save_trained(run.folder.final, run.model, run.config, run.corpus)
-    write_record(record, run.folder.path / "record.json")
+    run.folder.write("record.json", record.model_dump(mode="json"))
 
 
 def _say_warnings(record: Record, title: str, say: Callable[[str], None]) -> None:
@@ -281,7 +291,7 @@ def _start(
     ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
     whole = config.init is not None and config.init.whole
     parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
-    known = with_inputs(config, runs, say)
+    known = linked(config, runs.finished, say)
     structure = structure_of(known)
     before = parent.structure() if parent is not None else None
     if before is not None:
@@ -377,3 +387,61 @@ def _facts(run: Run) -> dict[str, Any]:
         "data": data_summary(run.corpus, config, run.step, data_since(run.beginning, config)),
         "extended": Extended(run=run.beginning.folder.digest, step=run.beginning.step) if run.beginning else None,
     }
+
+
+# ---- a structure in words and numbers, for records ----
+
+KV_CONTEXT = 8192
+"""Context of the KV-cache bytes and forward FLOPs in a record: ConSA's sequence length."""
+
+
+def summary(structure: Structure) -> ModelSummary:
+    """Plan and map as text, sparsity, and the structure's cost at a context of 8,192 tokens."""
+    attention_map = structure.map
+    forward = ledger(structure, KV_CONTEXT, "pairs").forward
+    cache = kv_bytes(structure, KV_CONTEXT) if structure.caches else None
+    return ModelSummary(
+        plan=str(structure.plan),
+        map="full" if set(attention_map.each_kind()) == {Full()} else str(attention_map),
+        sparsity=None if attention_map.learning else attention_map.sparsity(),
+        kv_bytes=None if cache is None else KVBytes(context=KV_CONTEXT, dtype="bf16", bytes=cache),
+        forward_flops=ForwardFlops(context=KV_CONTEXT, convention="pairs", flops=forward),
+    )
+
+
+# ---- the sources of the data ----
+
+
+def data_summary(corpus: Corpus, config: RunConfig, steps: int, since: int = 0) -> DataSummary:
+    """The data of a run that has done so many steps, those after step `since` with this data."""
+    return DataSummary(
+        source=corpus.meta["source"] if config.data.source is None else config.data.source,
+        fingerprint=corpus.fingerprint,
+        train_tokens=corpus.tokens("train"),
+        validation_tokens=corpus.tokens("validation"),
+        sources=list(_sources(corpus, config, steps, since)) if corpus.mixed else None,
+    )
+
+
+def announce_sources(corpus: Corpus, config: RunConfig, since: int = 0) -> Iterator[str]:
+    """A line about each source of a mixture: what the whole run will read from it, see `data_summary`."""
+    for source in data_summary(corpus, config, config.training.steps, since).sources or ():
+        again = f", all of its {source.train_tokens:,} {source.epochs:.1f} times" if source.epochs > 1 else ""
+        yield f"{source.name}: {source.weight:.3g} of the text, {source.read:,} tokens to read{again} ({source.source})"
+
+
+def _sources(corpus: Corpus, config: RunConfig, steps: int, since: int) -> Iterator[SourceSummary]:
+    length = config.training.seq_len
+    until, before = (sources_read(corpus, config.data, config.training, number) for number in (steps, since))
+    for part, whole, other in zip(corpus.mixed, until, before, strict=True):
+        tokens = whole - other
+        yield SourceSummary(
+            name=part.name,
+            source=part.corpus.meta["source"],
+            weight=part.weight,
+            fingerprint=part.corpus.fingerprint,
+            train_tokens=part.corpus.tokens("train"),
+            validation_tokens=part.corpus.tokens("validation"),
+            read=tokens,
+            epochs=round(tokens / length / max(1, len(Windows(part.corpus.train, length))), 4),
+        )

@@ -13,10 +13,8 @@ from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
-from hybridlab.data.benchmarks.root import DataRoot
-from hybridlab.data.finetune.places import data_root
-from hybridlab.data.of_run import corpus_of
-from hybridlab.data.preparing import Job
+from hybridlab.data.benchmarks.root import DataRoot, data_root
+from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
@@ -25,10 +23,10 @@ from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import Request, benchmark_model, including
-from hybridlab.runs.opening import OpenedModel, dropping, open_model
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_path, write_record
-from hybridlab.runs.summary import summary
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.runs.run import summary
+from hybridlab.store.artifacts import OpenedModel, dropping, open_model
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
 
 Say = Callable[[str], None]

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from hybridlab.config.controllers import MaskController
 from hybridlab.config.loading import Layer, merge
-from hybridlab.config.own_plugins import unversioned_items
-from hybridlab.config.resolve import run_hash
+from hybridlab.config.resolve import run_hash, unversioned_items
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting
 from hybridlab.errors import UserError
@@ -20,14 +18,12 @@ from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.benchmarks import BATCH, Benchmarks, Request, benchmark_model, benchmark_run
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import CommandLine, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
-from hybridlab.runs.finetuning import task_layer
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import Label, RunFolder, Runs
 from hybridlab.training.hooks import Hook
-from hybridlab.training.labels import Label
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ def train(
     config = compose(
         CommandLine(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs
     )
-    if isinstance(config.controller, MaskController) and config.init is None:
+    if config.controller is not None and config.controller.learns_masks and config.init is None:
         raise UserError(f"train: {arch} learns the masks of a trained model; give that run as start=")
     if unknown := unversioned_items(config):
         raise UserError(

@@ -21,23 +21,8 @@ from hybridlab.statistics.estimates import (
     resolved,
     spread_of,
 )
-from hybridlab.statistics.paired import (
-    FEWEST_SEEDS,
-    LEVEL,
-    PairedTest,
-    holm,
-    mean_interval,
-    paired_t,
-    sign_p,
-    survive,
-)
-from hybridlab.statistics.power import (
-    MOST_SEEDS,
-    POWER,
-    seeds_for_difference,
-    seeds_for_equivalence,
-    seeds_for_signs,
-)
+from hybridlab.statistics.paired import FEWEST_SEEDS, LEVEL, PairedTest, holm, mean_interval, paired_t, sign_p, survive
+from hybridlab.statistics.power import MOST_SEEDS, POWER, seeds_for_difference, seeds_for_equivalence, seeds_for_signs
 from hybridlab.statistics.rule import (
     Above,
     Always,

@@ -20,8 +20,7 @@ from torch import Tensor
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Epochs, check_vocabulary
-from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
-from hybridlab.data.finetune.encoding import Encoded
+from hybridlab.data.finetune.corpus import TRAIN, Encoded, TaskCorpus
 from hybridlab.data.finetune.tasks import FineTask
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Output

@@ -17,7 +17,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Factors, Output, Transformer
 from hybridlab.plan.structure import Structure
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 from hybridlab.training.objective import Objective
 from hybridlab.training.optimizer import Group
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.files import write_json
-from hybridlab.training.folders import RunFolder
+from hybridlab.store.folders import RunFolder
 
 Line = dict[str, Any]
 PROJECT = "hybridlab"
@@ -109,7 +108,7 @@ class Trackio(Tracker):
             auto_log_cpu=False,
             auto_log_gpu=False,
         )
-        write_json(note, {"project": PROJECT, "name": run.digest})
+        run.folder.write(note.name, {"project": PROJECT, "name": run.digest})
         return known
 
     def numbers(self, step: int, numbers: dict[str, float]) -> None:

@@ -385,7 +385,8 @@ def test_the_files_beside_the_weights_are_the_modules_that_train(arch, tmp_path,
     }
     kinds = {kind.name for kind in model.attention_map.each_kind()}
     assert ("hybridlab_attention_belief.py" in written) == ("belief" in kinds)
-    assert set(re.findall(r'"(\w+)": [A-Z]', written[TABLE])) == kinds
+    (table,) = re.findall(r"KINDS = {(.*)}", written[TABLE])
+    assert set(re.findall(r"\"(\w+)\": [A-Z]", table)) == kinds
 
 
 def test_attention_of_a_plug_in_is_refused_by_name(tmp_path):

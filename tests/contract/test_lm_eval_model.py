@@ -7,8 +7,7 @@ from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer
 
 from hybridlab import UserError, build_model, load_hf
-from hybridlab.evaluation.lm_eval_model import HarnessModel
-from hybridlab.evaluation.lm_eval_tokens import longest_row, special_tokens_of
+from hybridlab.evaluation.lm_eval_model import HarnessModel, longest_row, special_tokens_of
 from tests.lm_eval import MODELS, saved_model, tasks
 
 MANAGER = TaskManager(include_defaults=False)

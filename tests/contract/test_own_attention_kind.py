@@ -300,3 +300,11 @@ def test_a_name_or_letter_that_is_taken_is_refused():
         register_kind(Other)
     with pytest.raises(UserError, match="letter 'F' belongs to 'full'"):
         register_kind(Same)
+
+
+def test_plug_ins_that_import_from_where_kinds_stood_before_go_on_working():
+    from hybridlab.attention import kinds, registry
+    from hybridlab.plan.kinds import AttentionKind, Counting, check_width, register_kind
+
+    assert (AttentionKind, Counting, check_width) == (kinds.AttentionKind, kinds.Counting, kinds.check_width)
+    assert register_kind is registry.register_kind

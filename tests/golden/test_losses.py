@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import read_metrics
 
 GOLDEN = Path(__file__).with_name("losses.json")
 CASES = {

@@ -7,7 +7,7 @@ import pytest
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 
 

@@ -13,7 +13,7 @@ from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.masks import read_masks
 from hybridlab.runs.record import load_record
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "garbage", "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\x00"])

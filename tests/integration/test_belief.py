@@ -16,11 +16,11 @@ from hybridlab.config.loading import load_settings
 from hybridlab.config.resolve import resolve, resolve_options
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.causality import causality, require_causal
+from hybridlab.methods.depth import grown
 from hybridlab.models.build import build_model
 from hybridlab.models.export import load_checkpoint
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.stacking import grown
 from hybridlab.plan.structure import Structure
 from tests.conftest import SMALL_SHAPE
 from tests.models import random_ids

@@ -8,7 +8,7 @@ import pytest
 
 import hybridlab as public
 from hybridlab import UserError
-from hybridlab.config.presets import preset_names
+from hybridlab.config.loading import preset_names
 from hybridlab.evaluation.suites import load_suite
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids, load_experiment

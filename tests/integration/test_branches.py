@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hybridlab.config.loading import Layer
-from hybridlab.config.own_kinds import register_hook
+from hybridlab.config.method import register_hook
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.batches import Batches
 from hybridlab.errors import UserError
@@ -16,9 +16,9 @@ from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import Wanted, run_cells
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import read_metrics
 from hybridlab.training.hooks import Hook
-from hybridlab.training.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN

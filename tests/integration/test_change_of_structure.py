@@ -8,17 +8,18 @@ import pytest
 import torch
 
 from hybridlab.accounting.flops import ledger
+from hybridlab.config.structures import structure_of
 from hybridlab.errors import Interrupted, UserError
 from hybridlab.models.export import read_model_config
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.runs import run as run_module
 from hybridlab.runs.run import execute
-from hybridlab.training import checkpoints, engine
+from hybridlab.store import checkpoints
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training import engine
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs
 from hybridlab.training.hooks import Hook
 from hybridlab.training.optimizer import optimizer_tensors
 from tests.training import assert_resumes_exactly, train, train_until

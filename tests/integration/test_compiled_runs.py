@@ -24,11 +24,11 @@ from hybridlab.models.compiling import MOST_GRAPHS
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import Wanted
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.runs.details import details
+from hybridlab.runs.catalogue import details
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, assert_resumes_exactly, train, train_until
 

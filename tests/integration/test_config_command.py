@@ -6,12 +6,12 @@ import shlex
 import pytest
 import yaml
 
-from hybridlab.config.controllers import ControllerConfig
 from hybridlab.config.documented import documented
 from hybridlab.config.maps import MapConfig
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.types import members
 from hybridlab.errors import UserError
+from hybridlab.registry import CONTROLLERS, HOOKS
 from tests.conftest import run_python
 from tests.integration.test_cli import hybridlab, json_of
 
@@ -25,9 +25,8 @@ def test_the_schema_lists_settings_of_every_part_and_kind():
     names = {setting.name for setting in documented()}
     assert {"extends", "arch", "window", "growth.interval", "recurrence.chunks", "training.optimizer.lr"} <= names
     assert {"plan.N.layers.top_entropy_of", "plan.N.visits.N.part", "controller.schedule.name"} <= names
-    for path, union in (("map", MapConfig), ("controller", ControllerConfig)):
-        kinds = {setting.of for setting in documented(path)}
-        assert {f"kind {kind}" for kind in members(union)} <= kinds
+    for path, known in (("map", members(MapConfig)), ("controller", CONTROLLERS.names()), ("hooks", HOOKS.names())):
+        assert {f"kind {kind}" for kind in known} <= {setting.of for setting in documented(path)}
     assert {"op skip", "op visits", "op recur"} <= {setting.of for setting in documented("plan")}
 
 

@@ -8,7 +8,7 @@ import torch
 from hybridlab.analysis import dependency
 from hybridlab.analysis.probe import run_probe
 from hybridlab.config.resolve import resolve
-from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.models.build import build_model
 from hybridlab.registry import PROBES
 from hybridlab.training.objective import make_objective

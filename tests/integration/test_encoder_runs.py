@@ -19,7 +19,7 @@ from hybridlab.evaluation.causality import NOT_APPLICABLE
 from hybridlab.evaluation.measure import measure
 from hybridlab.models.export import load_checkpoint
 from hybridlab.registry import PROBES
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.metrics import read_metrics
 from hybridlab.training.objective import MaskedTokens, make_objective
 from tests.conftest import SMALL_SHAPE
 from tests.training import assert_resumes_exactly, assert_survives_kills, train, weights

@@ -15,10 +15,10 @@ from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.models.decoder import Decoder
 from hybridlab.runs import run as run_module
 from hybridlab.runs.run import execute
-from hybridlab.training import checkpoints
+from hybridlab.store import checkpoints
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.metrics import read_metrics
 from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights
 
 
@@ -166,16 +166,20 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_again(small, tmp_path, r
     ]
 
 
-def test_control_c_outside_the_training_steps_can_be_continued_too(small, tmp_path, runs_dir, monkeypatch):
+def test_control_c_outside_the_training_steps_can_be_continued_too(small, tmp_path, runs_dir, monkeypatch, request):
     """As a second Ctrl-C in a step, or one while the model is measured; SIGTERM then too."""
 
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
     def sends(number):
-        return lambda *_, **__: os.kill(os.getpid(), number)
+        # In this thread: what another one handles may come after the next line.
+        return lambda *_, **__: signal.raise_signal(number)
 
     config, measuring = small(), (run_module, "measure", "step 12")
+    # A shell starts what runs in its background with Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     for place, name, saved, stop, number in (
         (Run, "take_step", "no step", stopped, signal.SIGINT),
         (*measuring, stopped, signal.SIGINT),

@@ -6,17 +6,17 @@ import torch
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.config.starting import InitFrom
+from hybridlab.config.schema import InitFrom
+from hybridlab.config.structures import final_structure, forecast
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.generate import generate
-from hybridlab.plan.forecast import final_structure, forecast
-from hybridlab.reporting.kinds import growth
+from hybridlab.reporting.kinds.growing import growth_of
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
+from hybridlab.store.folders import Runs
+from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import Runs
-from hybridlab.training.metrics import read_metrics
 from tests.training import (
     FIVE_LAYERS,
     GROWTH_TIMES,
@@ -235,7 +235,7 @@ def test_heads_that_have_faded_out_do_not_loop_again(small, tmp_path, runs_dir):
     record = train(config, tmp_path / "a", runs_dir)
     ran = [(n, [len(v.heads) for v in s.plan.visits if v.heads]) for s, n in forecast(config)]
     assert ran == [(2, []), (3, [4]), (6, [3]), (5, [1])]
-    segments = growth.numbers_of(None, record)["segments"]
+    segments = growth_of(None, record)["segments"]
     assert [(s["since"], s["until"], s["running"], s["kept"]) for s in segments] == [
         (2, 5, 4, 3),
         (5, 8, 3, 3),

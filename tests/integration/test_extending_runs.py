@@ -12,8 +12,8 @@ from hybridlab.models.export import read_model_config
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.metrics import read_metrics
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN
 from tests.training import assert_same_results, assert_same_run, growing, logged, train, train_until

@@ -7,14 +7,13 @@ import pytest
 from rich.console import Console
 
 from hybridlab.config.resolve import run_hash
-from hybridlab.config.stacking import AddsLayers
+from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.records import benchmark_record, records_of
-from hybridlab.plan.forecast import final_structure
 from hybridlab.plan.lineage import lineage_to_json
 from hybridlab.reporting.entry import print_entry, write_entry
 from hybridlab.reporting.figures import build_figure
@@ -161,7 +160,7 @@ def record_for(config, digest, number):
     hooks, events, structure = {}, [], {}
     if config.controller is not None and config.controller.kind == "entropy-growth":
         events, hooks[config.controller.kind] = grown(config.controller)
-    elif isinstance(config.controller, AddsLayers):
+    elif config.controller is not None and config.controller.adds_layers:
         hooks[config.controller.kind] = {"method": config.controller.method, "layers": config.shape.layers}
         structure = {"lineage": lineage_to_json(final_structure(config).lineage)}
     elif config.controller is not None:

@@ -12,7 +12,7 @@ from hybridlab.models.export import FILES, load_checkpoint
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from tests.conftest import run_python
 from tests.training import assert_same_run, train
 
@@ -110,7 +110,7 @@ from pathlib import Path
 from hybridlab.config.schema import RunConfig
 from hybridlab.files import damage
 from hybridlab.runs import run as module
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 
 torch.set_num_threads(1)
 config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())

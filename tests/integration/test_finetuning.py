@@ -11,14 +11,13 @@ import torch
 import hybridlab
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.data.of_run import corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import CommandLine, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.runs.finetuning import task_layer
+from hybridlab.store.folders import Runs
 from hybridlab.training.batch import Batch
-from hybridlab.training.folders import Runs
 from hybridlab.training.objective import make_objective
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING
 from tests.training import assert_resumes_exactly, assert_survives_kills, train, weights

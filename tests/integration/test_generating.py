@@ -8,7 +8,7 @@ import pytest
 
 from hybridlab.errors import UserError
 from hybridlab.runs.generate import Prompt, continue_prompts, read_prompts, read_prompts_file
-from hybridlab.training.folders import Runs
+from hybridlab.store.folders import Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import growing, train

@@ -10,6 +10,7 @@ import torch
 
 from hybridlab.attention import kernels
 from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import map_of, plan_of
 from hybridlab.data.preparing import corpus_for
 from hybridlab.data.tasks import NUM_VALUES, make_row
 from hybridlab.errors import RunFailed, UserError
@@ -19,9 +20,8 @@ from hybridlab.evaluation.results import TaskResult
 from hybridlab.models.build import build_model
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
-from hybridlab.plan.from_config import map_of, plan_of
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.training.folders import Runs
+from hybridlab.store.folders import Runs
 from hybridlab.training.objective import NextToken
 from tests.conftest import write_text
 

@@ -5,7 +5,7 @@ import torch
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.runs.budget import within_budget
+from hybridlab.runs.compose import within_budget
 from hybridlab.runs.record import number_at, read_record
 from hybridlab.training.engine import Run
 from tests.integration.test_engine import LEARN
@@ -78,7 +78,7 @@ def test_a_resumed_run_has_what_was_measured_before(small, tmp_path, runs_dir, m
 def test_what_is_in_the_checkpoint_is_not_measured_again(small, tmp_path, runs_dir, monkeypatch):
     train_until(made(small), tmp_path / "a", runs_dir, monkeypatch, 9)
     measured = []
-    monkeypatch.setattr("hybridlab.evaluation.at_steps.AtSteps._measure", lambda *a: measured.append(a[1].step))
+    monkeypatch.setattr("hybridlab.evaluation.while_training.AtSteps._measure", lambda *a: measured.append(a[1].step))
     train(made(small), tmp_path / "a", runs_dir)
     assert measured == [12]
 

@@ -10,9 +10,9 @@ import torch
 from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.runs.evaluate import evaluate_run
-from hybridlab.runs.opening import open_model
-from hybridlab.training import checkpoints
-from hybridlab.training.folders import Runs
+from hybridlab.store import checkpoints
+from hybridlab.store.artifacts import open_model
+from hybridlab.store.folders import Runs
 from tests.conftest import write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN

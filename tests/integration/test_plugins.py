@@ -5,17 +5,19 @@ import json
 import pytest
 
 import hybridlab
+from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import identity, resolve, run_hash
+from hybridlab.config.structures import final_structure
 from hybridlab.data.batches import Batches
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
-from hybridlab.plan.forecast import final_structure
 from hybridlab.plugins import LOADED, load_plugin
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
+from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.run import execute
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
-from hybridlab.training.folders import RunFolder, Runs
 from tests.conftest import run_python
 from tests.integration.test_cli import hybridlab as command
 from tests.plugins import COPYING, LEAVE_OUT, POEMS, SCALED, SHRINK, fresh_plugins
@@ -254,7 +256,7 @@ def test_plug_ins_that_cannot_change_a_run_do_not_count(small, load):
 
 def test_what_a_plug_in_imports_from_hybridlab_is_built_in(tmp_path):
     """The first import of modules of hybridlab registers kinds, which are not the plug-in's."""
-    (tmp_path / "first.py").write_text("import hybridlab.structure.registry, hybridlab.analysis.probes.entropy\n")
+    (tmp_path / "first.py").write_text("import hybridlab.runs.hooks, hybridlab.analysis.probes.entropy\n")
     code = "import hybridlab; hybridlab.load_plugin('first.py'); print(hybridlab.plugins.LOADED['first'].items)"
     assert run_python(code, cwd=tmp_path).strip() == "{}"
 
@@ -337,6 +339,15 @@ def test_loading_twice(tmp_path, load):
     [
         ("import nothing_like_this\n", "cannot be imported .ModuleNotFoundError"),
         (
+            "from hybridlab import register_controller\n@register_controller('x')\ndef make(check: int): ...\n",
+            "controller 'x': a setting cannot be called check, as Method.check is; rename it",
+        ),
+        (
+            "from hybridlab import Method, register_controller\n@register_controller('x')\n"
+            "class X(Method):\n    kind: str\n",
+            "controller 'x': its settings X need the field kind: Literal",
+        ),
+        (
             "from hybridlab import register_hook\n@register_hook('x')\ndef make(strength): ...\n",
             "give its setting stre",
         ),
@@ -370,3 +381,14 @@ def test_a_broken_installed_plug_in_stops_only_what_may_need_it(tmp_path, monkey
         assert done.returncode == 0, done.stderr
     done = command("analyze", "run", "--probe", "confidence", cwd=tmp_path)
     assert done.returncode == 2 and "plug-in mine (own_bad): it cannot be imported" in done.stderr
+
+
+def test_a_method_without_a_hook_says_so(load):
+    load(
+        "nothing",
+        "from typing import Literal\nfrom hybridlab import Method, register_controller\n"
+        "@register_controller('nothing')\nclass Nothing(Method):\n    kind: Literal['nothing']\n",
+    )
+    config = resolve("vanilla", "tiny", layers=[Layer({"controller": {"kind": "nothing"}})])
+    with pytest.raises(UserError, match=r"nothing: Nothing makes no hook; define hook\(config\)"):
+        make_hooks(config)

@@ -16,7 +16,7 @@ from hybridlab.models.build import build_model
 from hybridlab.registry import PROBES
 from hybridlab.runs.evaluate import open_run
 from hybridlab.statistics import rank_correlation
-from hybridlab.training.folders import Runs
+from hybridlab.store.folders import Runs
 from tests.conftest import SMALL_SHAPE
 from tests.training import growing, train
 

@@ -16,8 +16,8 @@ from hybridlab.runs import queue as queue_module
 from hybridlab.runs.attempt import queued
 from hybridlab.runs.queue import default_jobs, run_all, run_before_all, threads_by_run
 from hybridlab.runs.run import execute
-from hybridlab.training import checkpoints
-from hybridlab.training.folders import Busy, RunFolder, Runs
+from hybridlab.store import checkpoints
+from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import cpu_cores
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import COMMAND, hybridlab, json_of

@@ -17,10 +17,9 @@ from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.records import best_scale
 from hybridlab.papers.reproduce import Wanted, one_queue, run_cells
+from hybridlab.reporting.entry import print_table
 from hybridlab.reporting.entry_data import caption
-from hybridlab.reporting.table import build_table
-from hybridlab.reporting.table_files import write_table
-from hybridlab.reporting.terminal import print_table
+from hybridlab.reporting.table import build_table, write_table
 from hybridlab.runs import attempt as attempt_module
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.run import execute

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from hybridlab.data import encoding, shards, writing
+from hybridlab.data import preparing, shards
 from hybridlab.data.preparing import Job, corpus_for, prepare
 from hybridlab.data.shards import open_corpus
 from hybridlab.errors import UserError
@@ -30,10 +30,10 @@ SESSION = f"""
 import json, os, signal, sys
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.schema import Data
-from hybridlab.data import encoding, preparing, shards, writing
+from hybridlab.data import preparing, shards
 from pathlib import Path
 
-shards.SHARD_TOKENS, writing.SECONDS_BETWEEN_RECORDS, encoding._DOCUMENTS_AT_ONCE = 900, 0, {AT_ONCE}
+shards.SHARD_TOKENS, preparing.SECONDS_BETWEEN_RECORDS, preparing._DOCUMENTS_AT_ONCE = 900, 0, {AT_ONCE}
 settings, out, log, until, how = sys.argv[1:]
 adding, done = shards.ShardWriter.add, 0
 
@@ -59,7 +59,7 @@ else:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     monkeypatch.setattr(shards, "SHARD_TOKENS", 900)
-    monkeypatch.setattr(encoding, "_DOCUMENTS_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(preparing, "_DOCUMENTS_AT_ONCE", AT_ONCE)
 
 
 def session(data, out, log, until=-1, how="prepare"):
@@ -196,7 +196,7 @@ def test_a_record_that_does_not_fit_the_shards_is_not_used(tmp_path):
 
 
 def test_what_was_done_before_an_error_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "SECONDS_BETWEEN_RECORDS", 0)
+    monkeypatch.setattr(preparing, "SECONDS_BETWEEN_RECORDS", 0)
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n' * 60 + "{broken\n")
     with pytest.raises(UserError, match=r"a.jsonl:61"):
         prepare(data_of(source=f"jsonl:{tmp_path / 'a.jsonl'}", tokenizer="byte"), tmp_path / "out", Job(workers=1))

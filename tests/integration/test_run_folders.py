@@ -7,7 +7,7 @@ import pytest
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from tests.training import train
 
 

@@ -12,17 +12,16 @@ from hybridlab.analysis.probes.reach import reach
 from hybridlab.config.loading import Layer
 from hybridlab.config.recurrence import allocate
 from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import map_of, plan_of, structure_of
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint
 from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
-from hybridlab.plan.from_config import map_of, plan_of, structure_of
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.budget import within_budget
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import CommandLine, compose, within_budget
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train
 
 

@@ -13,26 +13,22 @@ from hybridlab.accounting.schedule_cost import training_flops, whole_run
 from hybridlab.cli import main
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
+from hybridlab.config.structures import forecast, structure_of
 from hybridlab.errors import UserError
+from hybridlab.methods.depth import copied_layers, grown, order_after
+from hybridlab.methods.depth.training import grown_tensors
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, read_model_config, save
-from hybridlab.plan.forecast import forecast
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.stacking import copied_layers, grown, order_after
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.budget import within_budget
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import CommandLine, compose, growth_layer, task_layer, within_budget
 from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
-from hybridlab.runs.finetuning import task_layer
-from hybridlab.runs.growing import growth_layer
 from hybridlab.runs.run import execute
-from hybridlab.structure.stacking import grown_tensors
-from hybridlab.training import checkpoints
-from hybridlab.training.folders import RunFolder, Runs
-from hybridlab.training.schedules import learning_rate_factor
+from hybridlab.store import checkpoints
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.optimizer import learning_rate_factor
 from tests.contract.test_parity import FIRST, folder_of, theirs
 from tests.models import random_ids
 from tests.training import assert_resumes_exactly, assert_same_run, assert_survives_kills, train, train_until, weights

@@ -8,7 +8,7 @@ from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.run import execute
-from hybridlab.training.folders import RunFolder, Runs
+from hybridlab.store.folders import RunFolder, Runs
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, growing, train
 
 

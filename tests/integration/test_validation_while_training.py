@@ -9,9 +9,9 @@ import torch
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.evaluation import validation_log
+from hybridlab.evaluation import while_training
 from hybridlab.models.export import load_checkpoint, read_model_config
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.metrics import read_metrics
 from tests.conftest import write_text
 from tests.integration.test_engine import LEARN
 from tests.training import GROWTH_TIMES, Stop, assert_resumes_exactly, assert_same_run, growing, train, weights
@@ -67,13 +67,13 @@ def test_settings_without_an_effect_are_refused_and_defaults_keep_the_hash(small
 def test_the_best_weights_are_kept_as_a_model_of_their_own(small, tmp_path, runs_dir, monkeypatch):
     """The losses are made to have their minimum at step 10 of 12."""
     falling = iter([3.0, 2.0, 2.5])
-    measured = validation_log.validation
+    measured = while_training.validation
 
     def made_up(*arguments, **more):
         result = measured(*arguments, **more)
         return result.model_copy(update={"loss": result.loss.model_copy(update={"value": next(falling)})})
 
-    monkeypatch.setattr(validation_log, "validation", made_up)
+    monkeypatch.setattr(while_training, "validation", made_up)
     constant = {"schedule": {"name": "wsd", "decay_fraction": 0.0}}
     record = train(small(evaluation=BEST, training=constant), tmp_path / "a", runs_dir)
     saved = read_model_config(tmp_path / "a" / "best")
@@ -124,9 +124,9 @@ def test_a_kill_while_best_is_replaced_loses_nothing(small, tmp_path, runs_dir, 
             shutil.rmtree(folder)
         raise Stop
 
-    save = validation_log.save_trained
+    save = while_training.save_trained
     with monkeypatch.context() as patch:
-        patch.setattr(validation_log, "save_trained", cut)
+        patch.setattr(while_training, "save_trained", cut)
         with pytest.raises(Stop):
             train(config, tmp_path / "cut", runs_dir)
     train(config, tmp_path / "cut", runs_dir)
@@ -147,13 +147,13 @@ def test_every_line_has_speed_and_memory_and_the_record_leaves_them_out(small, t
 
 
 def test_time_for_measurements_is_no_time_of_training(small, tmp_path, runs_dir, monkeypatch):
-    measured = validation_log.validation
+    measured = while_training.validation
 
     def slow(*arguments, **more):
         time.sleep(1)
         return measured(*arguments, **more)
 
-    monkeypatch.setattr(validation_log, "validation", slow)
+    monkeypatch.setattr(while_training, "validation", slow)
     record = train(small(evaluation=EVERY, runtime={"peak_flops": 1e12}), tmp_path / "a", runs_dir)
     rates = [line["tokens_per_second"] for line in read_metrics(tmp_path / "a" / "metrics.jsonl")]
     assert record.seconds < 3 and min(rates) > 256

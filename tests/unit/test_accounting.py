@@ -10,11 +10,11 @@ from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import structure_of
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder, make_model
 from hybridlab.papers.analytic import block_parameters, training_flops_of_run
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 

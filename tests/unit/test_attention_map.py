@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
+from hybridlab.config.structures import map_of
 from hybridlab.errors import UserError
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap, exact_count, spread
-from hybridlab.plan.from_config import map_of
 from hybridlab.plan.masks import read_masks
 
 

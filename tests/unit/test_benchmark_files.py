@@ -140,7 +140,7 @@ BROKEN = {
         "a,b\n",
         Wanted("m", "cais/mmlu", "anatomy"),
         "dev",
-        "2 columns in",
+        "2 columns",
     ),
     "a wrong answer": (
         "arc_easy/test.jsonl",

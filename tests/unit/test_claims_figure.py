@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.reporting.claims_figure import FILES, draw, lines_of, write_claims_figure
+from hybridlab.reporting.claims import FILES, draw, lines_of, write_claims_figure
 from hybridlab.statistics import Above, Always, Below, Between
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from hybridlab.attention.kinds import AttentionKind, Window
 from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
-from hybridlab.config import controllers, edits, loading, maps, recurrence, schema, shared
+from hybridlab.config import edits, loading, maps, recurrence, schema, shared, training
 from hybridlab.config.loading import (
     Layer,
     check,
@@ -22,14 +22,15 @@ from hybridlab.config.loading import (
     read_yaml,
 )
 from hybridlab.config.resolve import identity, resolve, run_hash
+from hybridlab.config.structures import map_of
 from hybridlab.config.yaml_text import parse_yaml
 from hybridlab.errors import UserError
+from hybridlab.methods import consa, depth, saobp, sgt
 from hybridlab.papers import loading as experiment
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.from_config import map_of
 from hybridlab.runs import compose
-from hybridlab.runs.ancestors import Ancestor
-from hybridlab.training.folders import Runs
+from hybridlab.store.artifacts import Ancestor
+from hybridlab.store.folders import Runs
 
 
 def _family(kind, name):
@@ -411,11 +412,12 @@ def test_aliases_and_merge_keys_work_as_in_yaml(tmp_path):
 def test_every_field_is_read_somewhere():
     """A setting that nothing reads would have no effect."""
     package = Path(schema.__file__).resolve().parent.parent
-    parts = (schema, controllers, edits, maps, recurrence, shared)
-    schemas = tuple(Path(part.__file__).name for part in parts)
-    code = "\n".join(p.read_text() for p in package.rglob("*.py") if p.name not in schemas)
-    own = "\n".join((package / "config" / name).read_text() for name in schemas)
-    for name, model in [item for part in (*parts, experiment) for item in vars(part).items()]:
+    parts = (schema, training, edits, maps, recurrence, shared)
+    schemas = [Path(part.__file__).resolve() for part in parts]
+    code = "\n".join(p.read_text() for p in package.rglob("*.py") if p.resolve() not in schemas)
+    own = "\n".join(path.read_text() for path in schemas)
+    every = (*parts, experiment, consa, depth, saobp, sgt)
+    for name, model in [item for part in every for item in vars(part).items()]:
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or name == "BaseModel":
             continue
         for field in model.model_fields:

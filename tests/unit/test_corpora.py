@@ -11,15 +11,12 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from pyarrow import parquet
 
-from hybridlab.config.presets import preset_names
+from hybridlab.config.loading import preset_names
 from hybridlab.config.resolve import data_layer, resolve, run_hash
-from hybridlab.data import hub
-from hybridlab.data.documents import Documents
-from hybridlab.data.mixture import source_labels
-from hybridlab.data.preparing import _cache_key, corpus_for, prepare
+from hybridlab.data import sources
+from hybridlab.data.preparing import Split, _cache_key, corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
-from hybridlab.data.sources import read_documents
-from hybridlab.data.splitting import Split
+from hybridlab.data.sources import Documents, read_documents, source_labels
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
 from tests.unit.test_data import data_of
@@ -123,7 +120,7 @@ def test_a_folder_is_mixed_by_weight_and_prepared_again_when_a_file_changes(layo
 
 
 def test_names_of_the_hub():
-    name = hub.HubName.read("bookcorpus/bookcorpus@refs/convert/parquet::validation")
+    name = sources.HubName.read("bookcorpus/bookcorpus@refs/convert/parquet::validation")
     assert (name.name, name.revision, name.config, name.split) == (
         "bookcorpus/bookcorpus",
         "refs/convert/parquet",
@@ -166,7 +163,7 @@ def test_a_hub_that_gives_nothing_is_explained_at_once(monkeypatch, error, messa
 
 
 def test_a_data_set_with_a_program_names_its_copy(monkeypatch):
-    documents = hub.HubDocuments("a/b", "text")
+    documents = sources.HubDocuments("a/b", "text")
     error = documents._explained(RuntimeError("Dataset scripts are no longer supported, but found b.py"))
     assert "hub:a/b@refs/convert/parquet" in str(error)
 
@@ -302,7 +299,7 @@ def test_corpora_of_the_papers_are_data_presets(name):
     assert name in preset_names("data")
     data = resolve("vanilla", "tiny", layers=[data_layer(name)]).data
     for source in data.all_sources:
-        assert source.startswith("hub:") and "/" in hub.HubName.read(source.removeprefix("hub:")).name
+        assert source.startswith("hub:") and "/" in sources.HubName.read(source.removeprefix("hub:")).name
     assert (data.validation_by == "content") == (name in ("c4", "pile", "slimpajama-zh"))
 
 

@@ -391,6 +391,20 @@ def test_symbols_are_found_at_the_distance_of_each_answer(length):
         assert ((parts[:3] < 64).sum(0) == 1).all() and (parts[3] < 64).all() and parts.max() < RESERVED
 
 
+@pytest.mark.parametrize("length", [8, 12, 33, 128])
+def test_induction_repeats_sequences_of_changing_length(length):
+    """Each answer stands `distance` tokens after the same symbol, behind a symbol that occurs once more before it, and
+    no symbol says by its position where to look."""
+    seen = set()
+    for number in range(50):
+        row = make_row("induction", length, task_generator(5, number))
+        assert row.tokens.shape == (length,) and row.open.all() and row.options.shape == (len(row.answers), 32)
+        assert (row.tokens[row.answers] == row.tokens[row.answers - row.distances]).all()
+        assert (row.tokens[row.answers - 1] == row.tokens[row.answers - 1 - row.distances]).all()
+        seen |= set(row.distances.tolist())
+    assert seen == set(range(6, min(20, length // 2) + 1))
+
+
 def test_fillers_say_nothing_about_the_symbol_and_every_part_holds_it_a_third_of_the_time():
     rows = [make_row("scattered", 128, task_generator(4, number)) for number in range(200)]
     distances = np.concatenate([row.distances for row in rows])

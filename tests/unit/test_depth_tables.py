@@ -7,19 +7,13 @@ import pytest
 from hybridlab.accounting.flops import flops
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import forecast
 from hybridlab.errors import UserError
-from hybridlab.papers.analytic import (
-    Variant,
-    run_flops_ratio,
-    setting,
-    steps_before_full_depth,
-    training_flops_of_run,
-)
+from hybridlab.papers.analytic import Variant, run_flops_ratio, setting, steps_before_full_depth, training_flops_of_run
 from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.loading import load_experiment
-from hybridlab.plan.forecast import forecast
 from hybridlab.registry import CHOICES
-from hybridlab.training.schedules import learning_rate_factor
+from hybridlab.training.optimizer import learning_rate_factor
 
 SIZES = ("smollm-360m", "smollm-1.7b")
 

@@ -11,11 +11,9 @@ from hybridlab.errors import UserError
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.plot import Panel, PaperMark, Plot
 from hybridlab.registry import FIGURE_KINDS
-from hybridlab.reporting.drawing import draw
-from hybridlab.reporting.figure_kind import FigureKind, one_run, whole
-from hybridlab.reporting.figures import _csv_lines, _errors_text, _panel_data
-from hybridlab.reporting.kinds import contributions
-from hybridlab.reporting.lines import moving_average
+from hybridlab.reporting.figure_kind import FigureKind, moving_average, one_run, whole
+from hybridlab.reporting.figures import _csv_lines, _errors_text, _panel_data, draw
+from hybridlab.reporting.kinds.attention import _short
 from hybridlab.reporting.style import PAPER
 from tests.records import config_of, make_loss, make_record, make_results
 
@@ -287,7 +285,7 @@ def test_contributions_are_those_of_the_chosen_example():
         "token": " b",
         "y": 0.3,
     }
-    assert [contributions._short(token) for token in ("a\n b", "12345678", "123456789")] == [
+    assert [_short(token, 8) for token in ("a\n b", "12345678", "123456789")] == [
         "a\\n_b",
         "12345678",
         "1234567…",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from hybridlab.data.finetune.encoding import Frame, encode, frame_of
+from hybridlab.data.finetune.corpus import Frame, encode, frame_of
 from hybridlab.data.finetune.examples import Example
 from hybridlab.data.hf_tokenizer import tokenizer_files
 from hybridlab.data.tokenizers import make_tokenizer

@@ -7,8 +7,7 @@ import pytest
 
 from hybridlab.config.finetune import Finetune
 from hybridlab.data.finetune.corpus import task_corpus
-from hybridlab.data.finetune.examples import examples_of
-from hybridlab.data.finetune.rows import read_rows
+from hybridlab.data.finetune.examples import examples_of, read_rows
 from hybridlab.errors import UserError
 from hybridlab.registry import FINETUNE_TASKS
 
@@ -46,7 +45,7 @@ def lines(*entries):
 
 def read(path, name):
     task = FINETUNE_TASKS.get(name)
-    return examples_of(task, read_rows(path, [columns.names for columns in task.layouts], task.headerless))
+    return examples_of(task, read_rows(path, task))
 
 
 def written(tmp_path, name, text):

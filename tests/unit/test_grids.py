@@ -6,7 +6,8 @@ import pytest
 
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
-from hybridlab.runs.ablate import Vary, grid, grid_table, make_grid, parse_seeds
+from hybridlab.reporting.ablation import grid_table
+from hybridlab.runs.ablate import Vary, grid, make_grid, parse_seeds
 from tests.records import make_loss, make_record, make_results
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridlab.config.controllers import EntropyGrowthConfig
-from hybridlab.plan.growth import Growth, growable_layers
+from hybridlab.methods.sgt import EntropyGrowthConfig, Growth, growable_layers
 from hybridlab.plan.plan import Plan
 
 LAYERS, HEADS = 6, 4

@@ -9,7 +9,7 @@ import pytest
 
 from hybridlab.config.finetune import Finetune
 from hybridlab.data import hub_access as hub
-from hybridlab.data.finetune.corpus import _parts
+from hybridlab.data.finetune.examples import parts_of
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.models.hf_hub import hub_folder
@@ -79,7 +79,7 @@ def ask_model():
 
 
 def ask_examples():
-    _parts(FINETUNE_TASKS.get("sst2"), Finetune(task="sst2"))
+    parts_of(FINETUNE_TASKS.get("sst2"), Finetune(task="sst2"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.reporting.latex import LINE, Panel, escape, tex_table
-from hybridlab.reporting.table_files import write_table
+from hybridlab.reporting.table import write_table
 from tests.conftest import ROOT
 
 MACROS = set(

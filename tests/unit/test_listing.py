@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 import hybridlab
 from hybridlab.cli.main import app
-from hybridlab.config.loading import preset_names
-from hybridlab.config.presets import first_sentence, summaries
+from hybridlab.config.loading import first_sentence, preset_names, summaries
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import benchmark_hash

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from hybridlab.config.controllers import L1GatesConfig, MaskLearningConfig, Schedule
+from hybridlab.config.training import Schedule
 from hybridlab.errors import UserError
+from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
+from hybridlab.methods.consa.training import HardConcrete, L1Gates, MaskLearning
 from hybridlab.plan.shape import Shape
-from hybridlab.structure.hard_concrete import HardConcrete
-from hybridlab.structure.l1_gates import L1Gates
-from hybridlab.structure.mask_learning import MaskLearning
 from hybridlab.training.optimizer import make_optimizer, set_learning_rates
 
 SHAPE = Shape(family="qwen3", layers=8, width=32, heads=8, kv_heads=4, head_width=4, ffn_width=32, vocab=64)

@@ -8,10 +8,11 @@ import pytest
 from hybridlab.config.loading import Layer, check, merge
 from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.config.schema import Data
-from hybridlab.data.batches import Batches, sources_read
-from hybridlab.data.mixture import SourceOrder, in_proportion, source_labels
+from hybridlab.data.batches import Batches, SourceOrder, sources_read
 from hybridlab.data.preparing import Job, corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
+from hybridlab.data.sources import source_labels
+from hybridlab.data.tokenizers import in_proportion
 from hybridlab.errors import UserError
 from tests.conftest import write_text
 from tests.unit.test_data import data_of, training_of
@@ -203,7 +204,7 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
 
 
 def test_progress_says_how_much_is_read_and_how_fast(tmp_path, monkeypatch):
-    monkeypatch.setattr("hybridlab.data.progress._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("hybridlab.data.preparing._SECONDS_BETWEEN_LINES", 0.0)
     path = write_text(tmp_path / "a.txt", 1_500_000)
     lines = []
     prepare(data_of(source=f"text:{path}", tokenizer="byte"), tmp_path / "out", Job(lines.append, workers=1))

@@ -8,7 +8,7 @@ from hybridlab.config.loading import Layer, load_settings
 from hybridlab.config.resolve import resolve, resolve_options, run_hash
 from hybridlab.errors import UserError
 from hybridlab.runs.compose import CommandLine, chosen_arch, compose
-from hybridlab.training.folders import Runs
+from hybridlab.store.folders import Runs
 
 
 @pytest.fixture

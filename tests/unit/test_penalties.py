@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from hybridlab import build_model
-from hybridlab.config.penalties import EigenRegConfig, EntropyRegConfig
 from hybridlab.config.resolve import resolve
 from hybridlab.errors import UserError
+from hybridlab.methods.saobp import EigenRegConfig, EntropyRegConfig
+from hybridlab.methods.saobp.training import EntropyReg, mean_entropies, spectra
 from hybridlab.models.decoder import Output, Transformer
-from hybridlab.structure.penalties import EntropyReg, mean_entropies, spectra
-from hybridlab.training.metrics import read_metrics
+from hybridlab.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
 from tests.models import random_ids
 from tests.training import assert_resumes_exactly, train, weights

@@ -5,12 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from hybridlab.config.edits import PlanEdit
+from hybridlab.config.edits import PlanEdit, edited_plan
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.resolve import identity, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.plan.edits import edited_plan
 from hybridlab.plan.plan import Plan, Visit, check_heads
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from hybridlab.config.evaluation import Choices
-from hybridlab.data.mixture import source_labels
 from hybridlab.data.primitives import (
     PRIMITIVES,
     REAL_WORDS,
@@ -20,7 +19,7 @@ from hybridlab.data.primitives import (
     prompt_with,
     solved_examples,
 )
-from hybridlab.data.sources import read_documents
+from hybridlab.data.sources import read_documents, source_labels
 from hybridlab.errors import UserError
 from hybridlab.evaluation.choices import choice_result
 from hybridlab.registry import CHOICES

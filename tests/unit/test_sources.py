@@ -9,9 +9,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from hybridlab.data.documents import Documents
-from hybridlab.data.readers import LONG_DOCUMENT, LONGEST_DOCUMENT
-from hybridlab.data.sources import files_key, read_documents, source_files
+from hybridlab.data.sources import LONG_DOCUMENT, LONGEST_DOCUMENT, Documents, files_key, read_documents, source_files
 from hybridlab.errors import UserError
 from tests.conftest import write_text
 

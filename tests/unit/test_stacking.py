@@ -8,9 +8,10 @@ import pytest
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import identity, resolve, run_hash
+from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
+from hybridlab.methods.depth import copied_layers, grown, order_after, stages
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.forecast import final_structure
 from hybridlab.plan.lineage import (
     Origin,
     first_lineage,
@@ -22,7 +23,6 @@ from hybridlab.plan.lineage import (
 )
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
-from hybridlab.plan.stacking import copied_layers, grown, order_after, stages
 from hybridlab.plan.structure import Structure
 from tests.conftest import SMALL_SHAPE
 

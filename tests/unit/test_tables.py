@@ -15,14 +15,20 @@ from hybridlab.papers.rows import BENCHMARK, Column, Row
 from hybridlab.papers.scales import SAYS
 from hybridlab.reporting import table as table_module
 from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
-from hybridlab.reporting.entry_data import caption, entry_data
-from hybridlab.reporting.measuring import Difference, Measured, block_error, difference, from_neutral
-from hybridlab.reporting.models import model_of
-from hybridlab.reporting.table import NOT_MEASURED, Measurements, build_table, compared, verdict_on
-from hybridlab.reporting.table_cells import cell_text, short_text
-from hybridlab.reporting.table_files import write_table
-from hybridlab.reporting.table_layout import below
-from hybridlab.reporting.terminal import print_table
+from hybridlab.reporting.entry import print_table
+from hybridlab.reporting.entry_data import caption, entry_data, model_of
+from hybridlab.reporting.seeds import Difference, Measured, block_error, difference, from_neutral
+from hybridlab.reporting.table import (
+    NOT_MEASURED,
+    Measurements,
+    below,
+    build_table,
+    cell_text,
+    compared,
+    short_text,
+    verdict_on,
+    write_table,
+)
 from hybridlab.runs.record import record_path, write_record
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 

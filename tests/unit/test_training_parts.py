@@ -6,19 +6,16 @@ import platform
 import pytest
 import torch
 
-from hybridlab.config.controllers import Schedule
-from hybridlab.config.training import Optimizer
+from hybridlab.config.training import Optimizer, Schedule
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, write_json
 from hybridlab.models.build import build_model
-from hybridlab.training import checkpoints
-from hybridlab.training.checkpoints import Checkpoint
-from hybridlab.training.events import event_line
-from hybridlab.training.metrics import MetricsLog, read_metrics
-from hybridlab.training.optimizer import model_groups
+from hybridlab.store import checkpoints
+from hybridlab.store.checkpoints import Checkpoint
+from hybridlab.store.metrics import MetricsLog, read_metrics
+from hybridlab.training.engine import event_line, peak_flops
+from hybridlab.training.optimizer import learning_rate_factor, model_groups
 from hybridlab.training.progress import Progress, clock
-from hybridlab.training.schedules import learning_rate_factor
-from hybridlab.training.speed import peak_flops
 from tests.conftest import run_python
 
 

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hybridlab.analysis.lens import (
-    Lens,
-    Recipe,
-    Stream,
-    divergence,
-    exits,
-    overlap,
-    train_lens,
-    training_rows,
-)
+from hybridlab.analysis.lens import Lens, Recipe, Stream, divergence, exits, overlap, train_lens, training_rows
 from hybridlab.analysis.probes.tuned_lens import read_early, relative
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.errors import UserError

@@ -13,12 +13,12 @@ from hybridlab.analysis.probe import run_probe, spaced_windows
 from hybridlab.analysis.probes.routers import lost_without_updates
 from hybridlab.analysis.probes.without import without_each
 from hybridlab.attention.belief import Belief
+from hybridlab.config.structures import structure_of
 from hybridlab.data.batches import Rows
 from hybridlab.data.preparing import Job, corpus_for
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.from_config import structure_of
 from hybridlab.plan.lineage import first_lineage, grown_lineage
 from hybridlab.plan.plan import Plan, Visit
 from hybridlab.training.objective import make_objective

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from hybridlab.attention.kinds import AttentionKind, Counting, KindHeads, Standard
+from hybridlab.attention.kinds import AttentionKind, Counting, Standard
 from hybridlab.errors import UserError, nearest
 
 FACTORS = ("high", "low", "elemmul")
@@ -130,7 +130,7 @@ class Belief(AttentionKind):
             return "eager" if length <= EXPLICIT_LENGTH["decoder" if causal else "encoder"] else "blocks"
         return kernel if kernel in ("eager", "triton") else "blocks"
 
-    def attend(self, heads: KindHeads) -> Any:
+    def attend(self, heads: Any) -> Any:
         from hybridlab.attention.belief.heads import attend
 
         return attend(self, heads)

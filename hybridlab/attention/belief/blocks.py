@@ -23,14 +23,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.attention.belief import Belief
-from hybridlab.attention.belief.formula import (
-    at_least_fp32,
-    factor,
-    from_earlier,
-    messages,
-    no_autocast,
-    weighted_keys,
-)
+from hybridlab.attention.belief.formula import at_least_fp32, factor, from_earlier, messages, no_autocast, weighted_keys
 from hybridlab.attention.kernels import Visible, scores_under
 
 ROWS = 64

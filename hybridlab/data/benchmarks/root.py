@@ -1,10 +1,15 @@
-"""A data root: the folder below which the files of benchmarks lie, in the places of presets/benchmarks/files.yaml.
+"""The data root: the folder below which the files of benchmarks and fine-tuning tasks lie.
 
-DataRoot(Path("data")).split(Wanted("piqa", "baber/piqa"), "validation").rows
+    DataRoot(Path("data")).split(Wanted("piqa", "baber/piqa"), "validation").rows
+
+`--data-root DIR` or the environment variable HYBRIDLAB_DATA_ROOT names it. Benchmarks lie in the places of
+presets/benchmarks/files.yaml. An experiment names the files of fine-tuning tasks as
+`root:glue/sst2/validation.jsonl`, so that its runs are the same on every machine.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,10 +18,10 @@ from typing import Any
 
 import yaml
 
+from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.config.loading import preset_folder
-from hybridlab.data.benchmarks import answers as _answers
-from hybridlab.data.benchmarks.records import Broken, Layout, Record, read_records
 from hybridlab.data.benchmarks.rows import MAKERS, one_of
+from hybridlab.data.files import Layout, Record, SourceFile, read_records
 from hybridlab.errors import UserError
 
 _WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -24,7 +29,61 @@ _WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev
 _ENDINGS = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
 _COMPRESSED = ("", ".gz", ".bz2", ".zst")
 _AS_THEY_ARE = "as they are"
-assert _answers, "registers its kinds of rows"
+_INSTEAD = "leave such lines out with --skip-bad-lines"
+DATA_ROOT = "HYBRIDLAB_DATA_ROOT"
+NO_ROOT = (
+    "no data root is set; name the folder of the task files with HYBRIDLAB_DATA_ROOT=DIR or `reproduce --data-root DIR`"
+)
+
+
+def use_data_root(folder: Path | None) -> None:
+    """Take a folder as the data root of this process and those that it starts; None keeps the one that is set.
+    UserError if there is no such folder."""
+    if folder is None:
+        return
+    _require_folder(folder)
+    os.environ[DATA_ROOT] = str(folder.expanduser().absolute())
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"--data-root {folder}: there is no such folder; give the folder that holds the task files")
+
+
+def data_root(folder: Path | None = None) -> Path | None:
+    """The data root: this folder, or the one that is set; None without. UserError if there is no such folder."""
+    if folder is not None:
+        _require_folder(folder)
+        return folder.expanduser().absolute()
+    root = os.environ.get(DATA_ROOT)
+    if root and not Path(root).is_dir():
+        raise UserError(f"{DATA_ROOT}={root}: there is no such folder; name the folder that holds the task files")
+    return Path(root) if root else None
+
+
+def located(text: str) -> Path:
+    """The path of a setting; UserError for one below a data root that is not set."""
+    if not text.startswith(ROOT):
+        return Path(text)
+    root = os.environ.get(DATA_ROOT)
+    if not root:
+        raise UserError(f"{text}: {NO_ROOT}")
+    return Path(root) / text.removeprefix(ROOT)
+
+
+def missing_files(settings: Finetune) -> str | None:
+    """Why a task's files below the data root cannot be read, in words; None if they are there or need no root."""
+    for text in (settings.data, settings.validation):
+        if text is None or not text.startswith(ROOT):
+            continue
+        if not os.environ.get(DATA_ROOT):
+            return NO_ROOT
+        if not located(text).exists():
+            return f"{located(text)} is not there"
+    return None
+
+
+# ---- benchmarks ----
 
 
 @dataclass(frozen=True)
@@ -125,12 +184,13 @@ class DataRoot:
         return all((self.folder / path).is_file() for path in source.paths)
 
     def _rows(self, entry: Entry, source: Source) -> Served:
-        broken = Broken(self.skip_bad_lines)
         make = MAKERS[entry.rows]
         rows: list[dict[str, Any]] = []
         origins: list[str] = []
+        skipped = 0
         for path in source.paths:
-            for record in self._records(self.folder / path, source, broken):
+            file = SourceFile(self.folder / path, skip_bad=self.skip_bad_lines, instead=_INSTEAD)
+            for record in self._records(file, source):
                 if source.only is not None and record.values.get(source.only[0]) != source.only[1]:
                     continue
                 try:
@@ -138,22 +198,23 @@ class DataRoot:
                     rows += made
                     origins += [record.origin] * len(made)
                 except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-                    broken.found(record.origin, _problem(error))
+                    file.broken(record.origin, _problem(error))
+            skipped += file.bad
         if not rows:
             raise UserError(f"{self.folder / source.paths[0]}: this file has no example that can be read; restore it")
-        return Served(rows, origins, source.paths, sum(broken.counts.values()))
+        return Served(rows, origins, source.paths, skipped)
 
-    def _records(self, path: Path, source: Source, broken: Broken) -> Iterator[Record]:
-        records = read_records(path, source.layout, broken)
+    def _records(self, file: SourceFile, source: Source) -> Iterator[Record]:
+        records = read_records(file, source.layout)
         if source.labels is None or not (self.folder / source.labels).is_file():
             yield from records
             return
         # A label belongs to a line, so that a broken line does not shift those after it.
-        labels = [label.values for label in read_records(self.folder / source.labels, Layout(), broken)]
+        labels = [label.values for label in read_records(SourceFile(self.folder / source.labels))]
         for record in records:
             line = int(record.origin.rpartition(":")[2])
             if line > len(labels):
-                broken.found(record.origin, f"{source.labels} has no label for it, only {len(labels)}")
+                file.broken(record.origin, f"{source.labels} has no label for it, only {len(labels)}")
             elif isinstance(record.values, dict):
                 yield Record({**record.values, "label": labels[line - 1].strip()}, record.origin)
             else:

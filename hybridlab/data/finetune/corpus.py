@@ -1,38 +1,190 @@
-"""The examples of a task as a run reads them: training and measured parts, tokenized, with a fingerprint.
+"""The examples of a task as a run reads them: training and measured parts as tokens, with a fingerprint.
 
-`--data FILE` is the training part; what is measured is `--validation FILE` or, without one, a share of the training
-examples, which is drawn once and is the same for all runs. `--data FOLDER` holds train.* and validation.* or dev.*.
-Without --data the task's dataset of the Hugging Face hub is read.
+An encoder reads [CLS] a [SEP] b [SEP], with token types 0 up to the first [SEP] and 1 after it; a decoder reads
+a END b END, with the end-of-document token. A row holds one or two texts; multiple choice has a row for each option.
+Rows that are too long lose tokens of the longer text; the context of a span is read in windows instead.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from hybridlab.config.finetune import Finetune
-from hybridlab.data.finetune.encoding import Encoded, Frame, encode, frame_of
-from hybridlab.data.finetune.examples import Example, examples_of
-from hybridlab.data.finetune.places import located
-from hybridlab.data.finetune.rows import ENDINGS, Row, read_rows
+from hybridlab.data.benchmarks.root import located
+from hybridlab.data.finetune.examples import TRAIN, Example, parts_of, source_name
 from hybridlab.data.finetune.tasks import FineTask
-from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
-from hybridlab.data.tokenizers import make_tokenizer, tokenizer_digest, vocabulary_size
+from hybridlab.data.tokenizers import end_token, make_tokenizer, tokenizer_digest, vocabulary_size
 from hybridlab.errors import UserError
 from hybridlab.registry import FINETUNE_TASKS
 
-_SEED = 20_250_101
-"""Of the examples that are held out: the same for all runs."""
-_PART = re.compile(r"(train|validation|valid|val|dev)(_matched|_mismatched)?(-\d+-of-\d+)?\.")
-TRAIN = "train"
+_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens of a row: before the texts, after each text, and in the place of padding."""
+
+    start: tuple[int, ...]
+    between: int
+    padding: int
+
+    @property
+    def size(self) -> int:
+        """Special tokens of a row with two texts."""
+        return len(self.start) + 2
+
+
+def frame_of(tokenizer: Tokenizer, causal: bool) -> Frame:
+    """The special tokens for a decoder (causal) or an encoder; UserError if an encoder's tokenizer lacks one."""
+    if causal:
+        end = end_token(tokenizer)
+        return Frame((), end, end)
+    start, between, padding = (_special(tokenizer, name) for name in ("[CLS]", "[SEP]", "[PAD]"))
+    return Frame((start,), between, padding)
+
+
+def _special(tokenizer: Tokenizer, name: str) -> int:
+    token = tokenizer.token_to_id(name)
+    if token is None:
+        raise UserError(
+            f"tokenizer: it has no token {name}, which an encoder needs for fine-tuning; use the tokenizer that the "
+            "encoder was trained with"
+        )
+    return token
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where a row's context comes from. example: its number. first: index in the row of the first token of the context.
+    offsets: (n, 2), first character and the one after the last, in the context, of each of its tokens."""
+
+    example: int
+    first: int
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The examples of one part as tokens.
+
+    rows: the token ids of each row, `options` rows for each target. second: for each row, the index at which its second
+    text begins; the row's length if there is none. targets: (N, T), class, number, or first and last token of a span
+    (both 0 where the window does not hold it). examples: those that the targets are of. windows: of spans, a window for
+    each target. cut: examples that have lost tokens. padding: the id in the place of padding.
+    """
+
+    rows: list[np.ndarray]
+    second: np.ndarray
+    targets: np.ndarray
+    options: int
+    examples: list[Example]
+    windows: list[Window]
+    cut: int
+    padding: int
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+def encode(
+    task: FineTask, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame, length: int, stride: int | None
+) -> Encoded:
+    """Rows of at most `length` tokens. stride: of spans, tokens from one window to the next."""
+    if task.kind == "span":
+        return _spans(examples, tokenizer, frame, length, stride)
+    rows: list[np.ndarray] = []
+    second: list[int] = []
+    cut = 0
+    for start in range(0, len(examples), _AT_ONCE):
+        some = examples[start : start + _AT_ONCE]
+        # The options of a question, and often several questions, share a passage.
+        texts = list(dict.fromkeys(text for example in some for row in example.rows for text in row))
+        encoded = dict(zip(texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True))
+        for example in some:
+            whole = True
+            for texts_of_row in example.rows:
+                parts = [encoded[text].ids for text in texts_of_row]
+                kept = _fitting([len(part) for part in parts], length - len(frame.start) - len(parts))
+                whole = whole and kept == [len(part) for part in parts]
+                row, begins = _row(frame, [part[:n] for part, n in zip(parts, kept, strict=True)])
+                rows.append(row)
+                second.append(begins)
+            cut += not whole
+    kind = np.float32 if task.kind == "number" else np.int64
+    targets = np.array([[example.label] for example in examples], dtype=kind).reshape(len(examples), 1)
+    return Encoded(rows, np.array(second), targets, task.options, list(examples), [], cut, frame.padding)
+
+
+def _row(frame: Frame, parts: list[list[int]]) -> tuple[np.ndarray, int]:
+    """A row of tokens, and the index at which its second text begins."""
+    ids = [*frame.start, *parts[0], frame.between]
+    begins = len(ids)
+    for part in parts[1:]:
+        ids += [*part, frame.between]
+    return np.array(ids, dtype=np.int32), begins
+
+
+def _fitting(lengths: list[int], room: int) -> list[int]:
+    """How many tokens of each text are kept, as with `truncation=True` of transformers: the longer one is cut, to the
+    length of the other at most. Of an odd room the longer one has one token more, of equal ones the second."""
+    if sum(lengths) <= room:
+        return lengths
+    if len(lengths) == 1:
+        return [room]
+    first, second = lengths
+    shorter = min(first, second, room // 2)
+    return [room - shorter, shorter] if first > second else [shorter, room - shorter]
+
+
+def _spans(examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame, length: int, stride: int | None) -> Encoded:
+    """Windows over the contexts of questions; a question keeps at most half a row."""
+    made = Encoded([], np.empty(0), np.empty(0), 1, list(examples), [], 0, 0)
+    second: list[int] = []
+    targets: list[tuple[int, int]] = []
+    cut = 0
+    for start in range(0, len(examples), _AT_ONCE):
+        some = examples[start : start + _AT_ONCE]
+        questions = tokenizer.encode_batch_fast([e.rows[0][0] for e in some], add_special_tokens=False)
+        distinct = list(dict.fromkeys(e.rows[0][1] for e in some))
+        contexts = dict(zip(distinct, tokenizer.encode_batch(distinct, add_special_tokens=False), strict=True))
+        for number, (example, question) in enumerate(zip(some, questions, strict=True), start):
+            context = contexts[example.rows[0][1]]
+            offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
+            asked = question.ids[: (length - frame.size) // 2]
+            cut += len(asked) < len(question.ids)
+            room = length - frame.size - len(asked)
+            step = min(stride or max(1, room // 2), room)
+            for first in range(0, max(1, len(context.ids) - room + step), step):
+                kept = slice(first, first + room)
+                row, begins = _row(frame, [asked, context.ids[kept]])
+                made.rows.append(row)
+                made.windows.append(Window(number, begins, offsets[kept]))
+                second.append(begins)
+                targets.append(_place(example.answers[0], offsets[kept], begins))
+    places = np.array(targets, dtype=np.int64).reshape(-1, 2)
+    return Encoded(made.rows, np.array(second), places, 1, made.examples, made.windows, cut, frame.padding)
+
+
+def _place(answer: tuple[str, int], offsets: np.ndarray, begins: int) -> tuple[int, int]:
+    """First and last token of an answer in a row, or (0, 0) if the window does not hold all of it."""
+    text, start = answer
+    end = start + len(text)
+    inside = np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
+    if not len(inside) or offsets[inside[0], 0] > start or offsets[inside[-1], 1] < end:
+        return 0, 0
+    return begins + int(inside[0]), begins + int(inside[-1])
+
+
+# ---- corpora ----
 
 
 @dataclass(frozen=True)
@@ -82,11 +234,11 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, key: 
         raise UserError(f"training.seq_len = {length}: a row of {task.name} needs at least {smallest} tokens; raise it")
     # The text of a special token inside an example is encoded as ordinary characters.
     tokenizer.encode_special_tokens = True
-    parts = {name: _spaced(part, settings.max_examples) for name, part in _parts(task, settings).items()}
+    parts = {name: _spaced(part, settings.max_examples) for name, part in parts_of(task, settings).items()}
     encoded = {name: encode(task, part, tokenizer, frame, length, settings.stride) for name, part in parts.items()}
     digest, vocab = tokenizer_digest(tokenizer), vocabulary_size(tokenizer)
     meta = {
-        "source": _source_name(task, settings),
+        "source": source_name(task, settings),
         "documents": sum(len(part.examples) for part in encoded.values()),
         "tokenizer": {"spec": spec, "sha256": digest, "vocab": vocab, "end": frame.between},
         "splits": {
@@ -115,108 +267,6 @@ def _fingerprint(tokenizer: str, encoded: dict[str, Encoded]) -> str:
             digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
         digest.update(part.targets.tobytes() + part.second.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def _source_name(task: FineTask, settings: Finetune) -> str:
-    """Where the examples come from, in words."""
-    if settings.data is None:
-        return f"hub:{task.hub.name}" + (f":{task.hub.config}" if task.hub.config else "")
-    return f"{task.name}:{settings.data}"
-
-
-# ---- parts ----
-
-
-def _parts(task: FineTask, settings: Finetune) -> dict[str, list[Example]]:
-    """The examples by part: train first, then those that are measured. UserError if one is empty."""
-    if settings.data is None:
-        parts = _from_hub(task, own_validation=settings.validation is None)
-    else:
-        parts = _local(task, located(settings.data))
-    if settings.validation is not None:
-        parts = {TRAIN: parts[TRAIN], next(iter(task.hub.splits)): _read(task, [located(settings.validation)])}
-    elif len(parts) == 1:
-        return _held_out(parts[TRAIN], settings, next(iter(task.hub.splits)))
-    elif settings.validation_fraction is not None:
-        raise UserError(
-            "finetune.validation_fraction has no effect: "
-            f"{settings.data or _source_name(task, settings)} has a part to measure with; leave it out"
-        )
-    return parts
-
-
-def _read(task: FineTask, files: list[Path]) -> list[Example]:
-    layouts = [columns.names for columns in task.layouts]
-    return [one for file in files for one in examples_of(task, read_rows(file, layouts, task.headerless))]
-
-
-def _local(task: FineTask, path: Path) -> dict[str, list[Example]]:
-    """The parts of a file, which is all training, or of a folder with files named after its parts."""
-    if not path.exists():
-        raise UserError(f"--data {path}: there is no such file or folder; give a file of the task {task.name}")
-    if not path.is_dir():
-        return {TRAIN: _read(task, [path])}
-    files: dict[str, list[Path]] = {}
-    for file in sorted(path.iterdir()):
-        found = _PART.match(file.name)
-        if found and file.name.removesuffix(".gz").removesuffix(".zst").endswith(ENDINGS):
-            part = TRAIN if found[1] == TRAIN else "mismatched" if found[2] == "_mismatched" else "validation"
-            files.setdefault(part, []).append(file)
-    if TRAIN not in files:
-        names = ", ".join(file.name for file in sorted(path.iterdir())[:8]) or "nothing"
-        raise UserError(
-            f"--data {path}: the folder has no train.tsv, train.jsonl … (it has {names}); give the training file itself"
-        )
-    if "mismatched" in files and "validation" not in files:
-        files["validation"] = files.pop("mismatched")
-    return {part: _read(task, files[part]) for part in (TRAIN, "validation", "mismatched") if part in files}
-
-
-def _from_hub(task: FineTask, own_validation: bool) -> dict[str, list[Example]]:
-    splits = {TRAIN: "train"} | (task.hub.splits if own_validation else {})
-    name = f"hub:{task.hub.name}" + (f":{task.hub.config}" if task.hub.config else "")
-    try:
-        with without_hub(wanted=False):
-            import datasets
-
-            found = {
-                part: datasets.load_dataset(task.hub.name, task.hub.config, split=split)
-                for part, split in splits.items()
-            }
-        rows = {
-            part: [Row(dict(values), f"{name} {splits[part]} {number}") for number, values in enumerate(found[part])]
-            for part in splits
-        }
-    except Exception as error:  # the library raises errors of many types, for network and files
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        offline = isinstance(error, ConnectionError)
-        why = "hub cannot be reached, and this dataset is not in its cache" if offline else "dataset cannot be read"
-        raise UserError(f"{name}: the {why} ({reason[:160]}); give local files of the task with --data PATH") from None
-    return {part: examples_of(task, rows[part]) for part in splits}
-
-
-def _held_out(examples: list[Example], settings: Finetune, name: str) -> dict[str, list[Example]]:
-    """The examples without and with a share of them, in groups on the same passage."""
-    groups = list(dict.fromkeys(example.group for example in examples))
-    wanted, count = settings.held_out * len(examples), 0
-    taken: set[str] = set()
-    sizes: dict[str, int] = {}
-    for example in examples:
-        sizes[example.group] = sizes.get(example.group, 0) + 1
-    for index in np.random.default_rng(_SEED).permutation(len(groups)):
-        if count >= max(1.0, wanted) or len(taken) == len(groups) - 1:
-            break
-        taken.add(groups[index])
-        count += sizes[groups[index]]
-    if not taken:
-        raise UserError(
-            f"--data {settings.data}: {len(examples)} example{'s' * (len(examples) > 1)} on one text cannot be split "
-            "into a part to train and one to measure with; add --validation FILE"
-        )
-    parts: dict[str, list[Example]] = {TRAIN: [], name: []}
-    for example in examples:
-        parts[name if example.group in taken else TRAIN].append(example)
-    return parts
 
 
 def _spaced(examples: list[Example], most: int | None) -> list[Example]:

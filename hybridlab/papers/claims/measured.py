@@ -27,17 +27,7 @@ from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.verdict import Open, Verdict
 from hybridlab.runs.record import Record
-from hybridlab.statistics import (
-    FEWEST_SEEDS,
-    Above,
-    Always,
-    Apart,
-    Asked,
-    Below,
-    Between,
-    block_mean,
-    rank_correlation,
-)
+from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Asked, Below, Between, block_mean, rank_correlation
 
 LOSS = "results.validation.loss"
 _Arm = Annotated[str, Refers("cell", row_if="rows")]

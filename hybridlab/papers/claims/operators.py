@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.methods.depth import copied_layers, order_after
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
 from hybridlab.papers.claims.verdict import Verdict
-from hybridlab.plan.stacking import copied_layers, order_after
 
 Blocks = Annotated[list[PositiveInt], Field(min_length=1)]
 """Numbers of blocks that a model has."""

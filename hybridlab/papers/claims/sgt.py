@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from hybridlab.config.resolve import resolve
+from hybridlab.config.structures import final_structure
 from hybridlab.papers.calls import CellName, RowName
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind, hook_of, listed, probe_of
 from hybridlab.papers.claims.measured import compared_pairs
 from hybridlab.papers.claims.speed import PARTS
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
-from hybridlab.plan.forecast import final_structure
 from hybridlab.runs.record import Record
 from hybridlab.statistics import Above, Always, Below, evenness, rank_correlation
 

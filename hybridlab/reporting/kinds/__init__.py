@@ -1,1 +1,5 @@
-"""The built-in kinds of figures, a module for each; the file name is the name in `plot.kind`."""
+"""The built-in kinds of figures, each registered in FIGURE_KINDS by the module that draws it."""
+
+from hybridlab.reporting.kinds import attention, entropy, growing, loops, masks, metrics
+
+__all__ = ["attention", "entropy", "growing", "loops", "masks", "metrics"]

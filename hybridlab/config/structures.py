@@ -1,0 +1,51 @@
+"""The structures of a checked configuration: at its start, at each step, at its end. No torch."""
+
+from __future__ import annotations
+
+from hybridlab.config.edits import edited_plan
+from hybridlab.config.maps import MapConfig
+from hybridlab.config.method import Stages
+from hybridlab.config.schema import RunConfig
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import Shape
+from hybridlab.plan.structure import Structure
+
+
+def structure_of(config: RunConfig) -> Structure:
+    """The structure at the start of a run. References to other runs must have been replaced by their results."""
+    shape = config.first_shape
+    return Structure(shape, plan_of(config), map_of(config.map, shape))
+
+
+def plan_of(config: RunConfig) -> Plan:
+    """The plan at the start of a run."""
+    shape = config.first_shape
+    return edited_plan(shape.layers, shape.heads, config.plan, shape.traits.parallel)
+
+
+def map_of(config: MapConfig, shape: Shape) -> AttentionMap:
+    """The attention map of a configuration. A learned map must have been replaced by its masks."""
+    return config.attention_map(shape.layers, shape.kv_heads)
+
+
+def forecast(config: RunConfig) -> Stages:
+    """The structures of a run over all of its steps. Where entropies will choose layers and heads, the ones here are
+    examples of the same cost."""
+    start = structure_of(config)
+    if config.controller is None:
+        yield start, config.training.steps
+    else:
+        yield from config.controller.forecast(start, config)
+
+
+def final_structure(config: RunConfig) -> Structure:
+    """The structure at the end of a run; its looped layers and heads are only examples."""
+    *_, (structure, _) = forecast(config)
+    return structure
+
+
+def full_structure(config: RunConfig) -> Structure:
+    """The structure of a configuration with all layers of its shape: where a controller adds layers, that at the end;
+    otherwise that at the start of a run."""
+    return structure_of(config) if config.first_shape == config.shape else final_structure(config)

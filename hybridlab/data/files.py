@@ -1,0 +1,377 @@
+"""Local files and the records in them, each with its place: documents of a source, examples of a task, rows of a
+benchmark.
+
+.jsonl              one JSON object per line
+.json               a list of objects, one object with everything, or one object per line
+.csv, .tsv          a table; its first line names the columns, unless the caller does
+.parquet            a table
+.xml                the elements of one name, with their attributes and children
+.txt, .lst          lines, blocks of lines, or pages that begin with a certain line
+
+All but parquet may be compressed (.gz, .bz2, .zst).
+
+The package `datasets`, which reads data sets of the hub (data/sources.py), does not serve here. It infers the types of
+a table (a text `007` becomes the number 7), its errors name no line, one broken line ends the reading, and what it does
+not stream it copies into a cache first.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from xml.etree import ElementTree
+
+from hybridlab.errors import UserError
+
+_COMPRESSIONS = {
+    ".gz": ("gzip", b"\x1f\x8b"),
+    ".bz2": ("bz2", b"BZh"),
+    ".zst": ("zstd", b"\x28\xb5\x2f\xfd"),
+}
+"""Ending → name of the compression, and the bytes that such a file begins with."""
+_ROWS_AT_ONCE = 1024
+_NEVER_CLOSED = "this row is not CSV (a quote that opens here is never closed)"
+_QUOTES = "a text that contains a separator or a line end needs quotes"
+
+
+class SourceFile:
+    """A file that is being read.
+
+    share: a function that says how much of it has been read, from 0 to 1. records: how many lines, rows or pieces of
+    text have been read, among them the first `past`, which an earlier reading has used. skip_bad: leave out records
+    that are broken. bad: how many have been left out. instead: what else than correcting a broken record one can do.
+    """
+
+    def __init__(self, path: Path, past: int = 0, skip_bad: bool = False, instead: str = "remove it") -> None:
+        self.path, self.past, self.skip_bad, self.instead = path, past, skip_bad, instead
+        self.records = self.bad = 0
+        self.first_bad: UserError | None = None
+        self.share: Callable[[], float] = lambda: 0.0
+
+    @property
+    def ending(self) -> str:
+        """That of the file's name without .gz, .bz2 or .zst."""
+        return Path(self.path.stem if self.path.suffix in _COMPRESSIONS else self.path.name).suffix
+
+    def unread(self) -> bool:
+        """Count one more record; whether it is after those that an earlier reading has used."""
+        self.records += 1
+        return self.records > self.past
+
+    def broken(self, origin: str, problem: str, correct: str = "correct it") -> None:
+        """Leave out a broken record; UserError with its place and what to do, unless such records are left out."""
+        self.leave_out(UserError(f"{origin}: {problem}; {correct}, or {self.instead}"))
+
+    def leave_out(self, error: UserError) -> None:
+        """Count a record that is broken; the error, if such records are not to be left out."""
+        if not self.skip_bad:
+            raise error
+        self.first_bad = self.first_bad or error
+        self.bad += 1
+
+    def check_all(self) -> None:
+        """At the end of the file: the first error, if every record was left out, which is another kind of mistake."""
+        if self.first_bad is not None and self.bad == self.records:
+            raise self.first_bad
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """The file's bytes, decompressed. UserError if it cannot be read, also while the block reads from it."""
+        try:
+            with self.path.open("rb") as raw:
+                size = self.path.stat().st_size
+                self.share = lambda: 1.0 if raw.closed or not size else raw.tell() / size
+                if size and self.path.suffix in _COMPRESSIONS:
+                    import pyarrow
+
+                    plain = pyarrow.CompressedInputStream(raw, _COMPRESSIONS[self.path.suffix][0])
+                    yield cast(BinaryIO, io.BufferedReader(plain))
+                else:
+                    yield raw
+        except OSError as error:
+            raise UserError(f"{self.path}: {self._reason(error)}") from None
+
+    def _reason(self, error: OSError) -> str:
+        """Why the file cannot be read. Errors of decompression have no number."""
+        if error.errno is not None or self.path.suffix not in _COMPRESSIONS:
+            return f"it cannot be read ({error.strerror or error})"
+        name, magic = _COMPRESSIONS[self.path.suffix]
+        with self.path.open("rb") as raw:
+            if raw.read(len(magic)) != magic:
+                return f"this is not a {name} file; give it the ending that it should have, or compress it with {name}"
+        return f"this {name} file is cut short or damaged ({error}); copy or download it again"
+
+    @contextmanager
+    def lines(self, newline: str | None) -> Iterator[io.TextIOWrapper]:
+        """Lines of text. A byte that is not UTF-8 becomes a lone surrogate, so that its line can be named."""
+        with self.open() as stream:
+            yield io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+    def text(self) -> str:
+        """All of it. UserError with the line of what is not UTF-8."""
+        with self.open() as stream:
+            raw = stream.read()
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            advice = "convert it: iconv -f latin1 -t utf-8"
+            raise UserError(f"{self.path}:{line}: this is not UTF-8 text; {advice}") from None
+
+
+def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: bool = True) -> list[Path]:
+    """The file of this path; or all files with these endings in the folder of this path, sorted, without hidden files.
+
+    compressed: files with .gz or .zst after the ending belong to them.
+    """
+    path = Path(argument).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"data source {kind}:{argument}: there is no such file or folder; give another path")
+    packed = ("", *_COMPRESSIONS) if compressed else ("",)
+    whole = tuple(ending + after for ending in endings for after in packed)
+    files = [file for file in visible_files(path) if file.name.endswith(whole)]
+    if not files:
+        also = ", also compressed (.gz, .zst)" if compressed else ""
+        raise UserError(f"data source {kind}:{argument}: the folder has no {' or '.join(endings)} file{also}")
+    for file in files:
+        if file.suffix in _COMPRESSIONS and file.with_suffix("") in files:
+            raise UserError(
+                f"data source {kind}:{argument}: the folder has {file.with_suffix('').name} and {file.name}, "
+                "which would be read twice; remove one of them"
+            )
+    return files
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """All files in a folder and in those below it, sorted, without hidden ones."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a file says of one example: an object by name, or whatever else stands there. origin: its place."""
+
+    values: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a file is to be read, where its ending does not say it.
+
+    ending: read it as if it had this one. columns: of a table without a header; of parquet, those to read, where none
+    is all. quotes: whether quotes stand around texts in a table that tabs separate; without, they are characters of the
+    text, as GLUE and AI2 release them. element: of XML. block: so many lines are a record. pages: a line that matches
+    begins a record; with these two a file may have any ending.
+    """
+
+    ending: str | None = None
+    columns: tuple[str, ...] = ()
+    quotes: bool = False
+    element: str | None = None
+    block: int | None = None
+    pages: str | None = None
+
+
+def read_records(file: SourceFile, layout: Layout = Layout()) -> Iterator[Record]:
+    """The unread records of a file. UserError for a file that cannot be read, or a broken record that is not left
+    out."""
+    ending = layout.ending or file.ending
+    if ending == ".parquet":
+        return _parquet(file, layout)
+    if ending == ".jsonl":
+        return _json_lines(file)
+    if ending == ".json":
+        return _json(file)
+    if ending in (".csv", ".tsv"):
+        return _table(file, layout)
+    if ending == ".xml":
+        return _xml(file, layout)
+    if ending in (".txt", ".lst") or layout.block or layout.pages:
+        return _lines(file, layout)
+    known = ".jsonl, .json, .csv, .tsv, .parquet, .xml, .txt, .lst"
+    raise UserError(f"{file.path}: {ending or 'no ending'} is no format of data files; use {known}")
+
+
+def _json_lines(file: SourceFile) -> Iterator[Record]:
+    with file.lines(newline=None) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or not file.unread():
+                continue
+            origin = f"{file.path}:{number}"
+            try:
+                line.encode()
+            except UnicodeEncodeError:
+                file.broken(origin, "this is not UTF-8 text", "convert it")
+                continue
+            try:
+                values = json.loads(line)
+                if "\\u" in line:  # half of a surrogate pair is no text that can be written
+                    json.dumps(values, ensure_ascii=False).encode()
+            except (ValueError, RecursionError) as error:
+                file.broken(origin, f"this line is not JSON in UTF-8 ({str(error)[:80]})")
+                continue
+            yield Record(values, origin)
+
+
+def _json(file: SourceFile) -> Iterator[Record]:
+    text = file.text()
+    try:
+        whole = json.loads(text)
+    except json.JSONDecodeError as error:
+        first = text.lstrip().split("\n", 1)[0].strip()
+        if first.startswith("{") and first.endswith("}"):
+            yield from _json_lines(file)
+            return
+        raise UserError(f"{file.path}:{error.lineno}: this file is not JSON ({error.msg}); correct it") from None
+    except RecursionError:
+        raise UserError(f"{file.path}: this JSON is nested too deep; give another file") from None
+    if isinstance(whole, list):
+        for number, values in enumerate(whole):
+            yield Record(values, f"{file.path}: entry {number} (counted from 0)")
+    else:
+        yield Record(whole, str(file.path))
+
+
+def table_header(file: SourceFile, layout: Layout = Layout()) -> list[str]:
+    """The cells of the first row of a table; none of an empty file."""
+    with file.lines(newline="") as lines:
+        line, cells = next(_rows(file, lines, layout), (1, []))
+    if isinstance(cells, str):
+        raise UserError(f"{file.path}:{line}: {cells}; correct the file")
+    return cells
+
+
+def _table(file: SourceFile, layout: Layout) -> Iterator[Record]:
+    names = list(layout.columns) or table_header(file, layout)
+    with file.lines(newline="") as lines:
+        rows = _rows(file, lines, layout)
+        if not layout.columns:
+            next(rows, None)
+        for line, cells in rows:
+            if not file.unread():
+                continue
+            origin = f"{file.path}:{line}"
+            if isinstance(cells, str):
+                if cells == _NEVER_CLOSED:
+                    # Everything after the quote was read as one row, so there is nothing to go on with.
+                    raise UserError(f"{origin}: {cells}; correct it")
+                file.broken(origin, cells)
+            elif len(cells) != len(names):
+                problem = f"this row has {len(cells)} columns, the header has {len(names)}"
+                file.broken(origin, problem + (f" ({_QUOTES})" if _has_quotes(file, layout) else ""))
+            else:
+                yield Record(dict(zip(names, cells, strict=True)), origin)
+
+
+def _rows(file: SourceFile, lines: io.TextIOWrapper, layout: Layout) -> Iterator[tuple[int, list[str] | str]]:
+    """(line where it begins, cells) of every row that is not empty; a text in place of the cells says what is wrong."""
+    separator = "," if (layout.ending or file.ending) == ".csv" else "\t"
+    for line, cells in _quoted(lines, separator) if _has_quotes(file, layout) else _plain(lines):
+        try:
+            "".join(cells).encode()
+        except UnicodeEncodeError:
+            yield line, "this is not UTF-8 text"
+        else:
+            yield line, cells
+
+
+def _has_quotes(file: SourceFile, layout: Layout) -> bool:
+    return layout.quotes or (layout.ending or file.ending) == ".csv"
+
+
+def _plain(lines: io.TextIOWrapper) -> Iterator[tuple[int, list[str] | str]]:
+    """Rows of a table that tabs separate, without quotes."""
+    # A carriage return alone is a character of a text; only \n ends a line.
+    lines.reconfigure(newline="\n")
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, line.removesuffix("\n").rstrip("\r").split("\t")
+
+
+def _quoted(lines: io.TextIOWrapper, separator: str) -> Iterator[tuple[int, list[str] | str]]:
+    # The limit of the library, 131,072 characters, is less than many documents have.
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            yield line, _NEVER_CLOSED if "end of data" in str(error) else f"this row is not CSV ({error})"
+            continue
+        if cells is None:
+            return
+        if cells:
+            yield line, cells
+
+
+@contextmanager
+def opened_parquet(path: Path) -> Iterator[Any]:
+    """A pyarrow.parquet.ParquetFile. UserError if it is none, also while the block reads from it."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as opened:
+            yield opened
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0][:160]
+        raise UserError(f"{path}: this cannot be read as a parquet file ({reason}); give another file") from None
+
+
+def _parquet(file: SourceFile, layout: Layout) -> Iterator[Record]:
+    with opened_parquet(file.path) as opened:
+        rows = opened.metadata.num_rows
+        file.share = lambda: file.records / max(1, rows)
+        # Row groups that an earlier reading has used whole are not read again; their rows count.
+        sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.metadata.num_row_groups)]
+        first = 0
+        while first < len(sizes) and file.records + sizes[first] <= file.past:
+            file.records += sizes[first]
+            first += 1
+        groups, columns = list(range(first, len(sizes))), list(layout.columns) or None
+        for batch in opened.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns):
+            for values in batch.to_pylist():
+                if file.unread():
+                    yield Record(values, f"{file.path}: row {file.records - 1} (counted from 0)")
+
+
+def _xml(file: SourceFile, layout: Layout) -> Iterator[Record]:
+    try:
+        root = ElementTree.fromstring(file.text().encode())
+    except ElementTree.ParseError as error:
+        reason = str(error).split("\n", 1)[0][:120]
+        raise UserError(f"{file.path}:{error.position[0]}: this is not XML ({reason}); correct it") from None
+    for number, element in enumerate(root.iter(layout.element), 1):
+        children = {child.tag: child.text or "" for child in element}
+        yield Record({**element.attrib, **children}, f"{file.path}:{layout.element} {number}")
+
+
+def _lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
+    lines = [line.removesuffix("\r") for line in file.text().removesuffix("\n").split("\n")]
+    if layout.block is not None:
+        for start in range(0, len(lines), layout.block):
+            block = lines[start : start + layout.block]
+            if len(block) < layout.block:
+                problem = f"{len(block)} lines are left of a record of {layout.block}"
+                file.broken(f"{file.path}:{start + 1}", problem)
+                return
+            yield Record(block, f"{file.path}:{start + 1}")
+    elif layout.pages is not None:
+        starts = [number for number, line in enumerate(lines) if re.fullmatch(layout.pages, line)]
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+            yield Record("\n".join(lines[start:end]), f"{file.path}:{start + 1}")
+    else:
+        yield from (Record(line, f"{file.path}:{number}") for number, line in enumerate(lines, 1))

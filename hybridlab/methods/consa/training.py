@@ -1,0 +1,343 @@
+"""Learning which KV heads need full attention (ConSA, section 4; stage 1 of its two stages), while a model trains.
+
+    hybridlab learn-masks --from RUN --rho 0.5 --granularity head-all
+
+Every unit (a layer, or a KV head) has a parameter α; its mask z ~ hard concrete(α) mixes full attention and a window
+(Eq. 3). An augmented Lagrangian holds the expected sparsity to ρ: λ (E − ρ) + φ (E − ρ)² is minimised in α and
+maximised in λ and φ (Eq. 10). `head-single` has its own λ and φ, and its own target, in every layer.
+
+Choices that the paper leaves open: its one learning rate (3e-4 for 1,000 steps) can change α by 0.16 at most, so masks
+and multipliers have their own rates (by default 0.2 and 0.5), constant until the last 30 % of the steps. One z is drawn
+per optimizer step, from (seed, step), for all its micro-batches. α, λ and φ are fp32, without weight decay or clipping.
+
+A unit is a layer or a KV head, and each has a learned score. At the end as many units as the target requires, those
+with the lowest scores, become windows; the map is fixed and written to masks.json.
+
+Learning has settled if what its controller asks for (`LearnedAllocation.holds`) was so after every one of the last
+steps: a tenth of all steps, and at least 10. Masks that have not settled are written too, with a warning.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridlab.config.training import Schedule
+from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
+from hybridlab.plan.allocation import Allocation
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.shape import Shape
+from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.optimizer import Group
+
+UNDECIDED = 0.1
+"""A unit counts as undecided if its P(z > 0) is farther than this from both 0 and 1 at the end."""
+TOLERANCE = 0.1
+"""Learning has settled when every expected sparsity stays this close to its target, as a share of the target."""
+_DRAW = 4
+"""First word of this controller's seed sequence; data/batches.py uses 1 to 3."""
+_LAST_SHARE, _LAST_STEPS = 10, 10
+"""The last steps, in which learning must have settled: one in so many of all steps, and at least so many."""
+_SMALLEST_U = 1e-6
+"""Keeps log u and log(1 − u) finite in fp32."""
+
+
+class LearnedAllocation(Hook):
+    """A controller with one score per unit. scores: (L, 1) for layers, (L, K) for heads.
+
+    The target holds within each row of units: one row per layer (head-single), or one for the whole model. held: after
+    how many steps up to now, without a gap, `holds` was true.
+    """
+
+    held = 0
+
+    def __init__(
+        self, config: MaskLearningConfig | L1GatesConfig, shape: Shape, window: int, initial_score: float
+    ) -> None:
+        self.config, self.shape, self.window, self.name = config, shape, window, config.kind
+        self.allocation = Allocation(shape.layers, shape.kv_heads, config.granularity, config.rho, config.nearest)
+        self.num_rows = self.allocation.num_rows
+        self.windows_per_row = self.allocation.windows_per_row
+        self.target = self.windows_per_row / self.allocation.per_row
+        self.scores = torch.full((shape.layers, self.allocation.per_layer), initial_score)
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """The tensors that are learned in addition to the model, by attribute name."""
+        return {"scores": self.scores}
+
+    def begin(self, run: TrainingRun) -> None:
+        for name, tensor in self.own_tensors().items():
+            setattr(self, name, tensor.to(run.device).requires_grad_())
+
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+        self.held = self.held + 1 if self.holds() else 0
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {"held": self.held}
+
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+        # Checkpoints of older versions lack it.
+        self.held = state.get("held", 0)
+
+    @abstractmethod
+    def holds(self) -> bool:
+        """Whether learning is where it should end; called once after every step."""
+
+    @abstractmethod
+    def unsettled(self) -> str:
+        """What has not settled, for the warning: a clause that "in each of the last … steps" can follow."""
+
+    def group(
+        self, name: str, tensors: list[str], lr: float, maximize: bool = False, schedule: Schedule | None = None
+    ) -> Group:
+        """An optimizer group of some of the own tensors, without weight decay or clipping."""
+        named = {f"{self.name}.{key}": self.own_tensors()[key] for key in tensors}
+        return Group(name, named, lr, self.config.betas, maximize=maximize, clipped=False, schedule=schedule)
+
+    def gates(self, per_unit: Tensor) -> dict[str, Any]:
+        """The forward inputs of gates per unit (L, 1 or K): layer → gate (K,) of its mixed heads."""
+        return {"gates": dict(enumerate(per_unit.expand(-1, self.shape.kv_heads)))}
+
+    def ranked_masks(self) -> list[list[int]]:
+        """Masks (L, K) of 1 (full) and 0 (window): in every row the units with the lowest scores become windows.
+
+        Of equal scores the first become windows.
+        """
+        return self.allocation.ranked(self.scores.detach().tolist())
+
+    def to_heads(self, kept: Tensor) -> list[list[int]]:
+        """Masks per unit (L, 1 or K) as masks per KV head (L, K)."""
+        return kept.int().expand(-1, self.shape.kv_heads).tolist()
+
+    def fix(self, run: TrainingRun, masks: list[list[int]], results: dict[str, Any]) -> dict[str, Any]:
+        """Give the model its final map and write masks.json; returns the results for the record."""
+        chosen = AttentionMap.from_masks(masks, self.window)
+        results = {"rho": self.config.rho, "target": self.target, "realised_sparsity": chosen.sparsity(), **results}
+        results |= self.settled(run.config.training.steps)
+        scores = [[round(value, 6) for value in row] for row in self.scores.detach().tolist()]
+        content = {
+            "masks": chosen.masks(),
+            "window": self.window,
+            "granularity": self.config.granularity,
+            **results,
+            "scores": scores,
+            "source_run": run.folder.digest,
+        }
+        run.folder.write("masks.json", content)
+        run.change_structure("masks-fixed", run.model.structure.changed(map=chosen))
+        return {**results, "granularity": self.config.granularity, "masks": chosen.masks(), "scores": scores}
+
+    def settled(self, steps: int) -> dict[str, Any]:
+        """settled, and the warning if it is false."""
+        last = max(_LAST_STEPS, steps // _LAST_SHARE)
+        if self.held >= last:
+            return {"settled": True}
+        warning = (
+            f"the masks have not settled: {self.unsettled()} in each of the last {last} steps, and there were {steps} "
+            "in all; learn them with more steps"
+        )
+        return {"settled": False, "warnings": [warning]}
+
+
+@dataclass(frozen=True)
+class HardConcrete:
+    """temperature: β. low, high: the stretch (γ, ζ), with γ < 0 and ζ > 1."""
+
+    temperature: float = 2 / 3
+    low: float = -0.1
+    high: float = 1.1
+
+    def sample(self, alpha: Tensor, u: Tensor) -> Tensor:
+        """z for uniform random numbers u in (0, 1) of the shape of α (Eq. 7)."""
+        u = u.clamp(_SMALLEST_U, 1 - _SMALLEST_U)
+        s = torch.sigmoid((torch.log(u) - torch.log1p(-u) + alpha) / self.temperature)
+        return (s * (self.high - self.low) + self.low).clamp(0, 1)
+
+    def without_noise(self, alpha: Tensor) -> Tensor:
+        """z of a trained α for measurements (Louizos et al. 2018, Eq. 13)."""
+        return (torch.sigmoid(alpha) * (self.high - self.low) + self.low).clamp(0, 1)
+
+    def prob_positive(self, alpha: Tensor) -> Tensor:
+        """P(z > 0), which the paper writes as E[z] (Eq. 9)."""
+        return torch.sigmoid(alpha - self.temperature * math.log(-self.low / self.high))
+
+
+class MaskLearning(LearnedAllocation):
+    """The controller `mask-learning`. scores: α. lambda_, phi: (1,), or (L,) for head-single."""
+
+    config: MaskLearningConfig
+
+    def __init__(self, config: MaskLearningConfig, shape: Shape, window: int) -> None:
+        super().__init__(config, shape, window, config.alpha_init)
+        self.distribution = HardConcrete(config.temperature, *config.stretch)
+        self.lambda_, self.phi = torch.zeros(self.num_rows), torch.zeros(self.num_rows)
+        self.highest = 0.0
+
+    # ---- hook ----
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        return {"scores": self.scores, "lambda_": self.lambda_, "phi": self.phi}
+
+    def begin(self, run: TrainingRun) -> None:
+        super().begin(run)
+        self.seed = run.config.training.seed
+
+    def parameter_groups(self) -> list[Group]:
+        config = self.config
+        return [
+            self.group("masks", ["scores"], config.mask_lr, schedule=config.schedule),
+            self.group(
+                "multipliers", ["lambda_", "phi"], config.multiplier_lr, maximize=True, schedule=config.schedule
+            ),
+        ]
+
+    def forward_inputs(self, step: int) -> dict[str, Any]:
+        """The gates z of this step."""
+        generator = torch.Generator().manual_seed(_mixed_seed(self.seed, step))
+        u = torch.rand(self.scores.shape, generator=generator).to(self.scores.device)
+        return self.gates(self.distribution.sample(self.scores, u))
+
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        """The gates without noise."""
+        return self.gates(self.distribution.without_noise(self.scores.detach()))
+
+    def penalty(self, step: int) -> Tensor:
+        """Σ over the constraints of λ (E − ρ) + φ (E − ρ)² (Eq. 10)."""
+        gap = self.expected_sparsity() - self._target_at(step)
+        return (self.lambda_ * gap + self.phi * gap.square()).sum()
+
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+        super().after_step(run, step)
+        with torch.no_grad():
+            expected = float(self.expected_sparsity().mean())
+            self.highest = max(self.highest, expected)
+            return {
+                "expected_sparsity": expected,
+                "lagrangian": float(self.penalty(step)),
+                "lambda": float(self.lambda_.mean()),
+                "phi": float(self.phi.mean()),
+            }
+
+    def state(self) -> dict[str, Any]:
+        return {"highest": self.highest, **super().state()}
+
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+        super().load_state(state, run)
+        self.highest = state["highest"]
+
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
+        """Binarise the masks; the results also state the sparsity of the paper's threshold."""
+        threshold = self.threshold_masks()
+        by_threshold = AttentionMap.from_masks(threshold, self.window).sparsity()
+        expected = self.expected_sparsity().detach()
+        results = {
+            "expected_sparsity": float(expected.mean()),
+            "expected_gap": self._gap(),
+            "undecided_share": self._undecided_share(),
+            "highest_expected_sparsity": self.highest,
+            "binarize": self.config.binarize,
+            "threshold_sparsity": by_threshold,
+            "threshold_gap": by_threshold - self.target,
+        }
+        return self.fix(run, self.ranked_masks() if self.config.binarize == "topk" else threshold, results)
+
+    def holds(self) -> bool:
+        return self._gap() <= TOLERANCE * (self.target or 1)
+
+    def unsettled(self) -> str:
+        expected, rows = self.expected_sparsity().detach(), "" if self.num_rows == 1 else " of every layer"
+        worst = float(expected[(expected - self.target).abs().argmax()])
+        return (
+            f"the expected sparsity ended at {worst:.3f} for a target of {self.target:.3f}, with "
+            f"{self._undecided_share():.0%} of the units undecided; settled means within {TOLERANCE:.0%} of the "
+            f"target{rows}"
+        )
+
+    # ---- the method ----
+
+    def expected_sparsity(self) -> Tensor:
+        """1 − mean P(z > 0) of each constraint (Eq. 9): (L,) for head-single, else (1,)."""
+        windows = 1 - self.distribution.prob_positive(self.scores)
+        return windows.view(self.num_rows, -1).mean(1)
+
+    def threshold_masks(self) -> list[list[int]]:
+        """z = 1[α > 0] (Eq. 11) as masks; the target may be missed."""
+        return self.to_heads(self.scores.detach() > 0)
+
+    def _gap(self) -> float:
+        """The largest distance of an expected sparsity from its target."""
+        return float((self.expected_sparsity().detach() - self.target).abs().max())
+
+    def _undecided_share(self) -> float:
+        """The share of units that are undecided."""
+        likely = self.distribution.prob_positive(self.scores.detach())
+        return float(((likely > UNDECIDED) & (likely < 1 - UNDECIDED)).float().mean())
+
+    def _target_at(self, step: int) -> float:
+        """The target sparsity in step `step`, which rises linearly at first."""
+        warmup = self.config.target_warmup_steps
+        return self.target * min(1.0, (step + 1) / warmup) if warmup else self.target
+
+
+def _mixed_seed(seed: int, step: int) -> int:
+    """A 63-bit seed from (seed, step)."""
+    return int(np.random.SeedSequence((_DRAW, seed, step)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class L1Gates(LearnedAllocation):
+    """The controller `l1-gates`: gates with an L1 penalty, ConSA's ablation without its L0-Lagrangian (section 5.4, Eq.
+    12 and 13). scores: the gates.
+
+    Every unit has a gate in [0, 1], initially 1, that mixes full attention and a window; `strength` (by default 0.05)
+    times the mean gate is added to the loss. The penalty does not depend on the target: at the end as many units as the
+    target requires, those with the lowest gates, become windows. So no sparsity can settle here; the choice of units
+    can."""
+
+    config: L1GatesConfig
+
+    def __init__(self, config: L1GatesConfig, shape: Shape, window: int) -> None:
+        super().__init__(config, shape, window, initial_score=1.0)
+        self.chosen = self.ranked_masks()
+
+    def parameter_groups(self) -> list[Group]:
+        return [self.group("gates", ["scores"], self.config.gate_lr)]
+
+    def forward_inputs(self, step: int) -> dict[str, Any]:
+        return self.gates(self.scores)
+
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        return self.gates(self.scores.detach().clamp(0, 1))
+
+    def penalty(self, step: int) -> Tensor:
+        return self.config.strength * self.scores.abs().mean()
+
+    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+        super().load_state(state, run)
+        self.chosen = self.ranked_masks()
+
+    def holds(self) -> bool:
+        """Whether the same units would become windows as after the step before, and by their gates, not by a tie."""
+        before, self.chosen = self.chosen, self.ranked_masks()
+        gates, count = self.scores.detach().flatten().sort().values, self.windows_per_row
+        tied = 0 < count < len(gates) and bool(gates[count - 1] == gates[count])
+        return before == self.chosen and not tied
+
+    def unsettled(self) -> str:
+        return "settled means that the same units have the lowest gates"
+
+    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+        with torch.no_grad():
+            self.scores.clamp_(0, 1)
+            super().after_step(run, step)
+            return {"mean_gate": float(self.scores.mean()), "gate_spread": float(self.scores.std())}
+
+    def finish(self, run: TrainingRun) -> dict[str, Any]:
+        gates = self.scores.detach()
+        return self.fix(run, self.ranked_masks(), {"mean_gate": float(gates.mean()), "gate_spread": float(gates.std())})

@@ -1,1 +1,0 @@
-"""Controllers: hooks of the engine that change a model's structure while it trains."""
