@@ -24,7 +24,7 @@ from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.run import compiles, execute, known_places
-from hybridlab.store.artifacts import find_ancestor
+from hybridlab.store.artifacts import find_start
 from hybridlab.store.checkpoints import newest_step
 from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import pick_device, pick_precision
@@ -143,7 +143,7 @@ def _check(
     require_trackers(config.runtime.track)
     check_probe_settings(config)
     runs = known_places(Runs(runs_dir), run.folder)
-    ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config) if digest not in inside}
+    ancestors = {digest: find_start(digest, runs) for digest in parents(config) if digest not in inside}
     if not inside & set(parents(config)):
         kinds = final_structure(linked(config, runs.finished, say)).map.each_kind()
         require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True, kinds=kinds)

@@ -16,7 +16,7 @@ from hybridlab.config.evaluation import Benchmarks as Settings
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.benchmarks.root import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
-from hybridlab.data.tokenizers import end_token, load_tokenizer
+from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import BenchmarkResult, Results
 from hybridlab.evaluation.suites import Suite, load_suite
@@ -25,8 +25,8 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.record import read_record
 from hybridlab.statistics import Measurement
-from hybridlab.store.artifacts import OpenedModel, dropping, open_model
-from hybridlab.store.folders import RunFolder, Runs, part_of_run
+from hybridlab.store.artifacts import Artifact, dropping, open_model
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.machine import pick_device
 
@@ -119,12 +119,11 @@ def benchmark_run(reference: str, runs: Runs, request: Request, say: Callable[[s
     request = request.checked()
     opened = open_model(reference, runs, say)
     require_caches(opened.model.structure, f"eval {reference}")
-    if not opened.tokenizer.is_file():
-        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
-    folder = _record_of(opened, reference)
+    tokenizer = opened.own_tokenizer()
+    folder = _record_of(opened)
     if request.replace:
         _require_older(folder, reference, request)
-    model, tokenizer = opened.model.to(pick_device("auto")), load_tokenizer(opened.tokenizer)
+    model = opened.model.to(pick_device("auto"))
     if request.drop_heads is not None:
         model = dropping(model, request.drop_heads)
     found = benchmark_model(model, tokenizer, opened.path, opened.seq_len, request, say)
@@ -270,9 +269,6 @@ def including(results: Results, found: Benchmarks) -> Results:
     return results.model_copy(update=changed)
 
 
-def _record_of(opened: OpenedModel, reference: str) -> RunFolder | None:
+def _record_of(opened: Artifact) -> RunFolder | None:
     """The folder of the finished run whose final model was measured."""
-    if opened.config is None or part_of_run(reference)[1] == "best":
-        return None
-    folder = RunFolder(opened.path)
-    return folder if folder.finished() else None
+    return opened.run if opened.run is not None and opened.part == "final" and opened.run.finished() else None

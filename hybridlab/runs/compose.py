@@ -38,8 +38,8 @@ from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import Copied, StackingConfig
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.store.artifacts import Ancestor, find_ancestor
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.artifacts import Artifact, find_start
+from hybridlab.store.folders import Runs
 
 FINETUNE = "finetune"
 """The preset of training settings for weights in the Hugging Face layout."""
@@ -80,7 +80,7 @@ def compose(asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda 
 def compose_with_origins(
     asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda _: None
 ) -> tuple[RunConfig, Layer]:
-    """The configuration from presets, then the settings of the ancestor (if no size is given), the file, the options
+    """The configuration from presets, then the settings of the parent (if no size is given), the file, the options
     and --set, in this order, and the layer that has every value's origin.
 
     say: told the settings that nothing asked for, where these come from a preset for pretrained weights.
@@ -93,7 +93,7 @@ def compose_with_origins(
         options = merge(_looping_top_entropy(arch, asked.entropy_of), options)
     given = [*before, file.settings, *following, options]
     start, branch = branch_of(start)
-    parent = None if start is None else find_ancestor(start, runs)
+    parent = None if start is None else find_start(start, runs)
     written = [*given, *map(parse_setting, asked.settings)]
     task = _task_of(asked, written, file, branch) if parent is not None else None
     if parent is not None and task is None and parent.shape.output is not None:
@@ -146,7 +146,7 @@ def compose_with_origins(
     return (continued(parent.read, resolved) if parent.read and untouched else resolved), layer
 
 
-def _about_layers(resolved: RunConfig, parent: Ancestor) -> str:
+def _about_layers(resolved: RunConfig, parent: Artifact) -> str:
     """What to write where an arch with a loop divides the layers of a size into fewer."""
     if not any(isinstance(edit, Recur) for edit in resolved.plan):
         return ""
@@ -197,7 +197,7 @@ def _of_the_model(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in ("shape", "plan", "window")}
 
 
-def _base(task: str | None, size: str | None, parent: Ancestor | None) -> Layer:
+def _base(task: str | None, size: str | None, parent: Artifact | None) -> Layer:
     """The lowest layer: the preset of a fine-tuning task, or that of a size."""
     if task is None or task not in FINETUNE_TASKS:
         return _size_layer(size, parent)
@@ -205,7 +205,7 @@ def _base(task: str | None, size: str | None, parent: Ancestor | None) -> Layer:
     return merge(Layer({"training": {"steps": _MANY}, "finetune": {"task": task}}), preset)
 
 
-def _names(options: dict[str, str | None], file: Layer, parent: Ancestor | None) -> dict[KeyPath, str]:
+def _names(options: dict[str, str | None], file: Layer, parent: Artifact | None) -> dict[KeyPath, str]:
     """Where the presets were named. options: kind → what the option names."""
     origins: dict[KeyPath, str] = {}
     for kind, option in options.items():
@@ -226,8 +226,8 @@ def branch_of(start: str | None) -> tuple[str | None, int | None]:
     return run, int(step)
 
 
-def _heritage(parent: Ancestor, start: str, arch: str, size: str | None, branch: int | None) -> list[Layer]:
-    """The settings of the ancestor (its plan only, if a size is given), and its name. branch: see `branch_of`."""
+def _heritage(parent: Artifact, start: str, arch: str, size: str | None, branch: int | None) -> list[Layer]:
+    """The settings of the parent (its plan only, if a size is given), and its name. branch: see `branch_of`."""
     inherited = _inherited(parent)
     if branch is None:
         _check_plans(arch, start, inherited.get("plan", []), parent)
@@ -242,15 +242,12 @@ def _heritage(parent: Ancestor, start: str, arch: str, size: str | None, branch:
     ]
 
 
-def _plan_of_a_branch(parent: Ancestor, start: str, arch: str) -> dict[str, Any]:
+def _plan_of_a_branch(parent: Artifact, start: str, arch: str) -> dict[str, Any]:
     """The edits of the plan with which a run was trained, unless the arch brings its own."""
-    if parent.pretrained or parent.best is not None:
+    if parent.config is None or parent.best is not None:
         raise UserError(f"--from {start}@STEP: it has no optimizer; name a run, its folder or the start of its hash")
     own = load_preset("arch", arch).values
-    edits = (
-        own.get("plan", []) if _brings_plan(own) else RunFolder(parent.path).config().model_dump(mode="json")["plan"]
-    )
-    return {"plan": edits}
+    return {"plan": own.get("plan", []) if _brings_plan(own) else parent.config.model_dump(mode="json")["plan"]}
 
 
 def _brings_plan(arch: dict[str, Any]) -> bool:
@@ -258,16 +255,16 @@ def _brings_plan(arch: dict[str, Any]) -> bool:
     return "plan" in arch or "recurrence" in arch
 
 
-def _its_map(parent: Ancestor) -> Layer:
-    """The attention map of the ancestor's model; empty if all of its heads have full attention."""
-    structure = parent.structure()
+def _its_map(parent: Artifact) -> Layer:
+    """The attention map of the parent's model; empty if all of its heads have full attention."""
+    structure = parent.structure
     if structure is None or set(structure.map.each_kind()) == {Full()}:
         return Layer()
     return Layer({"map": {"kind": "heads", "layers": structure.map.to_json()}}, {("map",): FROM_PARENT})
 
 
-def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
-    """The ancestor's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
+def _its_tokenizer(parent: Artifact, asked: Layer) -> Layer:
+    """The parent's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
     if parent.tokenizer.is_file() and isinstance(asked.values.get("finetune"), dict):
         return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
     data = asked.values.get("data", {})
@@ -281,7 +278,7 @@ def _its_tokenizer(parent: Ancestor, asked: Layer) -> Layer:
     return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
 
 
-def _check_tokenizer_known(parent: Ancestor, resolved: RunConfig, given: list[Layer]) -> None:
+def _check_tokenizer_known(parent: Artifact, resolved: RunConfig, given: list[Layer]) -> None:
     """UserError if a tokenizer would be made for weights whose own tokenizer is unknown, and nothing asks for that."""
     made = is_made_here(resolved.data.tokenizer)
     if made and not parent.tokenizer.is_file() and asked_for(given, "data", "tokenizer") is None:
@@ -302,8 +299,8 @@ def _in_words(config: RunConfig) -> str:
     )
 
 
-def _inherited(parent: Ancestor) -> dict[str, Any]:
-    """The settings that the ancestor passes on. Its warm-up becomes a share, for a run of another number of steps."""
+def _inherited(parent: Artifact) -> dict[str, Any]:
+    """The settings that the parent passes on. Its warm-up becomes a share, for a run of another number of steps."""
     settings = {name: value for name, value in parent.settings.items() if name != "plan" or value}
     if parent.training is not None and "training" in settings:
         warmup = {"warmup_fraction": parent.training.schedule.warmup_steps / parent.training.steps}
@@ -313,7 +310,7 @@ def _inherited(parent: Ancestor) -> dict[str, Any]:
     return settings
 
 
-def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Ancestor) -> None:
+def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Artifact) -> None:
     """UserError if the arch has another plan than that of the weights, or the parent ended during a fade."""
     own = load_preset("arch", arch).values
     brings = _brings_plan(own)
@@ -335,9 +332,9 @@ def _written_plan(arch: str, size: str) -> list[dict[str, Any]]:
     return resolve(arch, size).model_dump(mode="json", include={"plan"})["plan"]
 
 
-def _size_layer(size: str | None, parent: Ancestor | None) -> Layer:
-    """The preset of a size, by default the ancestor's; empty if that one was a preset file, of which only the name is
-    known: the ancestor's settings contain all of the size's."""
+def _size_layer(size: str | None, parent: Artifact | None) -> Layer:
+    """The preset of a size, by default the parent's; empty if that one was a preset file, of which only the name is
+    known: the parent's settings contain all of the size's."""
     if size is None and parent is not None and parent.size is not None:
         return load_preset("size", parent.size) if is_preset("size", parent.size) else Layer()
     return load_preset("size", size or "tiny")
@@ -364,7 +361,7 @@ def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
         for part in ("map", "plan", "controller")
     }
     if config.init is not None and config.init.run not in runs.places:
-        named = InitFrom.model_validate(find_ancestor(config.init.run, runs).init)
+        named = InitFrom.model_validate(find_start(config.init.run, runs).init)
         changed["init"] = named.model_copy(update={"load": config.init.load or named.load, "step": config.init.step})
     return config.model_copy(update=changed)
 
@@ -499,7 +496,7 @@ def growth_layer(
     origins |= {("controller", "alpha"): "--schedule", ("controller", "kind"): "hybridlab grow"}
     run, step = branch_of(start)
     if run is not None and step is None:
-        controller["start"] = find_ancestor(run, runs).shape.layers
+        controller["start"] = find_start(run, runs).shape.layers
         origins["controller", "start"] = f"--from {start}"
     values: dict[str, Any] = {"controller": controller}
     if layers is not None:

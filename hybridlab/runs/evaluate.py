@@ -17,13 +17,12 @@ from hybridlab.config.shared import asked_for, keep_to_shards
 from hybridlab.data.preparing import Job, corpus_for, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.sources import NoSuchField
-from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES
-from hybridlab.store.artifacts import OpenedModel, dropping, open_model, require_tokenizer
+from hybridlab.store.artifacts import Artifact, dropping, open_model, require_tokenizer
 from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
 
@@ -67,7 +66,7 @@ def open_run(
     return Opened(opened.model.to(device), config, corpus, precision, elsewhere)
 
 
-def _given(opened: OpenedModel, data: str | list[str] | None, settings: list[str]) -> list[Layer]:
+def _given(opened: Artifact, data: str | list[str] | None, settings: list[str]) -> list[Layer]:
     """`--data` and the `--set` texts as layers; UserError for settings that an evaluation cannot change."""
     if opened.config is None and data is None:
         raise UserError(f"{opened.path}: name the text to measure this model on, with --data text:PATH or embedded")
@@ -96,7 +95,7 @@ def _task_file(data: str | list[str], task: str) -> Layer:
     return Layer({"finetune": section}, {(): f"--data {path}"})
 
 
-def _settings(opened: OpenedModel, given: list[Layer]) -> RunConfig:
+def _settings(opened: Artifact, given: list[Layer]) -> RunConfig:
     """The settings of the model's run, or usual ones for a model without a run, with those that are given."""
     below = [Layer(opened.config.model_dump(mode="json") if opened.config else _without_a_run(opened))]
     asked = [replace(layer, asked=True) for layer in given]
@@ -107,11 +106,11 @@ def _settings(opened: OpenedModel, given: list[Layer]) -> RunConfig:
     if opened.config is None:
         merged.values["training"]["tokens_per_step"] = merged.values["training"]["seq_len"]
         if "tokenizer" not in merged.values["data"]:
-            raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+            opened.own_tokenizer()
     return check(RunConfig, merged)
 
 
-def _without_a_run(opened: OpenedModel) -> dict[str, Any]:
+def _without_a_run(opened: Artifact) -> dict[str, Any]:
     """Settings to measure a model that is no run of hybridlab."""
     shape = opened.model.shape.to_json()
     training = {"steps": 1, "tokens_per_step": opened.seq_len, "seq_len": opened.seq_len}
@@ -196,8 +195,6 @@ def _analyze_on_tasks(
     reference: str, runs: Runs, probe: str, options: dict[str, Any], say: Callable[[str], None]
 ) -> dict[str, Any]:
     opened = open_model(reference, runs, say)
-    if not opened.tokenizer.is_file():
-        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    prompts = TokenizerAlone(opened.own_tokenizer())
     model = opened.model.to(pick_device(opened.config.runtime.device if opened.config else "auto"))
-    prompts = TokenizerAlone(load_tokenizer(opened.tokenizer))
     return run_probe(probe, model, prompts, opened.seq_len, opened.config, **options)

@@ -25,7 +25,7 @@ from hybridlab.runs.hf_card import card
 from hybridlab.runs.record import Record, read_record
 from hybridlab.runs.train import TrainedRun
 from hybridlab.store.artifacts import open_model
-from hybridlab.store.folders import RunFolder, Runs, part_of_run
+from hybridlab.store.folders import Runs
 
 POSITIONS = 2048
 """max_position_embeddings of a model of which nothing says how long its sequences were."""
@@ -116,13 +116,12 @@ def _opened(reference: str, runs: Runs, say: Callable[[str], None]) -> _Source:
         return _Source(opened.model, tokenizer, longest)
     record = read_record(opened.path / "record.json")
     note = None
-    if part_of_run(reference)[1] == "best":
+    if opened.part == "best":
         note = "These are the weights of the lowest validation loss of the run, not those of its last step."
         record = record and record.model_copy(update={"results": None})
     elif record is None:
         note = "The run has not finished: these are the weights of its newest checkpoint."
-    run = RunFolder(opened.path).digest
-    return _Source(opened.model, tokenizer, opened.seq_len, opened.config, record, run, note)
+    return _Source(opened.model, tokenizer, opened.seq_len, opened.config, record, opened.digest, note)
 
 
 def _write(source: _Source, folder: Path, license: str | None, say: Callable[[str], None]) -> Exported:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hybridlab.data.tokenizers import end_token, load_tokenizer
+from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.models.cache import require_caches
 from hybridlab.store.artifacts import open_model
@@ -102,9 +102,7 @@ def continue_prompts(
     """
     opened = open_model(reference, runs, say)
     require_caches(opened.model.structure, "generate")
-    if not opened.tokenizer.is_file():
-        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
-    tokenizer = load_tokenizer(opened.tokenizer)
+    tokenizer = opened.own_tokenizer()
     model = opened.model.to(pick_device("auto")).eval()
     ids = [tokenizer.encode(prompt.text, add_special_tokens=False).ids for prompt in prompts]
     for prompt, tokens in zip(prompts, ids, strict=True):

@@ -47,7 +47,7 @@ from hybridlab.runs.record import (
     read_record,
 )
 from hybridlab.store import checkpoints
-from hybridlab.store.artifacts import Ancestor, find_ancestor
+from hybridlab.store.artifacts import Artifact, find_start
 from hybridlab.store.checkpoints import save_trained
 from hybridlab.store.folders import Label, RunFolder, Runs, start_facts
 from hybridlab.store.metrics import history, read_metrics
@@ -288,12 +288,12 @@ def _start(
     require_kernel(config.runtime.kernel, device, training=True)
     require_trackers(config.runtime.track)
     check_probe_settings(config)
-    ancestors = {digest: find_ancestor(digest, runs) for digest in parents(config)}
+    ancestors = {digest: find_start(digest, runs) for digest in parents(config)}
     whole = config.init is not None and config.init.whole
-    parent = find_ancestor(_start_of(config.init), runs) if config.init is not None and not whole else None
+    parent = find_start(_start_of(config.init), runs) if config.init is not None and not whole else None
     known = linked(config, runs.finished, say)
     structure = structure_of(known)
-    before = parent.structure() if parent is not None else None
+    before = parent.structure if parent is not None else None
     if before is not None:
         # Weights go on with the same layers, so that these come from where they came from.
         structure = replace(structure, lineage=before.lineage)
@@ -343,7 +343,7 @@ def _starts_at_zero(plan: Plan) -> bool:
     return any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in plan.loops.values())
 
 
-def _first_model(structure: Structure, config: RunConfig, parent: Ancestor | None) -> Transformer:
+def _first_model(structure: Structure, config: RunConfig, parent: Artifact | None) -> Transformer:
     """The model before the first step, with random weights or with the parent's."""
     if parent is not None:
         weights = parent.weights()

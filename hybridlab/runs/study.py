@@ -15,7 +15,6 @@ from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
 from hybridlab.data.benchmarks.root import DataRoot, data_root
 from hybridlab.data.preparing import Job, corpus_of
-from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import NO_LOSS, Results
@@ -25,8 +24,8 @@ from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import Request, benchmark_model, including
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_path, write_record
 from hybridlab.runs.run import summary
-from hybridlab.store.artifacts import OpenedModel, dropping, open_model
-from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.store.artifacts import Artifact, dropping, open_model
+from hybridlab.store.folders import Runs
 from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
 
 Say = Callable[[str], None]
@@ -46,8 +45,7 @@ def run_study(
         return known
     started = time.monotonic()
     opened = open_model(study.model.removeprefix(RUN), runs, say)
-    if not opened.tokenizer.is_file():
-        raise UserError(f"{opened.path}: it has no tokenizer.json; copy the model's own into this folder")
+    opened.own_tokenizer()
     names = dropped_heads(study.drop_heads, results_dir)
     model = opened.model.to(pick_device("auto")).eval()
     model = dropping(model, ",".join(names)) if names else model
@@ -109,9 +107,9 @@ def _sorted(table: list[list[float | None]], sign: int) -> list[Head]:
     return [head for _, head in sorted(values)]
 
 
-def _measured(study: Study, model: Transformer, opened: OpenedModel, runs: Runs, say: Say) -> Results:
+def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs, say: Say) -> Results:
     settings, length = study.evaluation, opened.seq_len
-    tokenizer = load_tokenizer(opened.tokenizer)
+    tokenizer = opened.own_tokenizer()
     if study.text:
         assert opened.config is not None, "text is for runs alone"
         config = opened.config.model_copy(update={"evaluation": settings})
@@ -138,12 +136,12 @@ def _record(
     digest: str,
     seed: int,
     model: Transformer,
-    opened: OpenedModel,
+    opened: Artifact,
     results: Results,
     names: list[str],
 ) -> Record:
     """The record of what was measured. The training that it names is the run's; a model of the hub has none."""
-    trained = None if opened.config is None else read_record(RunFolder(opened.path).path / "record.json")
+    trained = None if opened.config is None else read_record(opened.path / "record.json")
     parameters = count_parameters(model.shape, model.plan)
     about = {"model": study.model, "revision": opened.path.name} if study.model.startswith(HUB) else {}
     nothing = DataSummary(source="prompts of benchmark tasks", fingerprint="", train_tokens=0, validation_tokens=0)

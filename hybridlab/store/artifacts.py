@@ -1,19 +1,26 @@
-"""The starting point of a run: another run, or a folder in the Hugging Face layout, each identified by a hash."""
+"""A model that exists: the final, best or newest weights of a run, or a folder in the Hugging Face layout.
+
+found = open_model("runs/first", runs, say)     # also the start of a hash, a name, runs/first/best, path/to/llama
+found.model(tokens).logits
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.config.loading import is_preset
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.training import Training
-from hybridlab.data.preparing import Job, corpus_of
+from hybridlab.config.types import fields_of
+from hybridlab.data.preparing import Job, corpus_of, silent
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, require_fitting, tokenizer_digest
 from hybridlab.errors import UserError
@@ -28,6 +35,7 @@ from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import is_whole
 from hybridlab.store import checkpoints
+from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder, Runs, part_of_run
 
 _HF = "hf-"
@@ -35,35 +43,80 @@ _LONGEST = 1024
 
 
 @dataclass(frozen=True)
-class Ancestor:
-    """digest: a run's hash, or `hf-` and a digest of the folder's files. settings: those that a child inherits.
-    training: its training settings, if known. fading: its weights are from a time in which heads were fading. best: the
-    step of its lowest validation loss, for the weights of that step instead of the final ones. arch: of a run."""
+class Artifact:
+    """A model that exists, and what it can say of itself; each is read when it is asked for, and once.
 
-    digest: str
+    path: the folder of its run, or its own. runs: where it was found. run: None for a folder that is no run. part:
+    which weights of a run, `final` or `best`, those of its lowest validation loss; a run that has not finished has its
+    newest checkpoint in the place of the final ones. say: gets lines about data that its tokenizer needs.
+    """
+
     path: Path
-    settings: dict[str, Any]
-    shape: Shape
-    size: str | None = None
-    training: Training | None = None
-    fading: bool = False
-    best: int | None = None
-    arch: str | None = None
+    runs: Runs
+    run: RunFolder | None = None
+    part: str = "final"
+    say: Callable[[str], None] = silent
 
     @property
     def pretrained(self) -> bool:
         """Whether it is a folder in the Hugging Face layout."""
-        return self.digest.startswith(_HF)
+        return self.run is None
 
     @property
-    def init(self) -> dict[str, str]:
-        """The setting `init` of a run that starts from it."""
-        return {"run": self.digest} | ({"load": "best"} if self.best is not None else {})
+    def folder(self) -> Path:
+        """Where its weights are, if its run is not still training."""
+        return self.path if self.run is None else self.path / self.part
+
+    @cached_property
+    def digest(self) -> str:
+        """The run's hash, or `hf-` and a digest of the folder's files."""
+        if self.run is not None:
+            return self.run.digest
+        digest = hashlib.sha256()
+        for file in sorted([self.path / "config.json", *self.path.glob("*.safetensors")]):
+            with file.open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
+        return _HF + digest.hexdigest()[:16]
+
+    # ---- what it was trained with ----
+
+    @cached_property
+    def config(self) -> RunConfig | None:
+        """The settings of its run."""
+        return None if self.run is None else self.run.config()
 
     @property
-    def skip_steps(self) -> int | None:
-        """The number of steps whose data it skipped at its start; None if unknown."""
-        return self.training.skip_steps if self.training else None
+    def training(self) -> Training | None:
+        """How it was trained, if that is known."""
+        return None if self.config is None else self.config.training
+
+    @property
+    def arch(self) -> str | None:
+        """The arch of its run."""
+        return None if self.config is None else self.config.arch
+
+    @cached_property
+    def size(self) -> str:
+        """The name of its size; a folder that is called as a size of ours is another one."""
+        if self.config is not None:
+            return self.config.size
+        name = _name_of(self.path)
+        return f"{name}-hf" if is_preset("size", name) else name
+
+    @property
+    def precision(self) -> str | None:
+        """The precision of its run."""
+        return None if self.run is None else self.run.started()["precision"]
+
+    @cached_property
+    def seq_len(self) -> int:
+        """The length in tokens that it was trained with, or one to measure it with."""
+        return usual_length(self.path, self.shape) if self.config is None else self.config.training.seq_len
+
+    @cached_property
+    def best(self) -> int | None:
+        """The step of its lowest validation loss, if its weights are those of that step."""
+        return None if self.run is None or self.part != "best" else kept_best(self.run).lineage["step"]
 
     @property
     def read(self) -> Training | None:
@@ -72,11 +125,124 @@ class Ancestor:
             return self.training
         return self.training.model_copy(update={"steps": self.best})
 
+    @property
+    def skip_steps(self) -> int | None:
+        """The number of steps whose data it skipped at its start; None if unknown."""
+        return self.training.skip_steps if self.training else None
+
+    # ---- its model ----
+
+    @cached_property
+    def saved(self) -> SavedModel | None:
+        """What config.json beside its weights says; None for a model of transformers."""
+        if self.run is None:
+            kind = read_object(self.path / "config.json", "configuration", ("model_type",))["model_type"]
+            return read_model_config(self.path) if kind == "hybridlab" else None
+        return read_model_config(self.folder)
+
+    @property
+    def structure(self) -> Structure | None:
+        """The structure of its model; None for one of transformers' own classes, which is a plain stack."""
+        return None if self.saved is None else self.saved.structure
+
+    @cached_property
+    def model(self) -> Transformer:
+        """It, in fp32 on the CPU, the same one in every call. UserError if it cannot be used."""
+        if self.run is None:
+            return load_hf(self.path)
+        return load_checkpoint(self.folder) if self.checkpoint is None else _in_training(self.checkpoint, self)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Its parameters by name, for a run that has finished."""
+        return dict(self.model.named_parameters()) if self.run is None else read_weights(self.folder)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint of a run that has not finished; None if its weights are in `folder`."""
+        if self.run is None or self.part == "best" or self.run.finished():
+            return None
+        checkpoint = checkpoints.load_newest(self.run.checkpoints, optimizer=False)
+        if checkpoint is None:
+            raise UserError(f"{self.path}: this run has not finished and has no checkpoint yet; try again later")
+        return checkpoint
+
+    @cached_property
+    def tokenizer(self) -> Path:
+        """The path of its tokenizer.json; the file need not exist for a folder that is no run."""
+        if self.run is None or self.run.finished():
+            return (self.path if self.run is None else self.run.final) / "tokenizer.json"
+        if self.checkpoint is None:
+            return self.folder / "tokenizer.json"
+        assert self.run is not None and self.config is not None, "only a run has checkpoints"
+        corpus = corpus_of(self.config, self.runs.directory / "data", Job(lambda line: self.say(f"data: {line}")))
+        if corpus.fingerprint != self.run.started()["data_fingerprint"]:
+            raise UserError(f"{self.path}: the data has changed since this run was started; restore it")
+        return corpus.folder / "tokenizer.json"
+
+    def own_tokenizer(self) -> Tokenizer:
+        """Its tokenizer. UserError if there is none."""
+        if not self.tokenizer.is_file():
+            raise UserError(f"{self.path}: it has no tokenizer.json; copy the model's own into this folder")
+        return load_tokenizer(self.tokenizer)
+
+    # ---- a run that starts from it ----
+
+    @property
+    def init(self) -> dict[str, str]:
+        """The setting `init` of a run that starts from it."""
+        return {"run": self.digest} | ({"load": "best"} if self.best is not None else {})
+
+    @property
+    def _changed(self) -> SavedModel | None:
+        """What it ended with, if its run changed its structure while it trained."""
+        changes = self.config is not None and self.config.controller is not None and self.config.controller.changes_plan
+        return self.saved if changes else None
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The shape of its model."""
+        if self._changed is not None:
+            return self._changed.structure.shape
+        return self.model.shape if self.config is None else self.config.shape
+
+    @property
+    def fading(self) -> bool:
+        """Whether its weights are from a time in which heads were fading."""
+        own = self.saved if self.run is None else self._changed
+        return own is not None and bool(own.factors)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings that a child inherits."""
+        if self.config is None:
+            return self._settings_of_a_folder()
+        settings = self.config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
+        # Which weights a folder keeps, and which of its steps are measured, is for each run to choose.
+        for name in ("keep_best", "at_steps"):
+            settings["evaluation"].pop(name)
+        window = getattr(self.config.map, "window", None)
+        if window is not None:
+            settings["window"] = window
+        if self._changed is not None:
+            # Its weights were trained for the structure that it ended with.
+            settings["shape"] = self.shape.to_json()
+            settings["plan"] = _as_edit(self._changed.structure.plan)
+        return settings
+
+    def _settings_of_a_folder(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {"shape": self.shape.to_json(), "training": {"seq_len": self.seq_len}}
+        plain = Plan.plain(self.shape.layers, self.shape.traits.parallel)
+        if self.structure is not None and self.structure.plan != plain:
+            settings["plan"] = _as_edit(self.structure.plan)
+        if self.tokenizer.is_file():
+            settings["data"] = {"tokenizer": f"file:{self.path.resolve() / 'tokenizer.json'}"}
+        return settings
+
     def check_shape(self, shape: Shape, head: bool = True, advice: str = "") -> None:
         """UserError if the shapes differ, in more than the initialization of weights. head: also in the output head.
         advice: about another number of layers."""
         free = ("init",) if head else ("init", "output")
-        for name in vars(shape):
+        for name in fields_of(Shape):
             there, here = getattr(self.shape, name), getattr(shape, name)
             if name not in free and there != here:
                 raise UserError(
@@ -84,27 +250,115 @@ class Ancestor:
                     f"{advice if name == 'layers' else ''}"
                 )
 
-    @property
-    def tokenizer(self) -> Path:
-        """The path of its tokenizer.json; the file need not exist."""
-        return self.path / "tokenizer.json" if self.pretrained else self.path / "final" / "tokenizer.json"
-
-    def weights(self) -> dict[str, Tensor]:
-        """Its parameters by name."""
-        if self.pretrained:
-            return dict(load_hf(self.path).named_parameters())
-        return read_weights(self.path / ("final" if self.best is None else "best"))
-
-    def structure(self) -> Structure | None:
-        """The structure of its model; None for one of transformers' own classes, which is a plain stack."""
-        if self.pretrained:
-            own = _own_config(self.path)
-            return None if own is None else own.structure
-        return read_model_config(self.path / ("final" if self.best is None else "best")).structure
-
     def check_tokenizer(self, corpus: Corpus, data: Data) -> None:
         """UserError if it was trained with another tokenizer than the corpus; see `require_tokenizer`."""
         require_tokenizer(self.path, self.tokenizer, corpus, data)
+
+
+def _as_edit(plan: Plan) -> list[dict[str, Any]]:
+    """A whole plan as the setting `plan`."""
+    return [{"op": "visits", "visits": plan.to_json()["visits"]}]
+
+
+def _in_training(checkpoint: Checkpoint, found: Artifact) -> Transformer:
+    """The model of a checkpoint of a run that has not finished."""
+    try:
+        structure = Structure.from_json(checkpoint.state["structure"])
+        factors = factors_from_json(checkpoint.state["factors"])
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{_unfinished(found)}, and its checkpoint is of another version of hybridlab; finish the run"
+        ) from None
+    if structure.map.learning:
+        raise UserError(f"{_unfinished(found)}, and it is still learning its masks; finish it first")
+    # A checkpoint holds tensors of hooks too, which the model does not take.
+    return Transformer.from_tensors(structure, checkpoint.model, factors=factors)
+
+
+def _unfinished(found: Artifact) -> str:
+    assert found.checkpoint is not None and found.training is not None, "its run has not finished"
+    return f"{found.path}: this run has not finished: step {found.checkpoint.state['step']} of {found.training.steps}"
+
+
+def kept_best(folder: RunFolder) -> SavedModel:
+    """What config.json of a run's best weights says, their step in its lineage; UserError if the run keeps none."""
+    try:
+        saved = read_model_config(folder.best)
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder.path}: this run has no best weights; they are kept with --set evaluation.keep_best=true and "
+            "evaluation.every=STEPS"
+        ) from None
+    if not is_whole(saved.lineage.get("step")):
+        raise UserError(f"{folder.best / 'config.json'}: lineage names no step of the weights; restore the file")
+    return saved
+
+
+def _name_of(path: Path) -> str:
+    """The name of a model's folder; in the hub's cache (models--OWNER--NAME/snapshots/REVISION) that of the model."""
+    path = path.absolute()
+    return path.parent.parent.name.split("--")[-1] if path.parent.name == "snapshots" else path.resolve().name
+
+
+def usual_length(path: Path, shape: Shape) -> int:
+    """A length of sequences that pretrained positions reach: at most 1,024 tokens, a power of two."""
+    positions = shape.max_positions or read_object(path / "config.json", "model configuration", (), "restore it").get(
+        "max_position_embeddings"
+    )
+    longest = min(_LONGEST, positions) if isinstance(positions, int) and positions > 1 else _LONGEST
+    return 1 << (longest.bit_length() - 1)
+
+
+# ---- finding ----
+
+
+def model_folder(reference: str, runs: Runs) -> Path | None:
+    """The folder of a model that is no part of a run, such as one in the Hugging Face layout; None for a run. A model
+    of the hub is fetched into the hub's cache."""
+    if reference not in runs.places and is_hub_name(reference):
+        return hub_folder(reference)
+    path = Path(runs.places.get(reference, reference)).expanduser()
+    if not (path / "config.json").is_file() or (path.parent / "run.json").is_file():
+        return None
+    runs.check_unambiguous(reference, path)
+    return path
+
+
+def find_model(reference: str, runs: Runs, finished: bool = False, say: Callable[[str], None] = silent) -> Artifact:
+    """The model of a reference: a run (by name, folder or start of its hash), RUN/best, or a Hugging Face folder.
+    finished: UserError for a run that has not finished."""
+    path = model_folder(reference, runs)
+    if path is not None:
+        return Artifact(path, runs, say=say)
+    run = runs.finished(reference) if finished else runs.find(reference)
+    return Artifact(run.path, runs, run, "best" if part_of_run(reference)[1] == "best" else "final", say)
+
+
+def find_start(reference: str, runs: Runs) -> Artifact:
+    """A model that a run can start from: see `find_model`, of a run that has finished. Its path is added to `runs`."""
+    found = find_model(reference, runs, finished=True)
+    if found.pretrained and reference.startswith(_HF) and reference != found.digest:
+        raise UserError(f"{found.path}: this folder has changed since the run was started from it; restore its files")
+    # Read now, so that one that cannot be used is refused before anything else is looked at.
+    _ = found.settings
+    runs.places[found.digest] = str(found.path.resolve())
+    return found
+
+
+def open_model(reference: str, runs: Runs, say: Callable[[str], None]) -> Artifact:
+    """A model to use, opened: see `find_model`; says if it is not the final one of a run. UserError if it cannot be
+    used, or if its tokenizer has more ids than it."""
+    found = find_model(reference, runs, say=say)
+    if found.run is not None:
+        found.run.require_plugins()
+    if found.best is not None and found.training is not None:
+        say(f"{found.path}: the weights of its lowest validation loss, step {found.best} of {found.training.steps}")
+    vocab = found.model.shape.vocab
+    if found.checkpoint is not None:
+        say(_unfinished(found))
+    if found.tokenizer.is_file():
+        require_fitting(load_tokenizer(found.tokenizer), vocab, str(found.tokenizer))
+    return found
 
 
 def require_tokenizer(path: Path, tokenizer: Path, corpus: Corpus, data: Data, advice: str | None = None) -> None:
@@ -126,155 +380,6 @@ def require_tokenizer(path: Path, tokenizer: Path, corpus: Corpus, data: Data, a
     )
 
 
-def model_folder(reference: str, runs: Runs) -> Path | None:
-    """The folder of a model that is no part of a run, such as one in the Hugging Face layout; None for a run. A model
-    of the hub is fetched into the hub's cache."""
-    if reference not in runs.places and is_hub_name(reference):
-        return hub_folder(reference)
-    path = Path(runs.places.get(reference, reference)).expanduser()
-    if not (path / "config.json").is_file() or (path.parent / "run.json").is_file():
-        return None
-    runs.check_unambiguous(reference, path)
-    return path
-
-
-def find_ancestor(reference: str, runs: Runs) -> Ancestor:
-    """A finished run (by name, folder or start of its hash), with /best for its best weights; or a Hugging Face folder.
-    Its path is added to `runs`."""
-    path = model_folder(reference, runs)
-    if path is not None:
-        ancestor = _from_hf(path)
-        if reference.startswith(_HF) and reference != ancestor.digest:
-            raise UserError(f"{path}: this folder has changed since the run was started from it; restore its files")
-    else:
-        ancestor = _from_run(runs.finished(reference), best=part_of_run(reference)[1] == "best")
-    runs.places[ancestor.digest] = str(ancestor.path.resolve())
-    return ancestor
-
-
-def _from_run(folder: RunFolder, best: bool) -> Ancestor:
-    config, step = folder.config(), kept_best(folder).lineage["step"] if best else None
-    settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
-    # Which weights a folder keeps, and which of its steps are measured, is for each run to choose.
-    for name in ("keep_best", "at_steps"):
-        settings["evaluation"].pop(name)
-    window = getattr(config.map, "window", None)
-    if window is not None:
-        settings["window"] = window
-    shape, fading = config.shape, False
-    if config.controller is not None and config.controller.changes_plan:
-        # Its weights were trained for the structure that it ended with.
-        final = read_model_config(folder.best if best else folder.final)
-        shape, fading = final.structure.shape, bool(final.factors)
-        settings["shape"] = shape.to_json()
-        settings["plan"] = [{"op": "visits", "visits": final.structure.plan.to_json()["visits"]}]
-    return Ancestor(
-        folder.digest, folder.path, settings, shape, config.size, config.training, fading, step, config.arch
-    )
-
-
-def kept_best(folder: RunFolder) -> SavedModel:
-    """What config.json of a run's best weights says, their step in its lineage; UserError if the run keeps none."""
-    try:
-        saved = read_model_config(folder.best)
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder.path}: this run has no best weights; they are kept with --set evaluation.keep_best=true and "
-            "evaluation.every=STEPS"
-        ) from None
-    if not is_whole(saved.lineage.get("step")):
-        raise UserError(f"{folder.best / 'config.json'}: lineage names no step of the weights; restore the file")
-    return saved
-
-
-def _own_config(path: Path) -> SavedModel | None:
-    """What config.json says of a model folder of hybridlab; None for a model of transformers."""
-    kind = read_object(path / "config.json", "configuration", ("model_type",))["model_type"]
-    return read_model_config(path) if kind == "hybridlab" else None
-
-
-def _from_hf(path: Path) -> Ancestor:
-    shape, own = load_hf(path).shape, _own_config(path)
-    digest = hashlib.sha256()
-    for file in sorted([path / "config.json", *path.glob("*.safetensors")]):
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    training = {"seq_len": usual_length(path, shape)}
-    settings: dict[str, Any] = {"shape": shape.to_json(), "training": training}
-    plain = Plan.plain(shape.layers, shape.traits.parallel)
-    if own is not None and own.structure.plan != plain:
-        # Its weights were trained for this plan.
-        settings["plan"] = [{"op": "visits", "visits": own.structure.plan.to_json()["visits"]}]
-    if (path / "tokenizer.json").is_file():
-        settings["data"] = {"tokenizer": f"file:{path.resolve() / 'tokenizer.json'}"}
-    name = _name_of(path)
-    size = f"{name}-hf" if is_preset("size", name) else name
-    fading = own is not None and bool(own.factors)
-    return Ancestor(_HF + digest.hexdigest()[:16], path, settings, shape, size, fading=fading)
-
-
-def _name_of(path: Path) -> str:
-    """The name of a model's folder; in the hub's cache (models--OWNER--NAME/snapshots/REVISION) that of the model."""
-    path = path.absolute()
-    return path.parent.parent.name.split("--")[-1] if path.parent.name == "snapshots" else path.resolve().name
-
-
-def usual_length(path: Path, shape: Shape) -> int:
-    """A length of sequences that pretrained positions reach: at most 1,024 tokens, a power of two."""
-    positions = shape.max_positions or read_object(path / "config.json", "model configuration", (), "restore it").get(
-        "max_position_embeddings"
-    )
-    longest = min(_LONGEST, positions) if isinstance(positions, int) and positions > 1 else _LONGEST
-    return 1 << (longest.bit_length() - 1)
-
-
-# ---- opening: a run, its best weights, a run that is still training, or a Hugging Face folder ----
-# open_model("runs/first", runs, say)     # also the start of a hash, runs/first/best, path/to/llama
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """model: in fp32 on the CPU. path: its run folder, or its own. tokenizer: its tokenizer.json, which a folder that
-    is no run may lack. config, precision: of the run; None for a folder that is no run. seq_len: the length of its
-    training, or one to measure it with. UserError for a tokenizer that has more ids than the
-    model."""
-
-    model: Transformer
-    path: Path
-    tokenizer: Path
-    seq_len: int
-    config: RunConfig | None = None
-    precision: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.tokenizer.is_file():
-            require_fitting(load_tokenizer(self.tokenizer), self.model.shape.vocab, str(self.tokenizer))
-
-
-def open_model(reference: str, runs: Runs, say: Callable[[str], None]) -> OpenedModel:
-    """Open the model of a reference; says if it is not the final model of a run. UserError if it cannot be used."""
-    path = model_folder(reference, runs)
-    if path is not None:
-        return _outside_a_run(path)
-    folder = runs.find(reference)
-    folder.require_plugins()
-    config, precision = folder.config(), folder.started()["precision"]
-    if part_of_run(reference)[1] == "best":
-        step = kept_best(folder).lineage["step"]
-        say(f"{folder.path}: the weights of its lowest validation loss, step {step} of {config.training.steps}")
-        model, tokenizer = load_checkpoint(folder.best), folder.best / "tokenizer.json"
-    elif folder.finished():
-        model, tokenizer = load_checkpoint(folder.final), folder.final / "tokenizer.json"
-    else:
-        model = _in_training(folder, config, say)
-        job = Job(lambda line: say(f"data: {line}"))
-        corpus = corpus_of(config, runs.directory / "data", job)
-        if corpus.fingerprint != folder.started()["data_fingerprint"]:
-            raise UserError(f"{folder.path}: the data has changed since this run was started; restore it")
-        tokenizer = corpus.folder / "tokenizer.json"
-    return OpenedModel(model, folder.path, tokenizer, config.training.seq_len, config, precision)
-
-
 def dropping(model: Transformer, names: str) -> Transformer:
     """The model, with shared weights, without the query heads of these names, as L1-H3,L2-H5. UserError if it has no
     such heads."""
@@ -283,29 +388,3 @@ def dropping(model: Transformer, names: str) -> Transformer:
         return model.with_plan(without_heads(model.plan, heads, model.shape.heads))
     except UserError as error:
         raise UserError(f"--drop-heads {names}: {error}") from None
-
-
-def _in_training(folder: RunFolder, config: RunConfig, say: Callable[[str], None]) -> Transformer:
-    """The model of the newest checkpoint of a run that has not finished."""
-    checkpoint = checkpoints.load_newest(folder.checkpoints, optimizer=False)
-    if checkpoint is None:
-        raise UserError(f"{folder.path}: this run has not finished and has no checkpoint yet; try again later")
-    state, steps = checkpoint.state, config.training.steps
-    where = f"{folder.path}: this run has not finished: step {state['step']} of {steps}"
-    try:
-        structure = Structure.from_json(state["structure"])
-        factors = factors_from_json(state["factors"])
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{where}, and its checkpoint is of another version of hybridlab; finish the run") from None
-    if structure.map.learning:
-        raise UserError(f"{where}, and it is still learning its masks; finish it first")
-    say(where)
-    # A checkpoint holds tensors of hooks too, which the model does not take.
-    return Transformer.from_tensors(structure, checkpoint.model, factors=factors)
-
-
-def _outside_a_run(path: Path) -> OpenedModel:
-    """A model folder in the Hugging Face layout, or a copy of a run's `final`."""
-    own = read_object(path / "config.json", "configuration", ("model_type",))
-    model = load_checkpoint(path) if own["model_type"] == "hybridlab" else load_hf(path)
-    return OpenedModel(model, path, path / "tokenizer.json", usual_length(path, model.shape))

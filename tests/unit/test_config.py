@@ -29,8 +29,8 @@ from hybridlab.methods import consa, depth, saobp, sgt
 from hybridlab.papers import loading as experiment
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.runs import compose
-from hybridlab.store.artifacts import Ancestor
-from hybridlab.store.folders import Runs
+from hybridlab.store.artifacts import Artifact
+from hybridlab.store.folders import RunFolder, Runs
 
 
 def _family(kind, name):
@@ -373,8 +373,9 @@ def test_a_run_starts_from_one_whose_size_was_a_file(tmp_path, monkeypatch):
     (tmp_path / "wide.yaml").write_text(f"extends: {preset_folder('size') / 'tiny.yaml'}\nshape: {{width: 128}}\n")
     config = resolve("all-window", str(tmp_path / "wide.yaml"))
     settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
-    parent = Ancestor("ab", tmp_path, {**settings, "window": 8}, config.shape, config.size, config.training)
-    monkeypatch.setattr(compose, "find_ancestor", lambda *_: parent)
+    parent = Artifact(tmp_path, Runs(tmp_path), RunFolder(tmp_path))
+    vars(parent).update(digest="ab", config=config, settings={**settings, "window": 8})
+    monkeypatch.setattr(compose, "find_start", lambda *_: parent)
 
     def started(arch, **options):
         asked = compose.CommandLine(arch=arch, start="RUN", options=Layer(options))
