@@ -65,7 +65,8 @@ def finetune(
     from hybridlab.runs.compose import CommandLine, compose, task_layer
     from hybridlab.store.folders import Runs
 
+    runs = Runs(asked.runs_dir)
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
     layer = merge(runtime, task_layer(task, data, validation, epochs, steps, lr, seed))
     command = CommandLine(start=run, config=asked.config, options=layer, settings=settings, keep_map=True, task=task)
-    train_and_print(compose(command, Runs(asked.runs_dir), o.say), "finetune", asked)
+    train_and_print(compose(command, runs, o.say), runs, "finetune", asked)

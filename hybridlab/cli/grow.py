@@ -82,4 +82,4 @@ def grow(
     command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of, keep_map=arch == method)
     resolved = compose(command, runs, o.say)
     o.say(stages_in_words(resolved))
-    train_and_print(resolved, "grow", asked)
+    train_and_print(resolved, runs, "grow", asked)

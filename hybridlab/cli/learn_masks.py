@@ -50,7 +50,8 @@ def learn_masks(
     if arch not in LEARNED:
         raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(LEARNED)}")
     mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
+    runs = Runs(asked.runs_dir)
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
     layer = settings_layer(arch, steps, seed, nearest, mask=mask, window=window, runtime=runtime)
     command = CommandLine(arch=arch, data=data, start=start, config=asked.config, options=layer, settings=settings)
-    train_and_print(compose(command, Runs(asked.runs_dir), o.say), "learn-masks", asked)
+    train_and_print(compose(command, runs, o.say), runs, "learn-masks", asked)

@@ -48,9 +48,9 @@ def pretrain(
     runs, runtime, settings = Runs(asked.runs_dir), runtime_layer(asked.track, asked.compile), asked.sets or []
     if extend is not None:
         require_extendable(context, start, _WITH_EXTEND)
-        train_and_print(extension(start or "", extend, runs, runtime, settings), "pretrain", asked)
+        train_and_print(extension(start or "", extend, runs, runtime, settings), runs, "pretrain", asked)
         return
     arch = chosen_arch(arch, asked.config)
     layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
     command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of)
-    train_and_print(compose(command, runs, o.say), "pretrain", asked)
+    train_and_print(compose(command, runs, o.say), runs, "pretrain", asked)

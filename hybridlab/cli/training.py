@@ -92,12 +92,12 @@ def require_extendable(context: typer.Context, start: str | None, allowed: list[
             raise UserError(f"{parameter.opts[0]} has no effect with --extend, which keeps the settings of {start}")
 
 
-def train_and_print(config: RunConfig, title: str, asked: OneRun) -> None:
-    """Train, resume or skip a run, and print its record."""
+def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) -> None:
+    """Train, resume or skip a run, and print its record. runs: those with which its parents were found."""
     from hybridlab.runs.run import execute
     from hybridlab.store.folders import Label
 
-    runs, label = Runs(asked.runs_dir), Label(asked.name, tuple(asked.tags or []))
+    label = Label(asked.name, tuple(asked.tags or []))
     folder = RunFolder(asked.run_dir or runs.directory / run_hash(config))
     if asked.keep_optimizer:
         runtime = config.runtime.model_copy(update={"keep_optimizer": True})
