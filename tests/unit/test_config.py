@@ -374,7 +374,9 @@ def test_a_run_starts_from_one_whose_size_was_a_file(tmp_path, monkeypatch):
     config = resolve("all-window", str(tmp_path / "wide.yaml"))
     settings = config.model_dump(mode="json", include={"shape", "plan", "data", "training", "evaluation"})
     parent = Artifact(tmp_path, Runs(tmp_path), RunFolder(tmp_path))
-    vars(parent).update(digest="ab", config=config, settings={**settings, "window": 8})
+    vars(parent).update(
+        tokenizer=tmp_path / "tokenizer.json", digest="ab", config=config, settings={**settings, "window": 8}
+    )
     monkeypatch.setattr(compose, "find_start", lambda *_: parent)
 
     def started(arch, **options):
