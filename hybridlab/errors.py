@@ -13,7 +13,7 @@ class UserError(Exception):
     """
 
 
-class Misfit(ValueError):
+class SettingsConflict(ValueError):
     """Settings that do not fit each other.
 
     settings: their dotted names, relative to the model that finds it; the error gives the place of the one that was

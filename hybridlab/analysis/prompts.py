@@ -20,7 +20,7 @@ from torch import Tensor
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
-from hybridlab.data.benchmarks.root import NO_ROOT, DataRoot, Wanted, data_root
+from hybridlab.data.benchmarks.root import NO_ROOT, DataRoot, TaskDataset, data_root
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
@@ -131,7 +131,7 @@ def prompts_named(name: str, by: str | None = None) -> list[Prompt]:
     if wanted not in _FROM_ROOT:
         raise UserError(f"--prompts {name}: there are no such prompts; {nearest(wanted, list(_FROM_ROOT))}")
     files = DataRoot(root)
-    asked = Wanted(wanted, "hybridlab", f"{wanted}_prompts")
+    asked = TaskDataset(wanted, "hybridlab", f"{wanted}_prompts")
     served = files.split(asked, "test")
     if served is None:
         raise UserError(f"--prompts {name}: {files.missing(asked, ('test',))}")

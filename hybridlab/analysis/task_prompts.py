@@ -72,7 +72,7 @@ Prompts = dict[str, TaskPrompts]
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptSettings:
     """Settings of a probe that say which prompts it reads; see `task_prompts`. shots, longest: None for 0 and for the
     length of the model's training."""
 

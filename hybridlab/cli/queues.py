@@ -11,7 +11,7 @@ from hybridlab.errors import RunFailed
 
 if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
-    from hybridlab.papers.reproduce import Wanted
+    from hybridlab.papers.reproduce import ExperimentAtScale
     from hybridlab.runs.queue import Outcome
 
 
@@ -31,7 +31,7 @@ def _by_reason(left_out: dict[str, str]) -> dict[str, list[str]]:
 
 
 def announce(
-    all_wanted: Sequence[Wanted],
+    all_wanted: Sequence[ExperimentAtScale],
     queue: dict[str, tuple[str, RunConfig]],
     runs_dir: Path,
     results_dir: Path,

@@ -11,7 +11,7 @@ from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 if TYPE_CHECKING:
-    from hybridlab.papers.reproduce import Wanted
+    from hybridlab.papers.reproduce import ExperimentAtScale
 
 
 def reproduce(
@@ -55,13 +55,16 @@ def reproduce(
     from hybridlab.data.benchmarks.root import use_data_root
     from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
-    from hybridlab.papers.reproduce import Wanted
+    from hybridlab.papers.reproduce import ExperimentAtScale
     from hybridlab.runs.ablate import parse_seeds
 
     use_data_root(data_root)
     asked = None if seeds is None else parse_seeds(seeds)
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
-    wanted = [Wanted(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile) for one in experiments]
+    wanted = [
+        ExperimentAtScale(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile)
+        for one in experiments
+    ]
     if not sweep:
         _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json)
         return
@@ -73,7 +76,7 @@ def reproduce(
 
 
 def _reproduce(
-    all_wanted: list[Wanted],
+    all_wanted: list[ExperimentAtScale],
     jobs: int | None,
     dry_run: bool,
     runs_dir: Path,
@@ -98,7 +101,7 @@ def _reproduce(
     announce(all_wanted, queue, runs_dir, results_dir, jobs)
     made: list[dict[str, Any]] = []
 
-    def write(wanted: Wanted) -> None:
+    def write(wanted: ExperimentAtScale) -> None:
         data, folder = write_entry(wanted.experiment, wanted.scale, results_dir, all_columns=all_columns)
         made.append(data)
         if not as_json:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from hybridlab.config.types import PositiveFloat, PositiveInt, Strict
-from hybridlab.errors import Misfit, nearest
+from hybridlab.errors import SettingsConflict, nearest
 from hybridlab.registry import FINETUNE_TASKS
 
 
@@ -59,7 +59,7 @@ class Finetune(Strict):
     @model_validator(mode="after")
     def _has_effect(self) -> Finetune:
         if self.validation is not None and self.validation_fraction is not None:
-            raise Misfit(
+            raise SettingsConflict(
                 "validation_fraction has no effect beside a file to measure with; leave out one of validation and "
                 "validation_fraction",
                 "validation",
@@ -68,7 +68,9 @@ class Finetune(Strict):
         spans = FINETUNE_TASKS.get(self.task).kind == "span"
         for name in ("stride", "answer_tokens"):
             if getattr(self, name) is not None and not spans:
-                raise Misfit(f"{name} has no effect on the task {self.task}, which has no spans; leave it out", name)
+                raise SettingsConflict(
+                    f"{name} has no effect on the task {self.task}, which has no spans; leave it out", name
+                )
         return self
 
     @property

@@ -14,7 +14,7 @@ from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window
-from hybridlab.errors import Misfit, UserError, nearest
+from hybridlab.errors import SettingsConflict, UserError, nearest
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.masks import read_masks
@@ -288,7 +288,7 @@ class KnockoutMap(FromRun, Allocated):
     @model_validator(mode="after")
     def _text_has_no_distances(self) -> KnockoutMap:
         if self.of == TEXT and self.measure == "far":
-            raise Misfit("text has no distances; write measure: all, or name a task in `of`", "measure", "of")
+            raise SettingsConflict("text has no distances; write measure: all, or name a task in `of`", "measure", "of")
         return self
 
     def check_shape(self, num_layers: int, num_kv_heads: int) -> None:

@@ -72,7 +72,7 @@ class Method(HookSettings):
         return self.kind in FORECASTS
 
     def check(self, config: Configuration) -> None:
-        """Misfit, as of the whole configuration, for what does not fit the shape, the map, the plan or the steps."""
+        """SettingsConflict, as of the whole configuration, for what does not fit shape, map, plan or steps."""
 
     def first_layers(self, layers: int) -> int:
         """Number of layers before the first step of a model that ends with `layers`."""

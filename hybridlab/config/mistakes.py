@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from hybridlab.config.method import Registered
 from hybridlab.config.types import Extended, fields_of, is_settings
 from hybridlab.config.yaml_text import KeyPath
-from hybridlab.errors import Misfit, nearest
+from hybridlab.errors import SettingsConflict, nearest
 
 _PLAIN = {
     "bool_type": "must be true or false",
@@ -61,7 +61,7 @@ def explain(
         # Other settings of the same mapping may have been written later; what is missing belongs to its kind.
         tagged = [(*path[:-1], key) for key in ("kind", "op") if key in _names(_value_at(values, path[:-1]))]
         written = origin(tagged[0]) if tagged else written
-    if isinstance(mistake := context.get("error"), Misfit):
+    if isinstance(mistake := context.get("error"), SettingsConflict):
         written = latest((*path, *setting.split(".")) for setting in mistake.settings)
     prefix = f"{written}: " if written else ""
     if kind == "extra_forbidden":

@@ -15,7 +15,7 @@ from hybridlab.config.edits import LoopSettings
 from hybridlab.config.loading import Layer
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.config.yaml_text import KeyPath
-from hybridlab.errors import Misfit, UserError
+from hybridlab.errors import SettingsConflict, UserError
 
 FROM_PARENT = "what --from names"
 """The origin, in errors, of settings of the run to start from."""
@@ -40,15 +40,17 @@ class Recurrence(LoopSettings):
     @model_validator(mode="after")
     def _divides(self) -> Recurrence:
         if not self.chunks:
-            raise Misfit("chunks is empty; give the chunk size of each iteration, as in [8, 4, 2, 1]", "chunks")
+            raise SettingsConflict(
+                "chunks is empty; give the chunk size of each iteration, as in [8, 4, 2, 1]", "chunks"
+            )
         given = [part is not None for part in (self.pre, self.loop, self.post)]
         if any(given) and not all(given):
-            raise Misfit("give all of pre, loop and post, or an allocation", *DIVISION)
+            raise SettingsConflict("give all of pre, loop and post, or an allocation", *DIVISION)
         if not any(given) and self.allocation is None:
-            raise Misfit("give an allocation (base, large, unshared), or pre, loop and post", *DIVISION)
+            raise SettingsConflict("give an allocation (base, large, unshared), or pre, loop and post", *DIVISION)
         if not any(given) and self.allocation == "unshared" and len(self.chunks) != 2:
             message = f"allocation unshared divides the layers for two iterations, not {len(self.chunks)}"
-            raise Misfit(message, "allocation", "chunks")
+            raise SettingsConflict(message, "allocation", "chunks")
         return self
 
     @property

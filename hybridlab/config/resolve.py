@@ -29,7 +29,7 @@ from hybridlab.config.mistakes import unknown_names
 from hybridlab.config.other_runs import Finished, run_names
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.shared import (
+from hybridlab.config.shared_settings import (
     AT_THE_TOP,
     GrowthTimes,
     Shared,
@@ -73,7 +73,7 @@ def resolve(
     """The checked configuration from the size, the arch, the data, further layers and `--set` texts, in this order.
 
     Later ones override earlier ones. arch, size: the name of a preset, or the path of a YAML file. base: replaces the
-    preset of the size. For `window`, `growth` and `recurrence` see config/shared.py and config/recurrence.py.
+    preset of the size. For `window`, `growth` and `recurrence` see config/shared_settings.py and config/recurrence.py.
     """
     return resolve_with_origins(arch, size, data, layers, settings, base)[0]
 

@@ -20,7 +20,7 @@ from hybridlab.config.maps import FullMap, MapConfig
 from hybridlab.config.method import ControllerConfig, HookConfig
 from hybridlab.config.training import Training
 from hybridlab.config.types import Extended, Fraction, PositiveFloat, PositiveInt, RunName, Strict
-from hybridlab.errors import Misfit
+from hybridlab.errors import SettingsConflict
 from hybridlab.plan.shape import ObjectiveName, Shape
 from hybridlab.registry import SOURCES, TASKS
 
@@ -61,7 +61,9 @@ class Mix(Extended):
     def _sums_to_one(self) -> Mix:
         total = self.text + sum(self.tasks.values())
         if abs(total - 1) > 1e-9:
-            raise Misfit(f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields)
+            raise SettingsConflict(
+                f"the shares of the mix add up to {total:g}; they must add up to 1", *Mix.model_fields
+            )
         return self
 
 
@@ -84,7 +86,7 @@ class InitFrom(Strict):
     @model_validator(mode="after")
     def _step_with_all(self) -> InitFrom:
         if self.step is not None and self.load != "all":
-            raise Misfit(
+            raise SettingsConflict(
                 f"step {self.step} needs `load: all`, the optimizer's state too; add it, or leave the step out",
                 "step",
                 "load",
@@ -176,7 +178,9 @@ class Data(Strict):
         """Without `source` where there are `sources`."""
         if isinstance(values, dict) and values.get("sources") is not None:
             if values.get("source") is not None:
-                raise Misfit("there are both `source` and `sources`; leave one of them out", "sources", "source")
+                raise SettingsConflict(
+                    "there are both `source` and `sources`; leave one of them out", "sources", "source"
+                )
             return {**values, "source": None}
         return values
 
@@ -197,11 +201,15 @@ class Data(Strict):
             return self
         total = sum(source.weight for source in self.sources)
         if abs(total - 1) > 1e-6:
-            raise Misfit(f"the weights of the sources add up to {total:.6g}; they must add up to 1", "sources")
+            raise SettingsConflict(
+                f"the weights of the sources add up to {total:.6g}; they must add up to 1", "sources"
+            )
         read = [(source.source, source.field or self.field) for source in self.sources]
         twice = next((source for source, field in read if read.count((source, field)) > 1), None)
         if twice is not None:
-            raise Misfit(f"the source {twice} is there twice; give it once, with both weights together", "sources")
+            raise SettingsConflict(
+                f"the source {twice} is there twice; give it once, with both weights together", "sources"
+            )
         return self
 
     @property
@@ -327,9 +335,9 @@ class RunConfig(Strict):
     def _parts_fit(self) -> RunConfig:
         if self.finetune is None and not self.data.all_sources:
             message = "there is no source; write `source: text:PATH`, or leave it out for embedded"
-            raise Misfit(message, "data.source")
+            raise SettingsConflict(message, "data.source")
         if (self.controller is not None and self.controller.learns_masks) != self.map.learned:
-            raise Misfit(
+            raise SettingsConflict(
                 "a controller that learns masks needs a map of kind mixed, and such a map needs the controller; "
                 "`hybridlab learn-masks` sets both, `pretrain --masks FILE` trains with learned masks",
                 "map.kind",
@@ -339,7 +347,7 @@ class RunConfig(Strict):
         positions = self.shape.max_positions
         longest = self.training.seq_len * max(self.evaluation.length_factors or [1])
         if positions is not None and longest > positions:
-            raise Misfit(
+            raise SettingsConflict(
                 f"sequences of {longest} tokens are longer than shape.max_positions {positions}",
                 "training.seq_len",
                 "evaluation.length_factors",
@@ -347,7 +355,7 @@ class RunConfig(Strict):
             )
         last = max(self.evaluation.at_steps or [0])
         if last > self.training.steps and self.budget is None:
-            raise Misfit(
+            raise SettingsConflict(
                 f"evaluation.at_steps: there is no step {last} in a run of {self.training.steps} steps; leave it "
                 "out, or set evaluation.at_steps=null",
                 "evaluation.at_steps",
@@ -358,18 +366,18 @@ class RunConfig(Strict):
         return self
 
     def _check_objective(self) -> None:
-        """Misfit for an objective, or a measurement, that the family cannot have."""
+        """SettingsConflict for an objective, or a measurement, that the family cannot have."""
         family, causal = self.shape.family, self.shape.traits.causal
         if self.objective != self.shape.traits.objective:
             why = "is a decoder, which sees no later token" if causal else "is an encoder, which sees the next token"
-            raise Misfit(
+            raise SettingsConflict(
                 f"training.objective {self.objective}: the family {family} {why}; use {self.shape.traits.objective}, "
                 "or leave it out",
                 "training.objective",
                 "shape.family",
             )
         if self.evaluation.choices is not None and not causal:
-            raise Misfit(
+            raise SettingsConflict(
                 "evaluation.choices: questions are answered by the likelihood of a continuation, and the family "
                 f"{family} is an encoder, which continues no text; remove it",
                 "evaluation.choices",
@@ -385,14 +393,14 @@ class RunConfig(Strict):
     def _steps_fit(self) -> RunConfig:
         begun, last = self.begins_after, self.training.steps
         if begun >= last:
-            raise Misfit(
+            raise SettingsConflict(
                 f"training.steps {last}: the run begins after step {begun} of another, and steps are counted from the "
                 "first one there; give more",
                 "training.steps",
                 "init.step",
             )
         if outside := [step for step in self.runtime.keep_steps if not begun < step <= last]:
-            raise Misfit(
+            raise SettingsConflict(
                 f"runtime.keep_steps {outside[0]}: this run does the steps {begun + 1} to {last}; name one of these",
                 "runtime.keep_steps",
                 "training.steps",

@@ -16,7 +16,7 @@ from hybridlab.config.types import (
     Seed,
     Strict,
 )
-from hybridlab.errors import Misfit
+from hybridlab.errors import SettingsConflict
 from hybridlab.plan.shape import ObjectiveName
 
 
@@ -86,14 +86,14 @@ class Training(Strict):
     def _whole_rows(self) -> Training:
         if self.tokens_per_step % self.seq_len:
             down = self.tokens_per_step // self.seq_len * self.seq_len
-            raise Misfit(
+            raise SettingsConflict(
                 f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
                 f"use {max(down, self.seq_len)} or {down + self.seq_len}",
                 "tokens_per_step",
                 "seq_len",
             )
         if self.schedule.warmup_steps > self.steps:
-            raise Misfit(
+            raise SettingsConflict(
                 f"schedule.warmup_steps {self.schedule.warmup_steps} is longer than the run ({self.steps})",
                 "schedule.warmup_steps",
                 "steps",

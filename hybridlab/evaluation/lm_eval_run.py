@@ -31,7 +31,7 @@ _FEWSHOT_SEED = 1234
 
 
 @dataclass(frozen=True)
-class Asked:
+class TaskWithShots:
     """A task to measure. shots: solved examples before each question; None for the task's own number, mostly 0."""
 
     task: str
@@ -39,7 +39,11 @@ class Asked:
 
 
 def measure_tasks(
-    model: HarnessModel, library: Library, asked: Sequence[Asked], limit: int | None = None, lenient: bool = False
+    model: HarnessModel,
+    library: Library,
+    asked: Sequence[TaskWithShots],
+    limit: int | None = None,
+    lenient: bool = False,
 ) -> tuple[dict[str, BenchmarkResult], dict[str, str]]:
     """The result of each task under its name, and after @ the number of solved examples if there are any; and why a
     task was not measured.

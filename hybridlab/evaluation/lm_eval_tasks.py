@@ -29,7 +29,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Kind
 from lm_eval.utils import env
 
-from hybridlab.data.benchmarks.root import DataRoot, Served, Wanted
+from hybridlab.data.benchmarks.root import DataRoot, Served, TaskDataset
 from hybridlab.data.benchmarks.rows import whole
 from hybridlab.errors import UserError, nearest
 
@@ -236,7 +236,7 @@ class _FromFiles(ConfigurableTask):
         """Read the files and leave out of the configuration what is not there."""
         root, data = self.library.root, self.library.data
         assert root is not None
-        wanted = Wanted(config["task"], config.get("dataset_path"), config.get("dataset_name"))
+        wanted = TaskDataset(config["task"], config.get("dataset_path"), config.get("dataset_name"))
         named = [config.get(key) for key in _SPLITS]
         for split in dict.fromkeys([*filter(None, named), "validation", "test"]):
             if served := root.split(wanted, split):

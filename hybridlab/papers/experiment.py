@@ -182,7 +182,7 @@ class BenchmarkModel(Strict):
 
 
 class Benchmark(Strict):
-    """Speed of several architectures, interleaved in one process; see papers/benchmark.py.
+    """Speed of several architectures, interleaved in one process; see papers/speed.py.
 
     kind: `decoding` (prefill, then one token at a time) or `recursion` (a forward pass and a training step at the
     prompt's length, and the latency of a token with and without loop bodies over chunks), or `training` (optimizer

@@ -12,11 +12,11 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import Study
 from hybridlab.data.benchmarks.root import missing_files
 from hybridlab.errors import UserError
-from hybridlab.papers.benchmark import run_benchmark
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids
 from hybridlab.papers.plans import readers, register
+from hybridlab.papers.speed import run_benchmark
 from hybridlab.papers.verdicts import check_plan
 from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Stamp
@@ -37,7 +37,7 @@ class QueuedStudy:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExperimentAtScale:
     """An experiment at a scale. seeds: in the place of those that its file names. compile: in the place of
     `runtime.compile` of all its runs."""
 
@@ -104,7 +104,7 @@ class Wanted:
         return config.model_copy(update={"runtime": runtime})
 
 
-def one_queue(all_wanted: Sequence[Wanted]) -> Pending:
+def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
     """The runs of several experiments, one experiment after the other; a run that two share belongs to the first."""
     queue: Pending = {}
     for wanted in all_wanted:
@@ -121,7 +121,7 @@ def _keeping(config: RunConfig, steps: Sequence[int]) -> RunConfig:
     return config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_steps": kept})})
 
 
-def stamps(all_wanted: Sequence[Wanted], results_dir: Path) -> dict[str, list[Stamp]]:
+def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:
     """hash → the plans of all experiments that read this run, which are added to their histories before it starts.
     UserError where arms differ that must not."""
     found: dict[str, list[Stamp]] = {}
@@ -149,13 +149,13 @@ def stamps(all_wanted: Sequence[Wanted], results_dir: Path) -> dict[str, list[St
 
 
 def run_cells(
-    all_wanted: Sequence[Wanted],
+    all_wanted: Sequence[ExperimentAtScale],
     runs_dir: Path,
     results_dir: Path,
     say: Callable[[str], None],
     quiet: bool = False,
     jobs: int | None = 1,
-    done: Callable[[Wanted], None] = lambda _: None,
+    done: Callable[[ExperimentAtScale], None] = lambda _: None,
 ) -> Outcome:
     """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`.
 

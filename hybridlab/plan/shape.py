@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hybridlab.errors import Misfit
+from hybridlab.errors import SettingsConflict
 
 Norm = Literal["rmsnorm", "layernorm", "nonparametric-layernorm"]
 FamilyName = Literal["llama", "qwen3", "neox", "gpt2", "bert"]
@@ -126,7 +126,7 @@ class Checked:
         self._check()
 
     def _check(self) -> None:
-        """Misfit for settings that do not fit each other."""
+        """SettingsConflict for settings that do not fit each other."""
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)  # type: ignore[call-overload]
@@ -237,7 +237,7 @@ class Llama3Scaling(Checked):
 
     def _check(self) -> None:
         if self.high_freq_factor <= self.low_freq_factor:
-            raise Misfit(
+            raise SettingsConflict(
                 f"high_freq_factor {self.high_freq_factor:g} must be above low_freq_factor {self.low_freq_factor:g}",
                 "high_freq_factor",
                 "low_freq_factor",
@@ -302,7 +302,7 @@ class Shape(Checked):
 
     def _check(self) -> None:
         if self.heads % self.kv_heads:
-            raise Misfit(
+            raise SettingsConflict(
                 f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; "
                 f"every KV head serves the same number of query heads",
                 "heads",
@@ -311,20 +311,20 @@ class Shape(Checked):
         learned = self.traits.learned_positions
         if learned and (self.max_positions is None or self.rotary_fraction is not None):
             message = f"the family {self.family} has learned positions: set max_positions and remove rotary_fraction"
-            raise Misfit(message, "family", "max_positions", "rotary_fraction")
+            raise SettingsConflict(message, "family", "max_positions", "rotary_fraction")
         if not learned and self.max_positions is not None:
             message = f"max_positions has no effect on the family {self.family}: its positions are rotary"
-            raise Misfit(message, "family", "max_positions")
+            raise SettingsConflict(message, "family", "max_positions")
         if not learned and self.init.positions is not None:
             message = f"init.positions has no effect on the family {self.family}: its positions are rotary"
-            raise Misfit(message, "family", "init.positions")
+            raise SettingsConflict(message, "family", "init.positions")
         if self.token_types is not None and not FAMILIES[self.family].token_types:
             message = f"token_types has no effect on the family {self.family}, which has none; remove it"
-            raise Misfit(message, "family", "token_types")
+            raise SettingsConflict(message, "family", "token_types")
         if self.traits.post_norm:
             self._check_post_norm()
         if not learned and self.rotary_width % 2:
-            raise Misfit(
+            raise SettingsConflict(
                 f"rotary positions need an even number of channels in a head, not {self.rotary_width}; "
                 "change head_width or rotary_fraction",
                 "head_width",
@@ -332,21 +332,21 @@ class Shape(Checked):
             )
         if self.rope_scaling is not None and self.traits.learned_positions:
             message = f"rope_scaling has no effect on the family {self.family}, which has learned positions; remove it"
-            raise Misfit(message, "family", "rope_scaling")
+            raise SettingsConflict(message, "family", "rope_scaling")
         if self.biases is not None and len(set(self.biases)) < len(self.biases):
-            raise Misfit(f"biases {', '.join(self.biases)}: name each of them once", "biases")
+            raise SettingsConflict(f"biases {', '.join(self.biases)}: name each of them once", "biases")
 
     def _check_post_norm(self) -> None:
-        """Misfit for what belongs to blocks whose norms come first."""
+        """SettingsConflict for what belongs to blocks whose norms come first."""
         if self.norm_scaling is not None:
-            raise Misfit(
+            raise SettingsConflict(
                 f"norm_scaling scales what the branches of a block read; in the family {self.family} the norms give "
                 "the residual stream itself, so remove it",
                 "family",
                 "norm_scaling",
             )
         if self.traits.parallel:
-            raise Misfit(
+            raise SettingsConflict(
                 f"parallel_residual: in the family {self.family} the MLP reads what the norm of the attention gives; "
                 "remove it",
                 "family",

@@ -184,7 +184,7 @@ def _benchmarks(
 ) -> Benchmarks:
     """See `benchmark_model`. root: the data root."""
     from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
-    from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
+    from hybridlab.evaluation.lm_eval_run import TaskWithShots, measure_tasks
     from hybridlab.evaluation.lm_eval_tasks import Library
 
     if folder is None:
@@ -200,9 +200,9 @@ def _benchmarks(
     library = Library(None if root is None else DataRoot(root, request.skip_bad_lines), say)
     suite = load_suite(request.suite) if request.suite else None
     if suite is None:
-        asked = [Asked(task, request.shots) for task in dict.fromkeys(request.tasks)]
+        asked = [TaskWithShots(task, request.shots) for task in dict.fromkeys(request.tasks)]
     else:
-        asked = [Asked(task, shots) for task, shots in suite.asked()]
+        asked = [TaskWithShots(task, shots) for task, shots in suite.asked()]
     results, missing = measure_tasks(harness, library, asked, request.limit, lenient or suite is not None)
     if suite is None:
         return Benchmarks(results, missing)

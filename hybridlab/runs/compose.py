@@ -27,7 +27,7 @@ from hybridlab.config.other_runs import with_run_names
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
 from hybridlab.config.schema import Data, InitFrom, RunConfig
-from hybridlab.config.shared import asked_for
+from hybridlab.config.shared_settings import asked_for
 from hybridlab.config.structures import structure_of
 from hybridlab.config.training import Training
 from hybridlab.config.yaml_text import KeyPath

@@ -13,7 +13,7 @@ from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.shared import asked_for, keep_to_shards
+from hybridlab.config.shared_settings import asked_for, keep_to_shards
 from hybridlab.data.preparing import Job, corpus_for, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.sources import NoSuchField
@@ -31,7 +31,7 @@ _LENGTH = "training.seq_len"
 
 
 @dataclass(frozen=True)
-class Opened:
+class ModelOnText:
     """A trained model and the text to measure it on. elsewhere: the model was trained on other text."""
 
     model: Transformer
@@ -43,7 +43,7 @@ class Opened:
 
 def open_run(
     reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], say: Callable[[str], None]
-) -> Opened:
+) -> ModelOnText:
     """Load a model (see `open_model`); other text is tokenized with the model's own tokenizer."""
     opened = open_model(reference, runs, say)
     given = _given(opened, data, settings)
@@ -63,7 +63,7 @@ def open_run(
         precision = pick_precision("auto", device)
         say(f"{opened.path}: measured on sequences of {config.training.seq_len} tokens in {precision}")
     elsewhere = opened.config is None or config.data.written != opened.config.data.written
-    return Opened(opened.model.to(device), config, corpus, precision, elsewhere)
+    return ModelOnText(opened.model.to(device), config, corpus, precision, elsewhere)
 
 
 def _given(opened: Artifact, data: str | list[str] | None, settings: list[str]) -> list[Layer]:

@@ -25,7 +25,7 @@ from typing import Any
 from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import identity
 from hybridlab.config.schema import InitFrom, RunConfig
-from hybridlab.config.shared import move_warmup
+from hybridlab.config.shared_settings import move_warmup
 from hybridlab.config.shown import differing
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError

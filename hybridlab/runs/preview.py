@@ -14,8 +14,8 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
-from hybridlab.runs.attempt import QueuedRun, Say, check_runs, queued, run_flops, with_examples
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
+from hybridlab.runs.queued_run import QueuedRun, Say, check_runs, queued, run_flops, with_examples
 from hybridlab.runs.record import Record, read_record
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
 

@@ -28,7 +28,7 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import Interrupted, UserError
 from hybridlab.plan.plan import Plan
-from hybridlab.runs.attempt import QueuedRun, Result, Say, attempt, check_hash, check_runs, queued, run_flops
+from hybridlab.runs.queued_run import QueuedRun, Result, Say, attempt, check_hash, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
 from hybridlab.store.folders import RunFolder, Runs
@@ -164,7 +164,7 @@ def _context() -> ForkServerContext | SpawnContext:
 # ---- in the process of a run ----
 
 
-class _Told(Progress):
+class _ProgressToParent(Progress):
     """Progress that is told to the parent process."""
 
     def __init__(self, send: Send, title: str, total: int, tokens_per_step: int, done: int, quiet: bool) -> None:
@@ -200,7 +200,11 @@ def _work(text: str, pipe: Connection) -> None:
     try:
         config = RunConfig.model_validate_json(json.dumps(settings["config"]))
         check_hash(config, settings["hash"])
-        folder, runs, show = RunFolder(Path(settings["folder"])), Runs(Path(settings["runs"])), partial(_Told, send)
+        folder, runs, show = (
+            RunFolder(Path(settings["folder"])),
+            Runs(Path(settings["runs"])),
+            partial(_ProgressToParent, send),
+        )
         plans = [Stamp(**stamp) for stamp in settings["plans"]]
         result = attempt(config, folder, runs, settings["title"], partial(send, "say"), True, show, plans)
     except Interrupted as stop:
@@ -243,7 +247,7 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-class Here:
+class InThisProcess:
     """Trains in this process, with the interface of `Workers`: a run has ended when `start` returns."""
 
     def __init__(self, runs_dir: Path, say: Say, quiet: bool) -> None:
@@ -288,7 +292,7 @@ def run_all(
     jobs = max(1, min(jobs, len(left)))
     queue = _Queue(runs, runs_dir, results_dir, say, finished)
     if jobs == 1:
-        queue.work_through(Here(runs_dir, say, quiet))
+        queue.work_through(InThisProcess(runs_dir, say, quiet))
         return queue.outcome
     say(f"training {jobs} runs at once; Ctrl-C stops all of them, each with a checkpoint")
     with (
@@ -326,7 +330,7 @@ class _Queue:
         self.in_progress: Callable[[], dict[str, float]] = dict
         """Hash → share done, of the runs that train in other processes."""
 
-    def work_through(self, crew: Here | Workers, stop: StopRequest | None = None) -> None:
+    def work_through(self, crew: InThisProcess | Workers, stop: StopRequest | None = None) -> None:
         """Train everything; with `stop`, look for a signal on the way."""
         while self.waiting or self.running:
             if stop is not None and stop.requested:
@@ -355,7 +359,7 @@ class _Queue:
                 self._keep(run)
                 self.work_all -= self.work[run.digest]
 
-    def _start_ready(self, crew: Here | Workers) -> bool:
+    def _start_ready(self, crew: InThisProcess | Workers) -> bool:
         """Start runs whose parents have finished, as many as the crew takes; whether there was one."""
         before = self.running
         for run in list(self.waiting.values()):
@@ -404,7 +408,7 @@ class _Queue:
                 self.say(f"{run.title}: waiting for this run, which another process trains ({run.folder.path})")
         time.sleep(_SECONDS_BETWEEN_LOOKS if elsewhere else 0)
 
-    def _stop(self, crew: Here | Workers, number: int) -> None:
+    def _stop(self, crew: InThisProcess | Workers, number: int) -> None:
         """End the queue after signal `number`: Interrupted once the running runs have stopped."""
         assert isinstance(crew, Workers), "in this process the training loop itself takes the signal"
         self.say(f"stopping: {self.running} runs finish their step and write a checkpoint")

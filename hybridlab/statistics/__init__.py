@@ -27,12 +27,12 @@ from hybridlab.statistics.rule import (
     Above,
     Always,
     Apart,
-    Asked,
     Below,
     Between,
     Decision,
     FewerShared,
     Finding,
+    Question,
     decide,
 )
 
@@ -40,7 +40,7 @@ __all__ = [
     "Above",
     "Always",
     "Apart",
-    "Asked",
+    "Question",
     "Below",
     "Between",
     "Decision",

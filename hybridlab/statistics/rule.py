@@ -177,7 +177,7 @@ class FewerShared:
         return Below(self.expected).seeds(values, effect, level)
 
 
-Asked = Above | Below | Between | Apart | Always | FewerShared
+Question = Above | Below | Between | Apart | Always | FewerShared
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hybridlab.papers import benchmark
-from hybridlab.papers.benchmark import run_benchmark
+from hybridlab.papers import speed
 from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.speed import run_benchmark
 from hybridlab.reporting.table import build_table
 from tests.conftest import SMALL_SHAPE
 
@@ -52,7 +52,7 @@ def test_a_run_takes_the_time_of_its_stages(experiment, tmp_path, monkeypatch):
         order.append(trainer.model.shape.layers)
         return float(trainer.model.shape.layers)
 
-    monkeypatch.setattr(benchmark._Trainer, "seconds", seconds)
+    monkeypatch.setattr(speed._Trainer, "seconds", seconds)
     record = run_benchmark(experiment, "smoke", tmp_path, lambda text: None)
     measured = record.results["small"]["LIDAS"]["2"]
     mean = (8 * 2 + 17 * 4 + 25 * 6 + 50 * 8) / 100

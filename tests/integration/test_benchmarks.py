@@ -157,7 +157,7 @@ def test_replace_is_refused_where_it_has_no_effect(run, root, tmp_path):
         public.evaluate(run, replace=True)
 
 
-def test_the_same_task_with_and_without_examples(trained, root, monkeypatch):
+def test_the_same_task_with_and_without_examples(run, root, monkeypatch):
     """SpiralFormer's suite asks each of its tasks twice."""
     from hybridlab.evaluation import suites
 
@@ -167,12 +167,10 @@ def test_the_same_task_with_and_without_examples(trained, root, monkeypatch):
         "hybridlab.runs.benchmarks.load_suite",
         lambda name: suites.Suite(name=name, title="T", source="S", columns=columns),
     )
-    found = public.evaluate(trained[1] / "parent" / "final", suite="two", data_root=root, seq_len=2000, quiet=True)
+    found = public.evaluate(run / "final", suite="two", data_root=root, seq_len=2000, quiet=True)
     assert [result.shots for result in found.results.values()] == [0, 2]
     assert list(found.results) == ["arc_easy", "arc_easy@2"] and found.columns["2"].n == 12
-    alone = public.evaluate(
-        trained[1] / "parent" / "final", tasks=["arc_easy"], num_fewshot=2, data_root=root, seq_len=2000, quiet=True
-    )
+    alone = public.evaluate(run / "final", tasks=["arc_easy"], num_fewshot=2, data_root=root, seq_len=2000, quiet=True)
     assert alone.results["arc_easy@2"].metrics == found.results["arc_easy@2"].metrics
 
 
@@ -330,11 +328,17 @@ def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, 
     from lm_eval.models.huggingface import HFLM
 
     from hybridlab.data.benchmarks.root import DataRoot
-    from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
+    from hybridlab.evaluation.lm_eval_run import TaskWithShots, measure_tasks
     from hybridlab.evaluation.lm_eval_tasks import Library
 
     folder = saved_model(family, tmp_path / family)
-    asked = [Asked("arc_easy", 2), Asked("piqa", 3), Asked("lambada_openai"), Asked("boolq"), Asked("mawps_addsub", 2)]
+    asked = [
+        TaskWithShots("arc_easy", 2),
+        TaskWithShots("piqa", 3),
+        TaskWithShots("lambada_openai"),
+        TaskWithShots("boolq"),
+        TaskWithShots("mawps_addsub", 2),
+    ]
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=7, dtype="float32")
     theirs.say = lambda text: None
     expected, _ = measure_tasks(theirs, Library(DataRoot(root)), asked)
@@ -353,20 +357,25 @@ def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, 
             )
 
 
-def test_a_run_scores_as_lm_eval_scores_its_exported_folder(trained, tmp_path, root):
+def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root):
     """A plan with a loop over one head, which transformers runs from the modelling file beside the weights."""
     pytest.importorskip("accelerate")
     from lm_eval.models.huggingface import HFLM
 
     from hybridlab.data.benchmarks.root import DataRoot
-    from hybridlab.evaluation.lm_eval_run import Asked, measure_tasks
+    from hybridlab.evaluation.lm_eval_run import TaskWithShots, measure_tasks
     from hybridlab.evaluation.lm_eval_tasks import Library
 
-    run, folder = trained[1] / "parent", tmp_path / "exported"
+    folder = tmp_path / "exported"
     public.export_hf(run, folder)
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=4, dtype="float32", trust_remote_code=True)
     theirs.say = lambda text: None
-    asked = [Asked("arc_easy", 1), Asked("piqa"), Asked("lambada_openai"), Asked("mawps_addsub", 1)]
+    asked = [
+        TaskWithShots("arc_easy", 1),
+        TaskWithShots("piqa"),
+        TaskWithShots("lambada_openai"),
+        TaskWithShots("mawps_addsub", 1),
+    ]
     expected, _ = measure_tasks(theirs, Library(DataRoot(root)), asked)
     for one in asked:
         found = public.evaluate(

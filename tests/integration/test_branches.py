@@ -13,7 +13,7 @@ from hybridlab.data.batches import Batches
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import Wanted, run_cells
+from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.run import execute
 from hybridlab.store.folders import RunFolder, Runs
@@ -340,7 +340,7 @@ def test_the_trunk_of_an_experiment_keeps_what_its_branches_begin_with(tmp_path,
     assert made["looped"].init.step == 6 and made["same"].training.skip_steps is None
     plain = made["trunk"].model_copy(update={"runtime": made["same"].runtime})
     assert run_hash(plain) == run_hash(made["trunk"])
-    wanted = Wanted(experiment, "smoke")
+    wanted = ExperimentAtScale(experiment, "smoke")
     outcome = run_cells([wanted], tmp_path / "runs", tmp_path / "results", lambda text: None, quiet=True)
     assert outcome.failed == {} and len(outcome.finished) == 3
     folders = {name: tmp_path / "runs" / run_hash(config) for name, config in made.items()}

@@ -22,7 +22,7 @@ from hybridlab.models import executor
 from hybridlab.models.build import build_model
 from hybridlab.models.compiling import MOST_GRAPHS
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import Wanted
+from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.runs.catalogue import details
 from hybridlab.runs.extension import extension
@@ -185,8 +185,11 @@ def test_the_options_of_the_commands(graphs, text_file, tmp_path):
     assert RunFolder(tmp_path / "run").record()["compile"] is True and graphs() == 1
 
     experiment = load_experiment("consa-table1")
-    usual, asked = Wanted(experiment, "smoke").runs(), Wanted(experiment, "smoke", compile=True).runs()
+    usual, asked = (
+        ExperimentAtScale(experiment, "smoke").runs(),
+        ExperimentAtScale(experiment, "smoke", compile=True).runs(),
+    )
     assert list(usual) == list(asked) == [run_hash(config) for _, config in asked.values()]
     assert {config.runtime.compile for _, config in asked.values()} == {True}
     with pytest.raises(UserError, match="--compile has no effect on consa-table4"):
-        Wanted(load_experiment("consa-table4"), "smoke", compile=True).runs()
+        ExperimentAtScale(load_experiment("consa-table4"), "smoke", compile=True).runs()

@@ -13,8 +13,8 @@ import pytest
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.runs import queue as queue_module
-from hybridlab.runs.attempt import queued
 from hybridlab.runs.queue import default_jobs, run_all, run_before_all, threads_by_run
+from hybridlab.runs.queued_run import queued
 from hybridlab.runs.run import execute
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import Busy, RunFolder, Runs

@@ -16,11 +16,11 @@ from hybridlab.papers import records as records_module
 from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.records import best_scale
-from hybridlab.papers.reproduce import Wanted, one_queue, run_cells
+from hybridlab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
 from hybridlab.reporting.entry import print_table
 from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.table import build_table, write_table
-from hybridlab.runs import attempt as attempt_module
+from hybridlab.runs import queued_run as attempt_module
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.run import execute
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
@@ -98,7 +98,7 @@ def toy(tmp_path, text_file, monkeypatch):
 def reproduce(experiment, tmp_path, seeds=None):
     """Train the cells; returns what became of them, and the messages on the way."""
     messages = []
-    wanted = [Wanted(experiment, "smoke", seeds)]
+    wanted = [ExperimentAtScale(experiment, "smoke", seeds)]
     outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results", messages.append, quiet=True)
     return outcome, messages
 
@@ -237,23 +237,33 @@ def test_cells_that_start_from_each_other_are_refused(toy):
 
 def test_reproduction_order_puts_parents_first(toy):
     experiment = toy()
-    names = [name for name, _ in Wanted(experiment, "smoke").runs().values()]
+    names = [name for name, _ in ExperimentAtScale(experiment, "smoke").runs().values()]
     assert names.index("base") < names.index("learned/1") < names.index("learned/2") and len(names) == 4
 
 
 def test_the_queue_goes_seed_by_seed_and_experiment_by_experiment(toy):
     experiment = toy(seeds=(0, 1))
-    seeds = [config.training.seed for _, config in Wanted(experiment, "smoke").runs().values()]
+    seeds = [config.training.seed for _, config in ExperimentAtScale(experiment, "smoke").runs().values()]
     assert seeds == [0] * 4 + [1] * 4
     other = experiment.model_copy(update={"id": "toy-table2"})
-    names = [name for name, _ in one_queue([Wanted(experiment, "smoke"), Wanted(other, "smoke", (1, 2))]).values()]
+    names = [
+        name
+        for name, _ in one_queue(
+            [ExperimentAtScale(experiment, "smoke"), ExperimentAtScale(other, "smoke", (1, 2))]
+        ).values()
+    ]
     assert len(names) == 12 and names[0] == "toy-table1: base (seed 0)" and names[8] == "toy-table2: base (seed 2)"
 
 
 def test_a_run_keeps_the_steps_from_which_any_experiment_of_the_queue_goes_on(toy):
     plain = toy()
     branched = toy(lambda c: c["cells"]["base"].update(config={"runtime": {"keep_steps": [2]}}))
-    queue = one_queue([Wanted(plain, "smoke"), Wanted(branched.model_copy(update={"id": "toy-table2"}), "smoke")])
+    queue = one_queue(
+        [
+            ExperimentAtScale(plain, "smoke"),
+            ExperimentAtScale(branched.model_copy(update={"id": "toy-table2"}), "smoke"),
+        ]
+    )
     assert [config.runtime.keep_steps for name, config in queue.values() if name.endswith("base")] == [[2]]
 
 
@@ -291,7 +301,7 @@ def test_a_table_is_written_as_soon_as_its_runs_are_there(toy, tmp_path):
             fails.append(wanted)
             raise ValueError("a bug in a page")
 
-    wanted = [Wanted(dense, "smoke"), Wanted(first, "smoke")]
+    wanted = [ExperimentAtScale(dense, "smoke"), ExperimentAtScale(first, "smoke")]
     outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results", messages.append, quiet=True, done=done)
     assert not outcome.failed and order == [("toy-table2", 2), ("toy-table1", 4), ("toy-table2", 4)]
     assert any("toy-table2: a bug in a page; trying again" in line for line in messages)
@@ -305,8 +315,14 @@ def test_the_best_scale_is_the_dearest_that_has_a_complete_seed(toy, tmp_path):
 
     experiment, results = toy(with_desk), tmp_path / "results"
     assert best_scale(experiment, results) == "smoke"
-    run_cells([Wanted(experiment, "smoke")], tmp_path / "runs", results, lambda _: None, quiet=True)
-    run_cells([Wanted(experiment, "desk", (1,))], tmp_path / "runs", tmp_path / "elsewhere", lambda _: None, quiet=True)
+    run_cells([ExperimentAtScale(experiment, "smoke")], tmp_path / "runs", results, lambda _: None, quiet=True)
+    run_cells(
+        [ExperimentAtScale(experiment, "desk", (1,))],
+        tmp_path / "runs",
+        tmp_path / "elsewhere",
+        lambda _: None,
+        quiet=True,
+    )
     assert best_scale(experiment, results) == "smoke" and best_scale(experiment, results, tmp_path / "runs") == "desk"
     assert best_scale(experiment, tmp_path / "elsewhere") == "desk"
     assert "2 seeds, of which 1 is complete" in caption(build_table(experiment, "desk", tmp_path / "elsewhere"))

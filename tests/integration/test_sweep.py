@@ -10,7 +10,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers import loading
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import Wanted
+from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.papers.sweep import advice, run_sweep, sweep_data, sweep_notes, sweep_runs, swept_cells
 from hybridlab.reporting.table import build_table
 from hybridlab.runs.record import save_record
@@ -94,7 +94,10 @@ def test_the_chosen_value_is_used_by_its_cell_alone(toy):
     own, before = (rates(cell_configs(one, "smoke", 0)) for one in (experiment, default))
     assert {cell for cell in own if own[cell] != before[cell]} == {"full"}
     # `full` and `base` are the same run unless a rate was chosen for one of them.
-    assert (len(Wanted(default, "smoke").runs()), len(Wanted(experiment, "smoke").runs())) == (4, 6)
+    assert (len(ExperimentAtScale(default, "smoke").runs()), len(ExperimentAtScale(experiment, "smoke").runs())) == (
+        4,
+        6,
+    )
 
 
 def test_every_cell_gets_the_whole_grid_on_the_tuning_seed(toy):
@@ -200,7 +203,7 @@ def test_the_tuning_seed_is_never_reported(toy):
     spec = experiment.scales["smoke"].model_copy(update={"seeds": [0, 100]})
     reseeded = experiment.model_copy(update={"scales": {"smoke": spec}})
     with pytest.raises(UserError, match="this seed cannot be reported"):
-        Wanted(reseeded, "smoke").runs()
+        ExperimentAtScale(reseeded, "smoke").runs()
 
 
 def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp_path):

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from hybridlab.analysis.prompts import Prompt, prompts_named
-from hybridlab.data.benchmarks.root import DataRoot, Wanted
+from hybridlab.data.benchmarks.root import DataRoot, TaskDataset
 from hybridlab.errors import UserError
 from tests.conftest import ROOT
 
-PIQA = Wanted("piqa", "baber/piqa")
-ARC = Wanted("arc_easy", "allenai/ai2_arc", "ARC-Easy")
+PIQA = TaskDataset("piqa", "baber/piqa")
+ARC = TaskDataset("arc_easy", "allenai/ai2_arc", "ARC-Easy")
 PIQA_ROWS = [{"goal": f"goal {n}", "sol1": "do this", "sol2": "do that"} for n in range(3)]
 
 
@@ -69,7 +69,7 @@ def test_a_table_of_openbookqa(tmp_path):
     header = "ID\tQuestion Stem\tChoices\tComplete Question\tAnswer Key\n"
     row = '1\tHe said "no" to\t(A) one thing (B) two things\tHe …\tB\n'
     written(tmp_path, "openbookqa/main_test.tsv", header + row)
-    assert rows(tmp_path, Wanted("openbookqa", "allenai/openbookqa", "main"), "test") == [
+    assert rows(tmp_path, TaskDataset("openbookqa", "allenai/openbookqa", "main"), "test") == [
         {
             "question_stem": 'He said "no" to',
             "choices": {"text": ["one thing", "two things"], "label": ["A", "B"]},
@@ -80,18 +80,18 @@ def test_a_table_of_openbookqa(tmp_path):
 
 def test_a_table_without_header_names_its_columns(tmp_path):
     written(tmp_path, "mmlu/test/anatomy_test.csv", '"What, then?",one,two,three,four,C\n')
-    found = rows(tmp_path, Wanted("mmlu_anatomy", "cais/mmlu", "anatomy"), "test")
+    found = rows(tmp_path, TaskDataset("mmlu_anatomy", "cais/mmlu", "anatomy"), "test")
     assert found == [{"question": "What, then?", "choices": ["one", "two", "three", "four"], "answer": 2}]
 
 
 def test_records_of_several_lines(tmp_path):
     logiqa = "\nb\nIt rains.So it is.\nWhich?\nA.one\nB.two.\nC.three\nD.four\n"
     written(tmp_path, "logiqa/Test.txt", logiqa)
-    (row,) = rows(tmp_path, Wanted("logiqa", "EleutherAI/logiqa", "logiqa"), "test")
+    (row,) = rows(tmp_path, TaskDataset("logiqa", "EleutherAI/logiqa", "logiqa"), "test")
     assert row["context"] == "It rains. So it is." and row["label"] == "b" and row["options"][1] == "two."
     six = "Topic: A man sits. he\n2\nw\nx\ny\nz\n"
     written(tmp_path, "hellaswag/hellaswag_val_full.txt.bz2", bz2.compress(six.encode()))
-    (row,) = rows(tmp_path, Wanted("hellaswag", "Rowan/hellaswag"), "validation")
+    (row,) = rows(tmp_path, TaskDataset("hellaswag", "Rowan/hellaswag"), "validation")
     assert (row["activity_label"], row["ctx_a"], row["ctx_b"], row["label"]) == ("Topic", "A man sits.", "he", "2")
 
 
@@ -101,18 +101,18 @@ def test_word_problems_keep_what_has_one_number(tmp_path):
         for n, answer in enumerate(["9 (apples)", "3 and 4", "1,200"])
     )
     written(tmp_path, "asdiv/ASDiv.xml", f"<Set>{problems}</Set>")
-    found = rows(tmp_path, Wanted("asdiv_generated", "hybridlab", "asdiv"), "test")
+    found = rows(tmp_path, TaskDataset("asdiv_generated", "hybridlab", "asdiv"), "test")
     assert [(row["question"], row["answer"]) for row in found] == [("B0. Q?", "9"), ("B2. Q?", "1200")]
     mixed = [{"input": "Q", "target": 43.0, "type": kind} for kind in ("addsub", "singleop")]
     written(tmp_path, "mawps/test.jsonl", lines(mixed))
-    assert len(rows(tmp_path, Wanted("mawps_singleop", "hybridlab", "mawps_singleop"), "test")) == 1
+    assert len(rows(tmp_path, TaskDataset("mawps_singleop", "hybridlab", "mawps_singleop"), "test")) == 1
 
 
 def test_requests_of_olmes_give_conversations_up_to_their_question(tmp_path):
     turns = [{"question": f"q{n}", "answer": f"a{n}"} for n in range(3)]
     doc = {"id": "x_turn1", "story": "S", "question": "q1", "answers": ["a1", "other"], "previous_qa": turns}
     written(tmp_path, "coqa/coqa_bpb_0shot_requests.jsonl.gz", gzip.compress(json.dumps({"doc": doc}).encode()))
-    (row,) = rows(tmp_path, Wanted("coqa", "EleutherAI/coqa"), "validation")
+    (row,) = rows(tmp_path, TaskDataset("coqa", "EleutherAI/coqa"), "validation")
     assert row["questions"] == {"input_text": ["q0", "q1"]} and row["answers"] == {"input_text": ["a0", "a1"]}
     assert row["additional_answers"]["0"] == {"input_text": ["a0", "other"]}
 
@@ -121,15 +121,15 @@ def test_pages_begin_at_their_titles(tmp_path):
     written(
         tmp_path, "wikitext2/wiki.test.raw", " \r\n = One = \r\n text \r\n = = Part = = \r\n \r\n = Two = \r\n end \r\n"
     )
-    found = rows(tmp_path, Wanted("wikitext", "EleutherAI/wikitext_document_level"), "test")
+    found = rows(tmp_path, TaskDataset("wikitext", "EleutherAI/wikitext_document_level"), "test")
     assert [row["page"].split("\n")[0] for row in found] == [" = One = ", " = Two = "]
 
 
 def test_a_task_that_is_in_no_list_is_found_in_a_folder_of_its_name(tmp_path):
     written(tmp_path, "my_task/test.jsonl", lines([{"any": "thing"}]))
-    assert rows(tmp_path, Wanted("my_task", "someone/else"), "test") == [{"any": "thing"}]
+    assert rows(tmp_path, TaskDataset("my_task", "someone/else"), "test") == [{"any": "thing"}]
     written(tmp_path, "else/fr/validation.json", json.dumps([{"any": 1}, {"any": 2}]))
-    assert len(rows(tmp_path, Wanted("other_task", "someone/else", "fr"), "validation")) == 2
+    assert len(rows(tmp_path, TaskDataset("other_task", "someone/else", "fr"), "validation")) == 2
 
 
 BROKEN = {
@@ -138,7 +138,7 @@ BROKEN = {
     "a row is too short": (
         "mmlu/dev/anatomy_dev.csv",
         "a,b\n",
-        Wanted("m", "cais/mmlu", "anatomy"),
+        TaskDataset("m", "cais/mmlu", "anatomy"),
         "dev",
         "2 columns",
     ),
@@ -178,7 +178,7 @@ def test_other_mistakes_in_files(tmp_path):
         rows(tmp_path, PIQA, "validation")
     written(tmp_path, "asdiv/ASDiv.xml", "<Set><Problem></Set>")
     with pytest.raises(UserError, match=r"ASDiv.xml:1: this is not XML"):
-        rows(tmp_path, Wanted("asdiv", "EleutherAI/asdiv"), "validation")
+        rows(tmp_path, TaskDataset("asdiv", "EleutherAI/asdiv"), "validation")
     assert "piqa/valid.jsonl or piqa/validation.jsonl" in DataRoot(tmp_path).missing(PIQA, ("validation",))
 
 
@@ -251,7 +251,7 @@ COUNTS = {
 @pytest.mark.parametrize("names", COUNTS, ids=lambda names: names[0])
 def test_every_released_file_gives_all_its_rows(names):
     root = DataRoot(SHARED)
-    assert {split: len(root.split(Wanted(*names), split).rows) for split in COUNTS[names]} == COUNTS[names]
+    assert {split: len(root.split(TaskDataset(*names), split).rows) for split in COUNTS[names]} == COUNTS[names]
 
 
 @released
@@ -264,6 +264,6 @@ def test_six_lines_of_hellaswag_give_the_prompts_of_its_objects():
     def plain(text):
         return re.sub(r"\[.*?\]", "", text.replace(" [title]", ". ")).replace("  ", " ").strip()
 
-    from_lines = {plain(prompt(row)) for row in rows(SHARED, Wanted("hellaswag", "Rowan/hellaswag"), "validation")}
+    from_lines = {plain(prompt(row)) for row in rows(SHARED, TaskDataset("hellaswag", "Rowan/hellaswag"), "validation")}
     objects = [json.loads(line) for line in (SHARED / "hellaswag" / "hellaswag_val_1000.jsonl").open()]
     assert sum(plain(prompt(row)) in from_lines for row in objects) >= 999

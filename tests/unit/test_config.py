@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from hybridlab.attention.kinds import AttentionKind, Window
 from hybridlab.attention.registry import ATTENTION_KINDS, register_kind
-from hybridlab.config import edits, loading, maps, recurrence, schema, shared, training
+from hybridlab.config import edits, loading, maps, recurrence, schema, shared_settings, training
 from hybridlab.config.loading import (
     Layer,
     check,
@@ -415,7 +415,7 @@ def test_aliases_and_merge_keys_work_as_in_yaml(tmp_path):
 def test_every_field_is_read_somewhere():
     """A setting that nothing reads would have no effect."""
     package = Path(schema.__file__).resolve().parent.parent
-    parts = (schema, training, edits, maps, recurrence, shared)
+    parts = (schema, training, edits, maps, recurrence, shared_settings)
     schemas = [Path(part.__file__).resolve() for part in parts]
     code = "\n".join(p.read_text() for p in package.rglob("*.py") if p.resolve() not in schemas)
     own = "\n".join(path.read_text() for path in schemas)

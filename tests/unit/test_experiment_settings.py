@@ -9,7 +9,7 @@ from hybridlab.papers.cells import cell_configs, cell_runs
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import Wanted
+from hybridlab.papers.reproduce import ExperimentAtScale
 from tests.unit.verdicts.building import record
 
 FILE = """\
@@ -249,5 +249,5 @@ def test_a_run_that_the_other_experiment_does_not_have_is_refused(load_shared, o
     ],
 )
 def test_a_table_at_scale_desk_trains_nothing_of_its_own(table, designed):
-    shown, behind = (Wanted(load_experiment(name), "desk").runs() for name in (table, designed))
+    shown, behind = (ExperimentAtScale(load_experiment(name), "desk").runs() for name in (table, designed))
     assert shown and set(shown) <= set(behind)

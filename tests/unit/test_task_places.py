@@ -7,7 +7,7 @@ from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.benchmarks.root import DATA_ROOT, located, missing_files, use_data_root
 from hybridlab.errors import UserError
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.reproduce import Wanted
+from hybridlab.papers.reproduce import ExperimentAtScale
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_a_root_that_is_not_there_is_refused(tmp_path, monkeypatch):
 
 
 def test_runs_without_their_files_are_left_out(tmp_path, monkeypatch):
-    wanted = Wanted(load_experiment("saobp-table1"), "smoke")
+    wanted = ExperimentAtScale(load_experiment("saobp-table1"), "smoke")
     assert sorted(name for name, _ in wanted.runs().values()) == [
         f"mini/{a}" for a in ("elemmul", "high", "low", "original")
     ]
@@ -53,7 +53,7 @@ def test_runs_without_their_files_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setenv(DATA_ROOT, str(tmp_path))
     (tmp_path / "race").mkdir()
     (tmp_path / "race" / "test_middle.jsonl").touch()
-    whole = Wanted(load_experiment("saobp-table1"), "smoke")
+    whole = ExperimentAtScale(load_experiment("saobp-table1"), "smoke")
     assert len(whole.runs()) == 8 and not whole.left_out()
 
 

@@ -13,7 +13,7 @@ from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.plans import Planned, digest_of, history, plan_of, register, write_history
 from hybridlab.papers.records import records_of
-from hybridlab.papers.reproduce import Wanted, stamps
+from hybridlab.papers.reproduce import ExperimentAtScale, stamps
 from hybridlab.papers.verdicts import arms_differ, differences, settings_of, verdicts
 from hybridlab.reporting.entry import write_entry
 from hybridlab.runs.record import Stamp, record_path, save_record
@@ -200,7 +200,7 @@ def test_a_history_that_was_edited_is_refused(toy):
 
 def test_every_run_of_a_queue_is_stamped_before_it_starts(toy):
     experiment = toy.load()
-    found = stamps([Wanted(experiment, "desk")], toy.results)
+    found = stamps([ExperimentAtScale(experiment, "desk")], toy.results)
     [planned] = history("toy-table1", "desk", toy.results)
     assert len(found) == 8
     assert set(map(tuple, found.values())) == {(Stamp(id="toy-table1", scale="desk", digest=planned.digest),)}
@@ -370,7 +370,7 @@ def test_the_method_may_differ_and_is_shown(toy):
 def test_it_is_found_before_anything_is_trained(toy):
     toy.content["cells"]["b"]["config"] = {"training": {"tokens_per_step": 4096}}
     with pytest.raises(UserError, match="differ in training.tokens_per_step"):
-        stamps([Wanted(toy.load(), "desk")], toy.results)
+        stamps([ExperimentAtScale(toy.load(), "desk")], toy.results)
     assert not history("toy-table1", "desk", toy.results)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from hybridlab.analysis.entropy import measured_entropies
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.prompts import Count, Shots, Words
-from hybridlab.analysis.task_prompts import Asked, each_sequence
+from hybridlab.analysis.task_prompts import PromptSettings, each_sequence
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -53,7 +53,7 @@ def measure(
     maps: for each task the last `shown` tokens of its shortest prompt, marked: by head, the places of the tokens that
     together get half of the last token's attention; weights: by head, [query][key].
     """
-    asked = Asked(tasks, rows, shots, longest, data_root)
+    asked = PromptSettings(tasks, rows, shots, longest, data_root)
     sequences, _, missing = asked.sequences(model, corpus, seq_len)
     tables = torch.stack(
         [measured_entropies(model, each_sequence(model, name, ones)) for name, ones in sequences.items()]

@@ -15,7 +15,7 @@ from torch import Tensor
 from hybridlab.analysis.entropy import agreement, measured_entropies
 from hybridlab.analysis.probe import Probe, Rows, Table, spaced_windows
 from hybridlab.analysis.prompts import Count, Shots, Words
-from hybridlab.analysis.task_prompts import Asked, each_sequence
+from hybridlab.analysis.task_prompts import PromptSettings, each_sequence
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.visit import layer_name
@@ -44,7 +44,7 @@ def measure(
     each task, with the lengths of its prompts; agreement: the mean rank correlation of the layers' means between two
     tasks; lowest, highest: [layer][head], the least and the most of a head on any task.
     """
-    asked = Asked(tasks, rows, shots, longest, data_root)
+    asked = PromptSettings(tasks, rows, shots, longest, data_root)
     if not tasks:
         asked.refuse_without_tasks()
         tokens = spaced_windows(model, corpus, seq_len, rows)

@@ -14,7 +14,7 @@ from torch import Tensor
 from hybridlab.analysis.last_token import PARTS, LastRow, last_rows, spread, statistics
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.analysis.prompts import Count, Numbers, Shots, Words
-from hybridlab.analysis.task_prompts import Asked, each_sequence
+from hybridlab.analysis.task_prompts import PromptSettings, each_sequence
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
@@ -42,7 +42,7 @@ def measure(
     """
     if unknown := [layer for layer in heads_of if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
-    asked = Asked(tasks, rows, shots, longest, data_root)
+    asked = PromptSettings(tasks, rows, shots, longest, data_root)
     sequences, about, missing = asked.sequences(model, corpus, seq_len)
     measured = {name: list(last_rows(model, each_sequence(model, name, ones))) for name, ones in sequences.items()}
     by_task = {name: statistics([row.layers for row in measured[name]]) for name in measured}

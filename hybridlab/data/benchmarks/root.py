@@ -1,6 +1,6 @@
 """The data root: the folder below which the files of benchmarks and fine-tuning tasks lie.
 
-    DataRoot(Path("data")).split(Wanted("piqa", "baber/piqa"), "validation").rows
+    DataRoot(Path("data")).split(TaskDataset("piqa", "baber/piqa"), "validation").rows
 
 `--data-root DIR` or the environment variable HYBRIDLAB_DATA_ROOT names it. Benchmarks lie in the places of
 presets/benchmarks/files.yaml. An experiment names the files of fine-tuning tasks as
@@ -87,7 +87,7 @@ def missing_files(settings: Finetune) -> str | None:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TaskDataset:
     """What a task of lm-eval reads: its name, and the dataset and configuration that it names."""
 
     task: str
@@ -129,7 +129,7 @@ class Entry:
     files: dict[str, list[Source]] = field(default_factory=dict)
     classes: dict[str, list[str]] = field(default_factory=dict)
 
-    def serves(self, wanted: Wanted) -> bool:
+    def serves(self, wanted: TaskDataset) -> bool:
         if wanted.task in self.tasks:
             return True
         return wanted.dataset in self.hub and self.name in (None, wanted.name)
@@ -152,9 +152,9 @@ class DataRoot:
 
     folder: Path
     skip_bad_lines: bool = False
-    _read: dict[tuple[Wanted, str], Served | None] = field(default_factory=dict)
+    _read: dict[tuple[TaskDataset, str], Served | None] = field(default_factory=dict)
 
-    def split(self, wanted: Wanted, split: str) -> Served | None:
+    def split(self, wanted: TaskDataset, split: str) -> Served | None:
         """The rows of a split; None if there is no file. UserError, with file and line, for a broken line."""
         key = (wanted, split)
         if key not in self._read:
@@ -163,7 +163,7 @@ class DataRoot:
             self._read[key] = None if found is None else self._rows(entry, found)
         return self._read[key]
 
-    def missing(self, wanted: Wanted, splits: tuple[str, ...]) -> str:
+    def missing(self, wanted: TaskDataset, splits: tuple[str, ...]) -> str:
         """Where files of the splits were looked for, in words."""
         entry = _entry(wanted)
         named = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
@@ -171,7 +171,7 @@ class DataRoot:
         general = [f"{_filled(folder, wanted)}/{splits[0]}.jsonl" for folder in entry.folders]
         return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
 
-    def _places(self, entry: Entry, wanted: Wanted, split: str) -> Iterator[Source]:
+    def _places(self, entry: Entry, wanted: TaskDataset, split: str) -> Iterator[Source]:
         for source in entry.files.get(split, []):
             labels = None if source.labels is None else _filled(source.labels, wanted)
             yield replace(source, paths=tuple(_filled(path, wanted) for path in source.paths), labels=labels)
@@ -234,11 +234,11 @@ def _problem(error: Exception) -> str:
     return "it has not the form of such a record"
 
 
-def _filled(path: str, wanted: Wanted) -> str:
+def _filled(path: str, wanted: TaskDataset) -> str:
     return path.replace("{name}", wanted.name or "")
 
 
-def _entry(wanted: Wanted) -> Entry:
+def _entry(wanted: TaskDataset) -> Entry:
     entry = next((entry for entry in _entries() if entry.serves(wanted)), Entry())
     if entry.files or entry.folders:
         return entry

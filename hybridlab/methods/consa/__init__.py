@@ -16,7 +16,7 @@ from hybridlab.config.method import Method, register_controller
 from hybridlab.config.other_runs import Configuration
 from hybridlab.config.training import Schedule
 from hybridlab.config.types import Beta, Finite, Fraction, Granularity, NonNegativeFloat, NonNegativeInt, PositiveFloat
-from hybridlab.errors import Misfit
+from hybridlab.errors import SettingsConflict
 
 if TYPE_CHECKING:
     from hybridlab.training.hooks import Hook
@@ -29,13 +29,13 @@ class LearnsMasks(Method):
 
     def check(self, config: Configuration) -> None:
         if config.evaluation.keep_best:
-            raise Misfit(
+            raise SettingsConflict(
                 "evaluation.keep_best: a model whose masks are being learned can be used only after the last step; "
                 "set it to false",
                 "evaluation.keep_best",
             )
         if config.plan:
-            raise Misfit("masks are learned on the plain plan; remove `plan`", "plan")
+            raise SettingsConflict("masks are learned on the plain plan; remove `plan`", "plan")
 
 
 @register_controller("mask-learning")
@@ -79,7 +79,9 @@ class MaskLearningConfig(LearnsMasks):
     def _stretch_covers(self) -> MaskLearningConfig:
         low, high = self.stretch
         if not (low < 0 and high > 1):
-            raise Misfit(f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does", "stretch")
+            raise SettingsConflict(
+                f"stretch {self.stretch} must reach below 0 and above 1, as (-0.1, 1.1) does", "stretch"
+            )
         return self
 
     def rescaled(self, config: Configuration, share: float) -> Self:

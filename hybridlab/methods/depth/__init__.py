@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from hybridlab.config.method import Method, Stages, register_controller
 from hybridlab.config.other_runs import Configuration
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed, Width
-from hybridlab.errors import Misfit, UserError
+from hybridlab.errors import SettingsConflict, UserError
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.lineage import first_lineage, grown_lineage
 from hybridlab.plan.structure import Structure
@@ -88,9 +88,11 @@ class StackingConfig(Method):
     def _choices_fit(self) -> StackingConfig:
         for name in ("draw", "seed"):
             if self.method != "random" and getattr(self, name) is not None:
-                raise Misfit(f"{name} has no effect with method {self.method}, which draws nothing", name, "method")
+                raise SettingsConflict(
+                    f"{name} has no effect with method {self.method}, which draws nothing", name, "method"
+                )
         if self.start is not None and self.start % self.block:
-            raise Misfit(
+            raise SettingsConflict(
                 f"start {self.start} is no multiple of block {self.block}; use a block of {divisors(self.start)}",
                 "start",
                 "block",
@@ -98,7 +100,9 @@ class StackingConfig(Method):
         defaults = type(self).model_fields
         unused = [n for n in ("alpha", "rounding", "growth_fraction") if getattr(self, n) != defaults[n].default]
         if self.stage_steps is not None and unused:
-            raise Misfit(f"{unused[0]} has no effect with stage_steps; remove one of the two", unused[0], "stage_steps")
+            raise SettingsConflict(
+                f"{unused[0]} has no effect with stage_steps; remove one of the two", unused[0], "stage_steps"
+            )
         return self
 
     @classmethod
@@ -144,9 +148,11 @@ class StackingConfig(Method):
                 self.stages(config.shape.layers, config.training.steps)
         except UserError as error:
             names = ("controller.block", "controller.start", "controller.stage_steps", "controller.growth_fraction")
-            raise Misfit(f"controller: {error}", "shape.layers", "training.steps", "controller.kind", *names) from None
+            raise SettingsConflict(
+                f"controller: {error}", "shape.layers", "training.steps", "controller.kind", *names
+            ) from None
         if config.budget is not None and self.stage_steps is not None:
-            raise Misfit(
+            raise SettingsConflict(
                 "controller.stage_steps: a budget of FLOPs chooses the number of steps; leave one of the two out",
                 "controller.stage_steps",
                 "budget",

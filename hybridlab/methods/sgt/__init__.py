@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from hybridlab.config.method import Method, Stages, register_controller
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of, require_heads
 from hybridlab.config.types import Beta, Finite, NonNegativeInt, PositiveInt, RunName, Strict
-from hybridlab.errors import Misfit, UserError
+from hybridlab.errors import SettingsConflict, UserError
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
@@ -105,28 +105,32 @@ class EntropyGrowthConfig(Method):
             unused = [name for name in ("max_layers", "candidates") if getattr(self, name) is not None]
             if unused:
                 message = f"{unused[0]} has no effect on fixed layers; remove {unused[0]} or layers"
-                raise Misfit(message, *unused, "layers")
+                raise SettingsConflict(message, *unused, "layers")
             if not self.layers or len(set(self.layers)) != len(self.layers):
-                raise Misfit("layers must name at least one layer, and each of them once", "layers")
+                raise SettingsConflict("layers must name at least one layer, and each of them once", "layers")
             if clash := set(self.layers) & set(self.exclude):
-                raise Misfit(
+                raise SettingsConflict(
                     f"{layer_name(min(clash))} is both fixed and excluded; set exclude: [] to loop it",
                     "layers",
                     "exclude",
                 )
         if self.candidates is not None and self.candidates < self.target_layers:
-            raise Misfit(
+            raise SettingsConflict(
                 f"candidates {self.candidates} is less than the {self.target_layers} layers that may loop",
                 "candidates",
                 "max_layers",
             )
         known = [name for name in ("entropies_of", "entropies") if getattr(self, name) is not None]
         if len(known) == 2:
-            raise Misfit("entropies_of and entropies are both given; leave one of them out", *known)
+            raise SettingsConflict("entropies_of and entropies are both given; leave one of them out", *known)
         if known and self.ema_decay != type(self).model_fields["ema_decay"].default:
-            raise Misfit(f"ema_decay has no effect with {known[0]}; remove one of them", "ema_decay", known[0])
+            raise SettingsConflict(
+                f"ema_decay has no effect with {known[0]}; remove one of them", "ema_decay", known[0]
+            )
         if self.shortlist is not None and self.shortlist <= self.heads:
-            raise Misfit(f"shortlist {self.shortlist} must be more than heads ({self.heads})", "shortlist", "heads")
+            raise SettingsConflict(
+                f"shortlist {self.shortlist} must be more than heads ({self.heads})", "shortlist", "heads"
+            )
         return self
 
     @property
@@ -140,7 +144,7 @@ class EntropyGrowthConfig(Method):
     def check(self, config: Configuration) -> None:
         self._check_heads(config.shape.layers, config.shape.heads)
         if self.start_step >= config.training.steps:
-            raise Misfit(
+            raise SettingsConflict(
                 f"controller.start_step {self.start_step}: nothing would grow in {config.training.steps} steps; lower "
                 "start_step, and also controller.interval and fade_steps",
                 "controller.start_step",
@@ -148,26 +152,26 @@ class EntropyGrowthConfig(Method):
             )
 
     def _check_heads(self, num_layers: int, num_heads: int) -> None:
-        """Misfit for heads or layers that the shape does not have."""
+        """SettingsConflict for heads or layers that the shape does not have."""
         for name in ("heads", "shortlist"):
             if (getattr(self, name) or 0) > num_heads:
                 message = f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads"
-                raise Misfit(message, f"controller.{name}", "shape.heads")
+                raise SettingsConflict(message, f"controller.{name}", "shape.heads")
         rows = self.entropies
         if rows is not None and [len(row) for row in rows] != [num_heads] * num_layers:
             message = f"controller.entropies: {num_layers} layers of {num_heads} heads need a number for each head"
-            raise Misfit(message, "controller.entropies", "shape.heads", "shape.layers")
+            raise SettingsConflict(message, "controller.entropies", "shape.heads", "shape.layers")
         for name, layers in (("layers", self.layers or []), ("exclude", self.exclude)):
             if wrong := [layer for layer in layers if layer >= num_layers]:
                 last = f"{num_layers - 1} (L{num_layers})"
                 message = f"controller.{name} names layer {wrong[0]}, but the last one is {last}"
-                raise Misfit(message, f"controller.{name}", "shape.layers")
+                raise SettingsConflict(message, f"controller.{name}", "shape.layers")
         free = num_layers - len({layer for layer in self.exclude if layer < num_layers})
         wanted = {"max_layers": self.target_layers if self.layers is None else 0, "candidates": self.candidates or 0}
         for name, number in wanted.items():
             if number > free:
                 message = f"controller.{name} {number}: only {free} of {num_layers} layers may loop"
-                raise Misfit(message, f"controller.{name}", "controller.exclude", "shape.layers")
+                raise SettingsConflict(message, f"controller.{name}", "controller.exclude", "shape.layers")
 
     def linked(self, config: Configuration, finished: Finished) -> Self:
         if self.entropies_of is None:

@@ -18,11 +18,11 @@ from hybridlab.statistics import (
     Above,
     Always,
     Apart,
-    Asked,
     Below,
     Between,
     FewerShared,
     Finding,
+    Question,
     known,
     mean_interval,
 )
@@ -41,7 +41,7 @@ class Comparison:
 
     label: str
     values: Mapping[int, float]
-    asked: Asked
+    asked: Question
     unit: str = ""
     note: str = ""
     paired: bool = False
@@ -121,7 +121,7 @@ def _p(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
 
 
-def _asked(asked: Asked) -> str:
+def _asked(asked: Question) -> str:
     """The bounds that the claim names, unless that is 0."""
     if isinstance(asked, Between):
         return f", asked below {asked.high:+g}" if asked.low is None else f", asked {asked.low:+g} to {asked.high:+g}"

@@ -30,7 +30,7 @@ from hybridlab.papers.measures import NotMeasured, number_of
 from hybridlab.papers.records import Records
 from hybridlab.papers.rows import Row
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import Asked
+from hybridlab.statistics import Question
 
 Kind = TypeVar("Kind", bound=Callable[..., Verdict | list[Comparison]])
 
@@ -91,7 +91,7 @@ class Given:
         return values
 
     def compared(
-        self, label: str, cells: Sequence[str], number: Callable[..., float], asked: Asked, **more: Any
+        self, label: str, cells: Sequence[str], number: Callable[..., float], asked: Question, **more: Any
     ) -> Comparison:
         """The comparison of a number over seeds (see `over_seeds`); without values where the runs are missing.
 

@@ -15,7 +15,7 @@ from hybridlab.papers.claims.consa import learned
 from hybridlab.papers.claims.kinds import Given, claim_kind, value_at
 from hybridlab.papers.claims.verdict import Open
 from hybridlab.runs.record import Record
-from hybridlab.statistics import Above, Asked, Below, Between
+from hybridlab.statistics import Above, Below, Between, Question
 
 
 def _units(run: Record, base: Record, of: str) -> tuple[np.ndarray, np.ndarray]:
@@ -89,7 +89,7 @@ def choice_follows_knockout(
 
     if above is None and below is None:
         raise UserError("choice_follows_knockout asks for nothing; write above, below or both")
-    asked: list[Asked] = [] if above is None else [Above(above)]
+    asked: list[Question] = [] if above is None else [Above(above)]
     asked += [] if below is None else [Below(below)]
     label = "knock-out cost that is kept, from chance (0) to the most (1)"
     return [on.compared(f"{cell}: {label}", [cell, base], share, one) for cell in cells for one in asked]

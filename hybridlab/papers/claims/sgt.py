@@ -13,8 +13,8 @@ from hybridlab.config.structures import final_structure
 from hybridlab.papers.calls import CellName, RowName
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind, hook_of, listed, probe_of
-from hybridlab.papers.claims.measured import compared_pairs
 from hybridlab.papers.claims.speed import PARTS
+from hybridlab.papers.claims.trained import compared_pairs
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.runs.record import Record
 from hybridlab.statistics import Above, Always, Below, evenness, rank_correlation

@@ -20,7 +20,7 @@ from hybridlab.statistics import Below, paired_ratio
 
 PARTS = ("prefill", "decode")
 Part = Literal["prefill", "decode", "passes", "token", "critical", "run", "last_step", "step", "forward"]
-"""The parts that a benchmark measures; see papers/benchmark.py."""
+"""The parts that a benchmark measures; see papers/speed.py."""
 
 
 @claim_kind

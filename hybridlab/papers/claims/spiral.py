@@ -11,7 +11,7 @@ import numpy as np
 from hybridlab.papers.calls import CellName
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
-from hybridlab.papers.claims.measured import LOSS, compared_pairs
+from hybridlab.papers.claims.trained import LOSS, compared_pairs
 from hybridlab.papers.claims.verdict import NotRun, Open
 from hybridlab.runs.record import Record
 from hybridlab.statistics import Above, Below, Between, FewerShared, known, mean_and_error

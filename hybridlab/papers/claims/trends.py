@@ -10,12 +10,12 @@ import numpy as np
 from hybridlab.papers.calls import CellName, MetricPath
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
-from hybridlab.papers.claims.measured import LOSS
 from hybridlab.papers.claims.sgt import logged_entropies, spikes
 from hybridlab.papers.claims.spiral import LoopMetric
+from hybridlab.papers.claims.trained import LOSS
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.runs.record import Record
-from hybridlab.statistics import Above, Always, Asked, Below, Between, rank_correlation
+from hybridlab.statistics import Above, Always, Below, Between, Question, rank_correlation
 
 Span = tuple[float, float]
 """From one share of a run's steps to another."""
@@ -42,7 +42,7 @@ def close_throughout(
     return _along(on, pairs, spans, Between(-margin, margin))
 
 
-def _along(on: Given, pairs: list[tuple[str, str]], spans: list[Span], asked: Asked) -> list[Comparison]:
+def _along(on: Given, pairs: list[tuple[str, str]], spans: list[Span], asked: Question) -> list[Comparison]:
     comparisons = []
     for (left, right), span in itertools.product(pairs, spans):
 

@@ -27,7 +27,17 @@ from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.verdict import Open, Verdict
 from hybridlab.runs.record import Record
-from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Asked, Below, Between, block_mean, rank_correlation
+from hybridlab.statistics import (
+    FEWEST_SEEDS,
+    Above,
+    Always,
+    Apart,
+    Below,
+    Between,
+    Question,
+    block_mean,
+    rank_correlation,
+)
 
 LOSS = "results.validation.loss"
 _Arm = Annotated[str, Refers("cell", row_if="rows")]
@@ -133,7 +143,7 @@ def higher_than_mean(
 
 
 def _against_mean(
-    on: Given, cell: str, over: list[str], metric: str, also: list[str], asked: Asked
+    on: Given, cell: str, over: list[str], metric: str, also: list[str], asked: Question
 ) -> list[Comparison]:
     def difference(ours: Record, *draws: Record) -> float:
         return on.number(ours, metric) - fmean(on.number(draw, metric) for draw in draws)
@@ -169,7 +179,7 @@ def measured_bounds(
 
     if above is None and below is None:
         raise UserError("measured_bounds asks for nothing; write above, below or both")
-    asked: list[Asked] = [] if above is None else [Above(above)]
+    asked: list[Question] = [] if above is None else [Above(above)]
     asked += [] if below is None else [Below(below)]
     cells = [cell] if isinstance(cell, str) else cell
     # Without " nats" behind a path to a loss, which needs none beside its name.
@@ -215,7 +225,7 @@ def compared_pairs(
     pairs: list[tuple[str, str]],
     metrics: list[str],
     rows: bool,
-    asked: Asked,
+    asked: Question,
     names: str = "",
     times: tuple[float, float] = (1.0, 1.0),
 ) -> list[Comparison]:
@@ -234,7 +244,7 @@ def compared_pairs(
 
 
 def _difference(
-    on: Given, label: str, cells: list[str], metric: str, asked: Asked, times: tuple[float, float]
+    on: Given, label: str, cells: list[str], metric: str, asked: Question, times: tuple[float, float]
 ) -> Comparison:
     def number(ours: Record, theirs: Record) -> float:
         return times[0] * on.number(ours, metric) - times[1] * on.number(theirs, metric)
