@@ -21,7 +21,7 @@ def export(
     run: o.ModelReference,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new, or empty.")],
     format: Annotated[
-        Format, typer.Option("--format", help="hf: for transformers, as its own class or with one modelling file.")
+        Format, typer.Option("--format", help="hf: for transformers, as its own class or with the source of the model.")
     ] = Format.hf,
     license: Annotated[
         str | None, typer.Option("--license", metavar="ID", help="Licence in the model card, such as apache-2.0.")

@@ -80,9 +80,10 @@ def export_hf(
 ) -> Exported:
     """Write a model into a folder that transformers loads, as `hybridlab export` does.
 
-    A plain model of a family that transformers has becomes transformers' own class. Every other one gets the file
-    modeling_hybridlab.py beside its weights, and is loaded with trust_remote_code=True where hybridlab need not be
-    installed. Logits are the same to 1e-5; `generate` works with its cache.
+    A plain model of a family that transformers has becomes transformers' own class. Every other one gets
+    modeling_hybridlab.py and the modules that it was trained with beside its weights, and is loaded with
+    trust_remote_code=True where hybridlab need not be installed. Logits are the same to 1e-5; `generate` works with its
+    cache.
 
     run_or_model: a run (a `TrainedRun`, its name, folder or the start of its hash, also RUN/best), a folder in the
     Hugging Face layout, or a model. folder: where to write; new, or empty. tokenizer: the tokenizer.json of a model; a
