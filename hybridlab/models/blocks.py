@@ -277,6 +277,9 @@ class MLP(nn.Module):
 
 Added = Callable[[str, Tensor, Tensor], Tensor]
 """(part, input of a branch, what it adds to it), each (B, S, W) → what the residual stream gets in its place."""
+Visited = tuple[Tensor, Attended | None]
+"""What `Block.visit` returns."""
+Visiting = Callable[..., Visited]
 
 
 class Block(nn.Module):
@@ -298,11 +301,21 @@ class Block(nn.Module):
         self.mlp = MLP(shape)
 
     def visit(
-        self, x: Tensor, call: AttentionCall | None, mlp: bool, added: Added | None = None
-    ) -> tuple[Tensor, Attended | None]:
+        self,
+        x: Tensor,
+        call: AttentionCall | None,
+        mlp: bool,
+        added: Added | None = None,
+        form: Callable[[Visiting], Visiting] | None = None,
+    ) -> Visited:
         """The residual stream x (B, S, W) after a visit, and its attention. call: None if attention does not run. mlp:
-        whether the MLP runs. added: see `Added`. Reads nothing but its arguments and weights, so that it can be
-        recomputed and compiled."""
+        whether the MLP runs. added: see `Added`. form: makes what runs of the function that computes it, such as
+        `compiled`. It is called on the block itself, so that what wraps a block's methods, as FSDP does, sees it."""
+        run = Block._visited if form is None else form(Block._visited)
+        return run(self, x, call, mlp, added)
+
+    def _visited(self, x: Tensor, call: AttentionCall | None, mlp: bool, added: Added | None = None) -> Visited:
+        """Reads nothing but its arguments and weights, so that it can be recomputed and compiled."""
         attended, mlp_input = None, x
         if call is not None:
             attended = self.attention(self.attention_input(x), call)

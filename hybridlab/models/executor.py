@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hybridlab.attention.heads import Attended
-from hybridlab.models.blocks import AttentionCall, Block, head_index
+from hybridlab.models.blocks import AttentionCall, Block, Visited, head_index
 from hybridlab.models.cache import KVCache
 from hybridlab.models.compiling import compiled
 from hybridlab.models.recurrence import Recurrence
@@ -24,9 +24,6 @@ from hybridlab.models.taps import Taps
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place, Visit
-
-Visited = tuple[Tensor, Attended | None]
-"""What `Block.visit` returns."""
 
 
 @dataclass(frozen=True)
@@ -144,18 +141,16 @@ class Execution:
 
     def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
         call = None if visit.part == "mlp" else self.call(place, visit)
-        run, trains, mlp = Block.visit, torch.is_grad_enabled(), visit.part != "attention"
-        block = self.parts.blocks[visit.layer]
-        if self.parts.compiled and trains and self.cache is None:
-            # Other passes have many sizes, and few repetitions.
-            run = compiled(run)
+        block, trains, mlp = self.parts.blocks[visit.layer], torch.is_grad_enabled(), visit.part != "attention"
+        # Passes without gradients have many sizes, and few repetitions.
+        form = compiled if self.parts.compiled and trains and self.cache is None else None
         if self.taps is not None:
             # Whatever observes or changes the branches is no part of a graph, and is not repeated.
             x, attended = block.visit(x, call, mlp, partial(self.taps.on_branch, place))
         elif self.parts.recompute and trains:
-            x, attended = cast(Visited, checkpoint(run, block, x, call, mlp, use_reentrant=False))
+            x, attended = cast(Visited, checkpoint(block.visit, x, call, mlp, None, form, use_reentrant=False))
         else:
-            x, attended = run(block, x, call, mlp)
+            x, attended = block.visit(x, call, mlp, None, form)
         if attended is not None and attended.weights is not None:
             self.attended[place] = attended
         return x

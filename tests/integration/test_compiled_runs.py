@@ -193,3 +193,28 @@ def test_the_options_of_the_commands(graphs, text_file, tmp_path):
     assert {config.runtime.compile for _, config in asked.values()} == {True}
     with pytest.raises(UserError, match="--compile has no effect on consa-table4"):
         ExperimentAtScale(load_experiment("consa-table4"), "smoke", compile=True).runs()
+
+
+@pytest.mark.parametrize("how", ["plain", "compiled", "recomputed"])
+def test_what_wraps_a_method_of_a_block_is_called(how, graphs):
+    """FSDP puts a method of its own into the instance."""
+    model = build_model("vanilla", shape=SMALL_SHAPE)
+    tokens = torch.randint(0, model.shape.vocab, (2, 8))
+    before = model(tokens).logits.detach()
+    model.compiled, model.recompute = how == "compiled", how == "recomputed"
+    seen = []
+
+    def wrap(layer, visit):
+        def wrapped(*arguments):
+            seen.append(layer)
+            return visit(*arguments)
+
+        return wrapped
+
+    for layer, block in enumerate(model.blocks):
+        block.visit = wrap(layer, block.visit)
+    found = model(tokens).logits
+    found.sum().backward()
+    torch.testing.assert_close(found.detach(), before, atol=1e-5, rtol=1e-5)
+    assert sorted(set(seen)) == list(range(len(model.blocks)))
+    assert (graphs() > 0) == (how == "compiled")
