@@ -67,7 +67,7 @@ def changed_plans(entries: list[dict[str, Any]]) -> list[str]:
         for flag in claim["flags"]
         if claim["verdict"] in ("holds", "fails") and flag.startswith(CHANGED)
     ]
-    return [f"{len(lines)} claims are decided after a change of plan:", *lines] if lines else []
+    return [f"Claims that are decided after a change of plan ({len(lines)}):", *lines] if lines else []
 
 
 def differ_lines(data: dict[str, Any]) -> list[str]:
