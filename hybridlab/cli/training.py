@@ -94,7 +94,7 @@ def require_extendable(context: typer.Context, start: str | None, allowed: list[
 
 def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) -> None:
     """Train, resume or skip a run, and print its record. runs: those with which its parents were found."""
-    from hybridlab.runs.run import execute
+    from hybridlab.runs.run import train_run
     from hybridlab.store.folders import Label
 
     label = Label(asked.name, tuple(asked.tags or []))
@@ -102,7 +102,7 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) ->
     if asked.keep_optimizer:
         runtime = config.runtime.model_copy(update={"keep_optimizer": True})
         config = config.model_copy(update={"runtime": runtime})
-    record = execute(config, folder, runs, title, say, label=label)
+    record = train_run(config, folder, runs, title, say, label=label)
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
