@@ -9,13 +9,13 @@ where a model without full attention can only guess; far, the last two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from hybridlab.analysis.probe import probe_results
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Rows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
@@ -27,7 +27,7 @@ from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.text import Text, chunks
 from hybridlab.models.decoder import Transformer
-from hybridlab.registry import TASKS
+from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
 from hybridlab.training.engine import autocast
 from hybridlab.training.objective import Objective, make_objective
@@ -55,7 +55,7 @@ def measure(
         return Results(
             causality=causality(model, config.training.seq_len, ()),
             validation=validation(model, config, text),
-            probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.all_probes},
+            probes=probe_results(config.evaluation.all_probes, model, corpus, config),
             finetune=finetune_result(model, text),
         )
     used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
@@ -68,8 +68,16 @@ def measure(
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, corpus, text),
         choices=choice_results(model, config, corpus, text.context, say=say),
-        probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.all_probes},
+        probes=probe_results(config.evaluation.all_probes, model, corpus, config),
     )
+
+
+def probe_results(
+    names: Iterable[str], model: Transformer, corpus: Corpus, config: RunConfig
+) -> dict[str, dict[str, Any]]:
+    """The results of probes by name, with the settings of `evaluation.probe_settings`; see `Probe.for_record`."""
+    settings = config.evaluation.probe_settings or {}
+    return {name: PROBES.get(name).for_record(model, corpus, config, settings.get(name, {})) for name in names}
 
 
 def validation(

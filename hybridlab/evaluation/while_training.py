@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hybridlab.analysis.probe import probe_results
 from hybridlab.config.schema import Evaluation
 from hybridlab.data.batches import Windows
 from hybridlab.errors import UserError
 from hybridlab.evaluation.choices import choice_results
 from hybridlab.evaluation.finetuned import finetune_result
-from hybridlab.evaluation.measure import task_results, validation
+from hybridlab.evaluation.measure import probe_results, task_results, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.text import Text
 from hybridlab.models.export import read_model_config
@@ -78,9 +77,7 @@ class AtSteps(Hook):
                 validation=validation(run.model, config, text),
                 tasks=task_results(run.model, config, run.corpus, text),
                 choices=choice_results(run.model, config, run.corpus, text.context, text.inputs, run.say),
-                probes={
-                    probe: probe_results(probe, seen, run.corpus, config) for probe in config.evaluation.probes or []
-                },
+                probes=probe_results(config.evaluation.probes or [], seen, run.corpus, config),
                 finetune=finetune_result(run.model, text),
             )
         self.measured[str(run.step)] = result
