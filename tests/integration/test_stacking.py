@@ -16,13 +16,14 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.structures import forecast, structure_of
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import copied_layers, grown, order_after
+from hybridlab.methods.depth.options import growth_layer
 from hybridlab.methods.depth.training import grown_tensors
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, read_model_config, save
 from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.compose import CommandLine, compose, growth_layer, task_layer, within_budget
+from hybridlab.runs.compose import CommandLine, compose, task_layer, within_budget
 from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run
