@@ -29,7 +29,7 @@ from hybridlab.evaluation.text import Text, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
-from hybridlab.training.engine import autocast
+from hybridlab.training.machine import autocast
 from hybridlab.training.objective import Objective, make_objective
 
 

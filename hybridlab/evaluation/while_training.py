@@ -18,8 +18,8 @@ from hybridlab.evaluation.text import Text
 from hybridlab.models.export import read_model_config
 from hybridlab.store.checkpoints import copy_model, save_trained
 from hybridlab.store.folders import RunFolder
-from hybridlab.training.engine import autocast
 from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.machine import autocast
 
 
 @contextmanager

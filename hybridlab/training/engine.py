@@ -10,11 +10,9 @@ ends with the same bits (on a CPU, with the same number of threads).
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +32,7 @@ from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.hooks import Hook
+from hybridlab.training.machine import Speed, autocast
 from hybridlab.training.objective import Batch, NextToken, Objective
 from hybridlab.training.optimizer import (
     load_optimizer_tensors,
@@ -42,7 +41,7 @@ from hybridlab.training.optimizer import (
     optimizer_tensors,
     set_learning_rates,
 )
-from hybridlab.training.progress import Progress
+from hybridlab.training.progress import Progress, event_line
 from hybridlab.training.stopping import StopRequest
 
 STATE_FORMAT = 2
@@ -381,118 +380,3 @@ class Run:
 def _tensors_of(hook: Hook) -> Iterator[str]:
     """The names of a hook's tensors."""
     return (name for group in hook.parameter_groups() for name in group.tensors)
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """A context in which a forward pass computes in bf16, or in fp32 if that is the precision."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-# ---- changes of the structure as lines for the terminal ----
-
-_MOST_LETTERS = 100
-_BEFORE, _AFTER = "_before", "_after"
-
-
-def event_line(event: dict[str, Any]) -> str:
-    """An event in words: `step 120: loop-added: layer 5 (L6), heads 3, 7, passes 1`. A number before and after is one
-    part, `2 → 4 layers`.
-
-    Layers and heads count from 0, as in settings; L counts from 1, as in figures. Without details of its own, the line
-    says what the plan or the map is now.
-    """
-    parts = []
-    for name, value in event.items():
-        if name == "layer":
-            parts.append(f"layer {value} (L{value + 1})")
-        elif name == "heads":
-            parts.append(f"heads {', '.join(map(str, value))}")
-        elif name.endswith(_AFTER) and isinstance(value, int):
-            what = name.removesuffix(_AFTER)
-            parts.append(f"{event[what + _BEFORE]} → {value} {what}")
-        elif name not in ("step", "kind") and isinstance(value, str | int | float) and not _of_structure(name):
-            parts.append(value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}")
-    if not parts:
-        parts = [f"{part} {event[f'{part}_after']}" for part in ("plan", "map") if f"{part}_after" in event]
-    line = f"step {event['step']}: {event['kind']}" + (f": {', '.join(parts)}" if parts else "")
-    return line if len(line) <= _MOST_LETTERS else line[: _MOST_LETTERS - 2] + " …"
-
-
-def _of_structure(name: str) -> bool:
-    return name.endswith((_BEFORE, _AFTER))
-
-
-# ---- speed, memory and MFU, which depend on the machine and enter no result ----
-
-PEAK_FLOPS = {
-    "RTX 4090": 165.2e12,
-    "RTX 3090": 71e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A100": 312e12,
-    "A10": 125e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H200 NVL": 835e12,
-    "H200": 989e12,
-    "B200": 2250e12,
-}
-"""Part of a GPU's name → FLOP/s with bf16 inputs and fp32 sums, dense (without 2:4 sparsity), from NVIDIA's data
-sheets. The longest name that fits is used. Others are set by `runtime.peak_flops`."""
-_SLOWER = {"Laptop", "Max", "D", "MIG"}
-"""Words in the names of slower GPUs of the same number, and of parts of a GPU."""
-
-
-def peak_flops(name: str) -> float | None:
-    """The peak of the GPU of this name; None if it is not in the table."""
-    words = name.replace("-", " ").split()
-    if not _SLOWER.isdisjoint(words):
-        return None
-    fitting = [known for known in PEAK_FLOPS if all(word in words for word in known.split())]
-    return PEAK_FLOPS[max(fitting, key=len)] if fitting else None
-
-
-class Speed:
-    """Measures from one line of the log to the next. peak: FLOP/s of the device, None for that of a known GPU.
-
-    tokens, flops: what the run has used when the measurement begins.
-    """
-
-    def __init__(self, device: torch.device, peak: float | None, tokens: int, flops: float) -> None:
-        self.device, self.tokens, self.flops = device, tokens, flops
-        known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-        self.peak = known if peak is None else peak
-        self.started = time.monotonic()
-
-    def pause(self, seconds: float) -> None:
-        """Leave out these seconds, in which the run did not train."""
-        self.started += seconds
-
-    def measure(self, tokens: int, flops: float) -> dict[str, float | None]:
-        """The numbers since the last call, for totals of the run. mfu: FLOPs of the ledger as a share of what the
-        device could have done; None if its peak is not known. memory_mb: the highest use so far, in 10^6 bytes."""
-        now = time.monotonic()
-        seconds = max(now - self.started, 1e-9)
-        rate = (flops - self.flops) / seconds
-        numbers = {
-            "tokens_per_second": _rounded((tokens - self.tokens) / seconds),
-            "memory_mb": round(self._memory() / 1e6, 1),
-            "mfu": None if self.peak is None else _rounded(rate / self.peak),
-        }
-        self.tokens, self.flops, self.started = tokens, flops, now
-        return numbers
-
-    def _memory(self) -> int:
-        """Bytes: of the GPU's tensors, or of this process."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        # Linux counts in KiB, macOS in bytes.
-        return used if sys.platform == "darwin" else used * 1024
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
