@@ -13,14 +13,17 @@ from hybridlab.methods.sgt.training import EntropyGrowth
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.record import read_record
 from hybridlab.store import checkpoints
+from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Run
 from hybridlab.training.world import world
+from tests.integration.test_finetuning import ENCODER, composed, parent, task_file
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, train, weights
 
 
-def joined(rank, growing, learning, folder, runs_dir):
-    """What each of two processes does."""
+def joined(rank, jobs, folder):
+    """What each of two processes does. jobs: name → (configuration, folder of runs)."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    growing, runs_dir = jobs["growing"]
     try:
         with pytest.MonkeyPatch.context() as patch:
             # The second process alone gets a signal; both stop after the step that it came in.
@@ -28,8 +31,8 @@ def joined(rank, growing, learning, folder, runs_dir):
             with pytest.raises(Interrupted):
                 train(growing, folder / "growing", runs_dir)
         assert checkpoints.newest_step(folder / "growing" / "checkpoints") == 7
-        train(growing, folder / "growing", runs_dir)
-        train(learning, folder / "learning", runs_dir)
+        for name, (config, runs) in jobs.items():
+            train(config, folder / name, runs)
         with pytest.MonkeyPatch.context() as patch:
             # Entropies of their own would give each process another structure.
             patch.setattr(
@@ -68,6 +71,10 @@ def assert_close_run(alone, together):
         assert now.tasks.keys() == was.tasks.keys()
         for task in was.tasks:
             assert now.tasks[task].loss.all.value == pytest.approx(was.tasks[task].loss.all.value, abs=1e-3)
+    if one.results.finetune is not None:
+        assert two.results.finetune == one.results.finetune
+    for name in one.results.choices:
+        assert two.results.choices[name].loss.value == pytest.approx(one.results.choices[name].loss.value, rel=1e-3)
     for name in ("hash", "tokens", "flops", "redone_steps", "status", "structure"):
         assert getattr(two, name) == getattr(one, name), name
     for was, now in zip(one.events, two.events, strict=True):
@@ -82,7 +89,7 @@ def assert_close_run(alone, together):
     assert sorted(p.name for p in together.rglob("*")) == sorted(p.name for p in alone.rglob("*"))
 
 
-def test_two_processes_train_one_run(small, tmp_path, runs_dir):
+def test_two_processes_train_one_run(small, tmp_path, tmp_path_factory, text_file, runs_dir):
     shared = {
         "data": {"mix": {"text": 0.5, "retrieval": 0.5}},
         "observe": {"entropy_every": 3, "each_step": ["loss", "gradient_norm"]},
@@ -94,10 +101,16 @@ def test_two_processes_train_one_run(small, tmp_path, runs_dir):
     controller = {**GROWTH_TIMES, "max_passes": 2, "max_layers": 2}
     growing = small("sgt", shape=FIVE_LAYERS["shape"], controller=controller, runtime=runtime, **shared)
     rule = {"kind": "mask-learning", "rho": 0.5, "granularity": "head-single", "mask_lr": 0.5, "multiplier_lr": 0.5}
-    learning = small("consa", controller=rule, data={"mix": {"text": 0.5, "retrieval": 0.5}})
-    for name, config in (("growing", growing), ("learning", learning)):
-        train(config, tmp_path / "alone" / name, runs_dir)
+    choices = {"tasks": ["assignment-basic"], "items": 12, "shots": 1}
+    learning = small("consa", controller=rule, data=shared["data"], evaluation={"choices": choices})
+    masked = {"shape": ENCODER, "data": {"tokenizer": "byte+mask"}}
+    encoder = parent(tmp_path_factory, text_file, "bert", "bert-tiny", **masked)
+    tuned = composed(encoder, "squad", data=task_file(tmp_path, "squad"), steps=3, lr=1e-3)
+    jobs = {"growing": (growing, runs_dir), "learning": (learning, runs_dir)}
+    jobs |= {"masked": (RunFolder(encoder).config(), runs_dir), "tuned": (tuned, encoder.parent)}
+    for name, (config, runs) in jobs.items():
+        train(config, tmp_path / "alone" / name, runs)
     (tmp_path / "together").mkdir()
-    spawn(joined, (growing, learning, tmp_path / "together", runs_dir), nprocs=2)
-    for name in ("growing", "learning"):
+    spawn(joined, (jobs, tmp_path / "together"), nprocs=2)
+    for name in jobs:
         assert_close_run(tmp_path / "alone" / name, tmp_path / "together" / name)
