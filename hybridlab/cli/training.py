@@ -104,6 +104,7 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) ->
     """Train, resume or skip a run, and print its record. runs: those with which its parents were found."""
     from hybridlab.runs.run import train_run
     from hybridlab.store.folders import Label
+    from hybridlab.training.world import world
 
     label = Label(asked.name, tuple(asked.tags or []))
     folder = RunFolder(asked.run_dir or runs.directory / run_hash(config))
@@ -111,6 +112,8 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) ->
         runtime = config.runtime.model_copy(update={"keep_optimizer": True})
         config = config.model_copy(update={"runtime": runtime})
     record = train_run(config, folder, runs, title, say, label=label)
+    if not world().writer:
+        return
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")

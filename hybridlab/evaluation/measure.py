@@ -9,8 +9,9 @@ where a model without full attention can only guess; far, the last two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
 from hybridlab.training.machine import autocast
-from hybridlab.training.objective import Objective, make_objective
+from hybridlab.training.objective import Batch, Objective, make_objective
+from hybridlab.training.world import world
 
 
 def measure(
@@ -137,26 +139,30 @@ def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count:
         return NO_LOSS
     count = min(count, len(windows))
     chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
-    losses: list[float] = []
-    for numbers in chunks(chosen, model, length):
+
+    def measured(numbers: Sequence[int]) -> list[float]:
         tokens = np.stack([windows[int(i)] for i in numbers])
         rows = Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
-        batch = text.objective.measured(rows, numbers).to(_device(model))
-        with torch.no_grad(), text.context:
-            losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
+        return _losses(model, text, text.objective.measured(rows, numbers))
+
+    losses = list(chain(*world().map(measured, chunks(chosen, model, length))))
     windows_losses = [round(value, 5) for value in losses]
     return _result(mean_and_error(losses), text.corpus.bytes_per_token(*text.splits), windows_losses, text.objective)
 
 
 def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int) -> LossResult:
     """The mean loss of an objective that does not read text, over at most `count` of its examples."""
-    losses: list[float] = []
-    for batch in text.objective.examples(config, text.corpus, count):
-        batch = batch.to(_device(model))
-        with torch.no_grad(), text.context:
-            losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
+    examples = text.objective.examples(config, text.corpus, count)
+    losses = list(chain(*world().map(lambda batch: _losses(model, text, batch), examples)))
     windows = [round(value, 5) for value in losses]
     return NO_LOSS.model_copy(update={"loss": mean_and_error(losses), "windows": windows})
+
+
+def _losses(model: Transformer, text: Text, batch: Batch) -> list[float]:
+    """The loss of each example of a batch."""
+    batch = batch.to(next(model.parameters()).device)
+    with torch.no_grad(), text.context:
+        return text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
 
 
 def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
@@ -216,7 +222,3 @@ def window_reach(model: Transformer, window: int) -> int:
     for loop in plan.loops.values():
         reach += sum(g - 1 + loop.shift_of(t) for t, g in enumerate(loop.chunks))
     return reach
-
-
-def _device(model: Transformer) -> torch.device:
-    return next(model.parameters()).device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from hybridlab.attention.kinds import Full
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, sources_read
+from hybridlab.data.preparing import silent
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import NoRoom, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
@@ -52,6 +53,7 @@ from hybridlab.training.machine import (
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
 from hybridlab.training.trackers import Tracked, Trackers, tracking
+from hybridlab.training.world import world
 
 
 def train_run(
@@ -74,7 +76,9 @@ def train_run(
     this run.
     """
     keep_freed_memory()
-    with folder.locked(), using_threads(_threads(config, folder, say)):
+    if not world().writer:
+        say, quiet = silent, True
+    with folder.locked() if world().writer else nullcontext(), using_threads(_threads(config, folder, say)):
         if label is not None and label.name is not None:
             runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
@@ -100,9 +104,9 @@ def execute(
     )
     for line in announce_sources(job.corpus, job.config, data_since(job.begins, job.config)):
         say(f"data: {line}")
-    run.precision = folder.claim(job.config, job.facts)["precision"]
+    run.precision = world().once(folder.claim, job.config, job.facts)["precision"]
     _relabel(folder, label)
-    folder.remove_leftovers()
+    world().once(folder.remove_leftovers)
     try:
         with stopping_at_once(lambda: _saved_so_far(folder)):
             _go_to_start(run, title, say, stopped)
@@ -118,11 +122,12 @@ def execute(
         raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
     except RunFailed as failure:
         failed = Record(**_facts(run), status="failed", reason=str(failure))
-        folder.write("record.json", failed.model_dump(mode="json"))
+        world().once(folder.write, "record.json", failed.model_dump(mode="json"))
         raise
     # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
     runtime = run.config.runtime
-    checkpoints.keep_newest(folder.checkpoints, 1 if runtime.keep_optimizer else 0, runtime.keep_steps)
+    kept = 1 if runtime.keep_optimizer else 0
+    world().once(checkpoints.keep_newest, folder.checkpoints, kept, runtime.keep_steps)
     _say_warnings(record, title, say)
     return record
 
@@ -157,7 +162,7 @@ def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:
 
 def _relabel(folder: RunFolder, label: Label | None) -> None:
     if label is not None and label != Label():
-        folder.relabel(label.applied(folder.started()))
+        world().once(folder.relabel, label.applied(folder.started()))
 
 
 def _go_to_start(run: Run, title: str, say: Say, stopped: str | bool) -> None:
@@ -178,7 +183,7 @@ def _tracking(run: Run, title: str, say: Say) -> Iterator[Trackers]:
     settings, info = run.config.model_dump(mode="json"), run.folder.started()
     name = info.get("name") or run.folder.path.name
     tracked = Tracked(run_hash(run.config), name, run.folder, run.step, settings)
-    names, lines = run.config.runtime.track, read_metrics(run.metrics.path)
+    names, lines = run.config.runtime.track if world().writer else [], read_metrics(run.metrics.path)
     with tracking(names, tracked, lines, lambda text: say(f"{title}: {text}")) as trackers:
         run.metrics.listeners.append(trackers.write)
         yield trackers
@@ -201,6 +206,8 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
 def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
+    # What follows takes the model apart, and writes it.
+    run.model = world().whole(run.model)
     results = measure(run.model, run.config, run.corpus, run.precision, say=run.say)
     results = with_benchmarks(results, run)
     if AtSteps.name in hooks:
@@ -213,8 +220,8 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
 
 def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
-    save_trained(run.folder.final, run.model, run.config, run.corpus)
-    run.folder.write("record.json", record.model_dump(mode="json"))
+    world().once(save_trained, run.folder.final, run.model, run.config, run.corpus)
+    world().once(run.folder.write, "record.json", record.model_dump(mode="json"))
 
 
 def _say_warnings(record: Record, title: str, say: Say) -> None:

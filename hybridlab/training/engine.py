@@ -2,9 +2,10 @@
 
     hybridlab pretrain --arch vanilla --size tiny --data embedded --steps 100 --run-dir runs/first
 
-The size of the micro-batches affects only memory: the loss is divided by the sum of weights of the whole batch. Data
-and all random draws are functions of (seed, step), so a run that was killed continues from its newest checkpoint and
-ends with the same bits (on a CPU, with the same number of threads).
+The size of the micro-batches affects only memory, and so does the number of processes that share a batch
+(training/world.py): the loss is divided by the sum of weights of the whole batch. Data and all random draws are
+functions of (seed, step), so a run that was killed continues from its newest checkpoint and ends with the same bits (on
+a CPU, with the same number of threads).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from hybridlab.training.optimizer import (
 )
 from hybridlab.training.progress import Progress, event_line
 from hybridlab.training.stopping import StopRequest
+from hybridlab.training.world import world
 
 STATE_FORMAT = 2
 """Format of a checkpoint's state.json. 2: the structure is one object."""
@@ -124,6 +126,7 @@ class Run:
         without moments. factors: see `Transformer`.
         """
         settings = self.config.runtime
+        tensors, optimizer = world().gather(tensors), world().gather(optimizer)
         model = Transformer.from_tensors(structure, tensors, self.model.kernel, factors)
         model.recompute, model.compiled = settings.activation_checkpointing, self.compiled
         self.model = model.to(self.device)
@@ -152,17 +155,19 @@ class Run:
         """Continue with another structure from the next step on, and write an event of this kind to log and record.
 
         tensors, optimizer: see `rebuild`; by default the current ones. details: further fields of the event, as JSON.
-        RunFailed if the last loss is not finite.
+        RunFailed if the last loss is not finite, or if the processes of the run ask for different structures.
         """
         if self.last:
             self._require_finite(self.last)
+        if world().agree(world().once(lambda: structure) != structure):
+            raise RunFailed(f"{self.folder.path}: {kind} after step {self.step} is not the same in all processes")
         before = self.model.structure
         changed = {"plan": (before.plan, structure.plan), "map": (before.map, structure.map)}
         event = {"step": self.step, "kind": kind, **details}
         event |= {f"{part}_before": str(old) for part, (old, new) in changed.items() if old != new}
         event |= {f"{part}_after": str(new) for part, (old, new) in changed.items() if old != new}
         self.events.append(event)
-        self.metrics.write({"event": event})
+        world().once(self.metrics.write, {"event": event})
         self.say(event_line(event))
         if optimizer is None:
             optimizer = optimizer_tensors(self.optimizer, self.groups)
@@ -191,19 +196,21 @@ class Run:
                 last = self.step == settings.steps
                 if last or self.step % self.config.runtime.log_every == 0 or self._asked_for_line():
                     self._log(numbers, progress, speed)
-                if last or stop.requested or self._checkpoint_due() or pace.due():
+                stopped = world().agree(stop.requested or 0)
+                if last or stopped or self._checkpoint_due() or world().agree(pace.due()):
                     self._require_finite(numbers)
                     with pace.saving():
                         self.save()
-                if stop.requested:
-                    raise Interrupted(f"{self.folder.path}: stopped after step {self.step}", stop.requested)
+                    stopped = world().agree(stop.requested or 0)
+                if stopped:
+                    raise Interrupted(f"{self.folder.path}: stopped after step {self.step}", stopped)
         return {hook.name: hook.finish(self) for hook in self.hooks}
 
     def take_step(self) -> dict[str, Any]:
         """One optimizer step: gradients of the whole batch, penalties once, clipping, update."""
         settings, step = self.config.training, self.step
         set_learning_rates(self.optimizer, self.groups, settings.schedule, step, settings.steps)
-        batch = self.objective.batch(self.source.rows(step), settings.seed, step)
+        batch = self.objective.batch(self.source.rows(step, world().part), settings.seed, step)
         loss = self._gradients(batch, step)
         for hook in self.hooks:
             penalty = hook.penalty(step)
@@ -224,9 +231,13 @@ class Run:
         return numbers
 
     def _gradients(self, batch: Batch, step: int) -> Tensor:
-        """Accumulate the gradients of the batch's mean loss; returns that loss."""
+        """Accumulate the gradients of the mean loss of the whole batch, of which this is the part of one process;
+        returns that loss. UserError if a process would have no row."""
         self._note_kernels()
-        total = float(batch.weights.sum())
+        own = torch.tensor([float(batch.weights.sum()), len(batch)], dtype=torch.float64)
+        total, examples = world().sum(own).tolist()
+        if examples < world().size:
+            raise UserError(f"{world().size} processes share a batch of {int(examples)} rows; use fewer processes")
         loss = torch.zeros((), device=self.device)
         for part in batch.parts(self.config.runtime.micro_batch_rows):
             part = part.to(self.device)
@@ -235,14 +246,17 @@ class Run:
                 inputs |= hook.forward_inputs(step)
             with self.autocast():
                 output = self.model(**inputs)
-            terms = [hook.after_forward(step, output, len(part) / len(batch)) for hook in self.hooks]
+            terms = [hook.after_forward(step, output, len(part) / examples) for hook in self.hooks]
             share = self.objective.loss(output, part) / total
             penalized = share
             for term in (term for term in terms if term is not None):
                 penalized = penalized + term
             penalized.backward()
             loss += share.detach()
-        return loss
+        for tensor in self.tensors().values():
+            if tensor.grad is not None:
+                tensor.grad = world().sum(tensor.grad)
+        return world().sum(loss)
 
     def evaluation_inputs(self, step: int) -> dict[str, Any]:
         """The arguments of the forward pass, from all hooks, to measure the model as optimizer step `step` runs it."""
@@ -297,7 +311,7 @@ class Run:
         line = {name: float(value) for name, value in numbers.items()}
         spent = {"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops}
         measured = speed.measure(self.spent.tokens, self.spent.flops)
-        self.metrics.write({**spent, **line, **measured})
+        world().once(self.metrics.write, {**spent, **line, **measured})
         progress.update(self.step, line["loss"], measured["mfu"])
 
     def _require_finite(self, numbers: dict[str, Any]) -> None:
@@ -309,7 +323,6 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""
-        self.metrics.flush()
         state = {
             "format": STATE_FORMAT,
             "step": self.step,
@@ -320,8 +333,11 @@ class Run:
             "structure": self.model.structure.to_json(),
             "factors": factors_to_json(self.evaluation_inputs(self.step).get("factors", {})),
         }
-        checkpoint = Checkpoint(self.tensors(), optimizer_tensors(self.optimizer, self.groups), state)
-        checkpoints.save_checkpoint(
+        moments = world().gather(optimizer_tensors(self.optimizer, self.groups))
+        checkpoint = Checkpoint(world().gather(self.tensors()), moments, state)
+        world().once(self.metrics.flush)
+        world().once(
+            checkpoints.save_checkpoint,
             self.folder.checkpoints,
             self.step,
             checkpoint,
@@ -336,9 +352,10 @@ class Run:
         if begins is not None:
             checkpoint = begins.checkpoint
             others = tuple(hook.logged for hook in self.hooks if hook.logged and hook.name in begins.fresh)
-            self.metrics.begin_with(begins.folder.path / "metrics.jsonl", begins.step, without=others)
+            log = begins.folder.path / "metrics.jsonl"
+            world().once(self.metrics.begin_with, log, begins.step, without=others)
         if checkpoint is None:
-            self.metrics.cut(0, [])
+            world().once(self.metrics.cut, 0, [])
             return
         state = checkpoint.state
         if state.get("format") != STATE_FORMAT:
@@ -358,7 +375,7 @@ class Run:
         self.rebuild(Structure.from_json(state["structure"]), tensors, moments)
         for hook in known:
             hook.load_state(state["hooks"][hook.name], self)
-        self.metrics.cut(self.step, self.events)
+        world().once(self.metrics.cut, self.step, self.events)
         if begins is not None:
             self._begin(begins, known, tensors)
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from hybridlab.errors import UserError
+from hybridlab.training.world import world
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "hybridlab")
 
@@ -162,7 +163,8 @@ def peak_flops(name: str) -> float | None:
 
 
 class Speed:
-    """Measures from one line of the log to the next. peak: FLOP/s of the device, None for that of a known GPU.
+    """Measures from one line of the log to the next. peak: FLOP/s of a device, None for that of a known GPU; each
+    process of the run has one.
 
     tokens, flops: what the run has used when the measurement begins.
     """
@@ -170,7 +172,8 @@ class Speed:
     def __init__(self, device: torch.device, peak: float | None, tokens: int, flops: float) -> None:
         self.device, self.tokens, self.flops = device, tokens, flops
         known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-        self.peak = known if peak is None else peak
+        one = known if peak is None else peak
+        self.peak = None if one is None else one * world().size
         self.started = time.monotonic()
 
     def pause(self, seconds: float) -> None:
