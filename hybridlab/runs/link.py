@@ -33,30 +33,13 @@ from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
 from hybridlab.store.artifacts import Artifact, find_start
 from hybridlab.store.folders import RunFolder, Runs, start_facts
-from hybridlab.training.engine import Beginning
 from hybridlab.training.hooks import Hook
+from hybridlab.training.job import Job
 from hybridlab.training.machine import pick_device, pick_precision
 from hybridlab.training.objective import Objective, make_objective
 from hybridlab.training.trackers import require_trackers
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run that can start. config: its settings, as they are hashed. model: with the weights before the first step, on
-    the CPU. begins: the place in another run from which it goes on. facts: what run.json keeps from the first start
-    on."""
-
-    config: RunConfig
-    folder: RunFolder
-    model: Transformer
-    corpus: Corpus
-    objective: Objective
-    hooks: list[Hook]
-    device: torch.device
-    begins: Beginning | None
-    facts: dict[str, Any]
 
 
 def link(

@@ -25,7 +25,7 @@ from hybridlab.models.export import model_damage
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.benchmarks import with_benchmarks
 from hybridlab.runs.extension import data_since, in_words
-from hybridlab.runs.link import Job, Say, link
+from hybridlab.runs.link import Say, link
 from hybridlab.runs.record import (
     DataSummary,
     Extended,
@@ -43,6 +43,7 @@ from hybridlab.store.folders import Label, RunFolder, Runs
 from hybridlab.store.metrics import history, read_metrics
 from hybridlab.training.engine import Run
 from hybridlab.training.hooks import Hook
+from hybridlab.training.job import Job
 from hybridlab.training.machine import (
     describe_machine,
     git_revision,
@@ -97,11 +98,7 @@ def execute(
     """Train, measure and save a job whose folder this process has locked; returns its record."""
     folder = job.folder
     stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
-    model, compiled = job.model.to(job.device), job.facts["compile"]
-    run = Run(
-        *(job.config, folder, model, job.corpus, job.hooks, job.device, job.facts["precision"]),
-        *(job.objective, job.begins, compiled),
-    )
+    run = Run(job)
     for line in announce_sources(job.corpus, job.config, data_since(job.begins, job.config)):
         say(f"data: {line}")
     run.precision = world().once(folder.claim, job.config, job.facts)["precision"]
@@ -169,8 +166,8 @@ def _go_to_start(run: Run, title: str, say: Say, stopped: str | bool) -> None:
     """Bring the run to the step from which it trains, and say which that is. stopped: how an earlier start ended."""
     run.say = lambda text: say(f"{title}: {text}")
     run.resume()
-    if run.beginning is not None and run.step == run.beginning.step:
-        run.say(in_words(run.beginning, run.config))
+    if run.job.begins is not None and run.step == run.job.begins.step:
+        run.say(in_words(run.job.begins, run.config))
     elif run.step:
         run.say(f"resuming after step {run.step}{_not_kept(run.config, run.folder, run.step)}")
     elif stopped:
@@ -274,7 +271,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "libraries": library_versions(),
         "machine": describe_machine(run.device),
         "precision": run.precision,
-        "compile": run.compiled,
+        "compile": run.job.facts["compile"],
         "kernels": {softmax: ", ".join(names) for softmax, names in run.kernels.items()},
         "seed": config.training.seed,
         "steps": run.step,
@@ -288,8 +285,8 @@ def _facts(run: Run) -> dict[str, Any]:
         "model": summary(model.structure),
         "events": run.events,
         "history": history(read_metrics(run.metrics.path)),
-        "data": data_summary(run.corpus, config, run.step, data_since(run.beginning, config)),
-        "extended": Extended(run=run.beginning.folder.digest, step=run.beginning.step) if run.beginning else None,
+        "data": data_summary(run.corpus, config, run.step, data_since(run.job.begins, config)),
+        "extended": Extended(run=run.job.begins.folder.digest, step=run.job.begins.step) if run.job.begins else None,
     }
 
 

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,19 +22,17 @@ from torch import Tensor
 
 from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.attention.kernels import choose
-from hybridlab.config.schema import RunConfig
-from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json
 from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
-from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.hooks import Hook
+from hybridlab.training.job import Beginning, Job
 from hybridlab.training.machine import Speed, autocast
-from hybridlab.training.objective import Batch, NextToken, Objective
+from hybridlab.training.objective import Batch
 from hybridlab.training.optimizer import (
     load_optimizer_tensors,
     make_optimizer,
@@ -59,49 +57,25 @@ class Spent:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """The place in another run from which a run goes on with all its state. step: steps done there. checkpoint: of that
-    step; None if the run has checkpoints of its own. branch: it is a middle step, after which that run went on itself.
-    fresh: the hooks, by name, that begin anew. own_structure: go on with the structure of the own settings."""
-
-    folder: RunFolder
-    step: int
-    checkpoint: Checkpoint | None
-    branch: bool = False
-    fresh: frozenset[str] = frozenset()
-    own_structure: bool = False
-
-
-@dataclass
 class Run:
     """A run in progress; hooks read and change it.
 
     model: at first with the initial weights; `initial` is the structure at the start. step: number of optimizer steps
     done. last: the numbers of the last step. kernels: those of each softmax in the steps done. source: the rows of the
-    training steps. beginning: where to begin, if not with the initial weights. compiled:
-    whether training steps run compiled blocks.
+    training steps.
     """
 
-    config: RunConfig
-    folder: RunFolder
-    model: Transformer
-    corpus: Corpus
-    hooks: list[Hook]
-    device: torch.device
-    precision: str
-    objective: Objective = field(default_factory=NextToken)
-    beginning: Beginning | None = None
-    compiled: bool = False
-    step: int = 0
-    spent: Spent = field(default_factory=Spent)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    last: dict[str, Any] = field(default_factory=dict)
-    kernels: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, job: Job) -> None:
+        self.job, self.config, self.folder, self.corpus = job, job.config, job.folder, job.corpus
+        self.hooks, self.objective, self.device = job.hooks, job.objective, job.device
+        self.precision: str = job.facts["precision"]
+        self.model = job.model.to(job.device)
         self.initial = self.model.structure
         self.source = self.objective.source(self.config, self.corpus)
+        self.step, self.spent = 0, Spent()
+        self.events: list[dict[str, Any]] = []
+        self.last: dict[str, Any] = {}
+        self.kernels: dict[str, list[str]] = {}
         for hook in self.hooks:
             hook.begin(self)
         self.rebuild(self.initial, dict(self.model.named_parameters()), {})
@@ -128,7 +102,7 @@ class Run:
         settings = self.config.runtime
         tensors, optimizer = world().gather(tensors), world().gather(optimizer)
         model = Transformer.from_tensors(structure, tensors, self.model.kernel, factors)
-        model.recompute, model.compiled = settings.activation_checkpointing, self.compiled
+        model.recompute, model.compiled = settings.activation_checkpointing, self.job.facts["compile"]
         self.model = model.to(self.device)
         self.groups = model_groups(self.model, self.config.training.optimizer)
         for group in (group for hook in self.hooks for group in hook.parameter_groups()):
@@ -348,7 +322,7 @@ class Run:
     def resume(self) -> None:
         """Load the newest checkpoint and remove later lines from the log. Without a checkpoint, go to the beginning."""
         checkpoint = checkpoints.load_newest(self.folder.checkpoints)
-        begins = self.beginning if checkpoint is None else None
+        begins = self.job.begins if checkpoint is None else None
         if begins is not None:
             checkpoint = begins.checkpoint
             others = tuple(hook.logged for hook in self.hooks if hook.logged and hook.name in begins.fresh)
