@@ -58,13 +58,20 @@ class World:
         return int(largest)
 
     def once(self, do: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Let the writer call a function, such as one that writes a file; the others wait and get its result. If it
-        raises there, the process of the writer ends, and with it those that wait."""
+        """Let the writer call a function, such as one that writes a file; the others wait, and get its result or its
+        error."""
         if self.size == 1:
             return do(*args, **kwargs)
-        result: list[Any] = [do(*args, **kwargs) if self.writer else None]
-        dist.broadcast_object_list(result)
-        return result[0]
+        found: list[Any] = [None, None]
+        if self.writer:
+            try:
+                found[0] = do(*args, **kwargs)
+            except Exception as error:
+                found[1] = error
+        dist.broadcast_object_list(found)
+        if found[1] is not None:
+            raise found[1]
+        return found[0]
 
     def map(self, do: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """The results of `do` for all items, in their order. The ranks take turns, so that every item is computed as it

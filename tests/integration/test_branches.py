@@ -176,9 +176,9 @@ def test_other_data_is_read_from_the_place_of_the_step(small, runs, tmp_path, mo
     other = {"source": f"text:{write_text(tmp_path / 'other.txt', seed=5)}"}
     asked, rows_of = [], Batches.rows
 
-    def watched(self, step):
-        asked.append((step, rows_of(self, step).tokens))
-        return rows_of(self, step)
+    def watched(self, step, part):
+        asked.append((step, rows_of(self, step, part).tokens))
+        return rows_of(self, step, part)
 
     monkeypatch.setattr(Batches, "rows", watched)
     on_it = train(small(training={"steps": 12}, data=other), runs / "alone", runs)

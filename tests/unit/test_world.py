@@ -10,6 +10,7 @@ from torch.multiprocessing import spawn
 
 from hybridlab.data.batches import Batches
 from hybridlab.data.preparing import corpus_for
+from hybridlab.errors import NoRoom
 from hybridlab.models.build import build_model
 from hybridlab.training.objective import MaskedTokens, NextToken
 from hybridlab.training.world import World, world
@@ -53,6 +54,14 @@ def common(own):
     called = []
     assert own.once(lambda: called.append(own.rank) or "done") == "done"
     assert called == ([0] if own.writer else [])
+    with pytest.raises(NoRoom, match="no room") as full:
+        own.once(fails)
+    assert full.value.reason == "full"
+
+
+def fails():
+    assert world().writer
+    raise NoRoom("no room", "full")
 
 
 def turns(own):
