@@ -21,6 +21,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import NoRoom, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.while_training import AtSteps
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import model_damage
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.benchmarks import with_benchmarks
@@ -259,17 +260,13 @@ def _threads(config: RunConfig, folder: RunFolder, say: Say) -> int:
 
 def _facts(run: Run) -> dict[str, Any]:
     """The fields of a record that finished and failed runs share."""
-    config, model = run.config, run.model
-    parameters = count_parameters(model.shape, model.plan)
-    info = run.folder.started()
+    config, info = run.config, run.folder.started()
     return {
         "hash": run_hash(config),
         **{name: info[name] for name in ("name", "tags", "started", "host", "command", "plans") if name in info},
         "parents": parents(config),
         "config": config.model_dump(mode="json"),
-        "git": git_revision(),
-        "libraries": library_versions(),
-        "machine": describe_machine(run.device),
+        **model_facts(run.model),
         "precision": run.precision,
         "compile": run.job.facts["compile"],
         "kernels": {softmax: ", ".join(names) for softmax, names in run.kernels.items()},
@@ -280,9 +277,6 @@ def _facts(run: Run) -> dict[str, Any]:
         "tokens_per_second": round(run.spent.tokens / run.spent.seconds, 1) if run.spent.seconds else None,
         "flops": run.spent.flops,
         "redone_steps": run.metrics.redone_steps(),
-        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
-        "structure": model.structure.to_json(),
-        "model": summary(model.structure),
         "events": run.events,
         "history": history(read_metrics(run.metrics.path)),
         "data": data_summary(run.corpus, config, run.step, data_since(run.job.begins, config)),
@@ -290,10 +284,23 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-# ---- a structure in words and numbers, for records ----
+# ---- a model in words and numbers, for records ----
 
 KV_CONTEXT = 8192
 """Context of the KV-cache bytes and forward FLOPs in a record: ConSA's sequence length."""
+
+
+def model_facts(model: Transformer) -> dict[str, Any]:
+    """The fields of a record that say what a model is, and which program and machine it runs on."""
+    parameters = count_parameters(model.shape, model.plan)
+    return {
+        "git": git_revision(),
+        "libraries": library_versions(),
+        "machine": describe_machine(next(model.parameters()).device),
+        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
+        "structure": model.structure.to_json(),
+        "model": summary(model.structure),
+    }
 
 
 def summary(structure: Structure) -> ModelSummary:
