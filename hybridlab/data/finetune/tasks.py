@@ -53,7 +53,7 @@ class FineTask:
 
     kind: classes (of one text or a pair), number (regression), choice (a row for each option, and a softmax over them)
     or span (the answer is a part of the context). metrics: the measures, the main one first; see
-    evaluation/task_metrics.py. classes: their names, in the order of their numbers; of multiple choice, the letters of
+    evaluation/finetuned.py. classes: their names, in the order of their numbers; of multiple choice, the letters of
     the options. preset: the name of its settings in presets/finetune/. headerless: the columns of a table without a
     header. limits: the smallest and largest number that may be asked for. fill: the option replaces `_` in a question.
     """
@@ -74,6 +74,11 @@ class FineTask:
     def options(self) -> int:
         """Rows of the model's input for one example."""
         return len(self.classes) if self.kind == "choice" else 1
+
+    @property
+    def wanted(self) -> str:
+        """The columns of a row, in words."""
+        return " or ".join(", ".join(columns.names) for columns in self.layouts)
 
     @property
     def labels(self) -> int:
