@@ -22,10 +22,9 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS, reads_print
-from hybridlab.papers.experiment import Claim, Experiment, cell_of_arm
+from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, cell_of_arm
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.records import Records
-from hybridlab.papers.rows import BENCHMARK
 from hybridlab.runs.record import Record, Stamp
 
 Content = dict[str, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment, benchmark_hash
-from hybridlab.papers.scales import TUNING
+from hybridlab.papers.ids import TUNING
 from hybridlab.runs.record import (
     BenchmarkRecord,
     Record,

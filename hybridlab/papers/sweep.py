@@ -18,8 +18,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment, Scalar, Sweep
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.measures import number_of
+from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.runs.record import Record, read_record, record_path, save_record
 
 if TYPE_CHECKING:

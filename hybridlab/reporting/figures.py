@@ -17,9 +17,8 @@ import pandas as pd
 
 from hybridlab.errors import UserError
 from hybridlab.files import write_json, write_text
-from hybridlab.papers.experiment import CELL, Experiment
+from hybridlab.papers.experiment import CELL, Experiment, Panel, Plot, Series
 from hybridlab.papers.plans import history
-from hybridlab.papers.plot import Panel, Plot, Series
 from hybridlab.papers.records import Records, benchmark_record, records_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.registry import FIGURE_KINDS

@@ -25,11 +25,9 @@ from hybridlab.papers.analytic import compute
 from hybridlab.papers.calls import CLAIM_KINDS, Function
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.measures import NotMeasured, number_of
+from hybridlab.papers.experiment import Experiment, Row
+from hybridlab.papers.formula import NotMeasured, NoValue, number_of
 from hybridlab.papers.records import Records
-from hybridlab.papers.rows import Row
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
 from hybridlab.statistics import Above, Below, Question
 

@@ -18,7 +18,7 @@ from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, beyond, claim_kind, value_at
 from hybridlab.papers.claims.verdict import NotRun, Open
 from hybridlab.runs.record import Record
-from hybridlab.statistics import Above, Always, Below, Between
+from hybridlab.statistics import Above, Always, Below, Between, Question
 
 
 def learned(record: Record, name: str) -> Any:
@@ -82,27 +82,33 @@ def _settled(on: Given, cells: list[str], within: float) -> str:
 @claim_kind
 def higher_settles_first(on: Given, cells: list[CellName], within: float = 0.02) -> list[Comparison]:
     """Cells in the order of rising targets settle earlier and earlier: each after fewer steps than the one before."""
-
-    def step(run: Record) -> float:
-        return _settling_step(run, within)
-
-    pairs = itertools.pairwise(cells)
-    return [on.minus(f"settling step of {low} − {high}", low, high, step, Above()) for low, high in pairs]
-
-
-def _peak(record: Record) -> float:
-    return float(learned(record, "highest_expected_sparsity"))
+    return [
+        on.minus(f"settling step of {low} − {high}", low, high, lambda run: _settling_step(run, within), Above())
+        for low, high in itertools.pairwise(cells)
+    ]
 
 
 @claim_kind
 def same_overshoot(on: Given, cells: list[CellName], within: float = 0.1) -> list[Comparison]:
     """The highest expected sparsity is the same for every two targets, within a margin (the paper shows no figures)."""
-    pairs = itertools.combinations(cells, 2)
-    return [on.minus(f"peak of {a} − {b}", a, b, _peak, Between(-within, within)) for a, b in pairs]
+    return [
+        on.minus(f"peak of {a} − {b}", a, b, lambda run: float(learned(run, PEAK)), Between(-within, within))
+        for a, b in itertools.combinations(cells, 2)
+    ]
 
 
-def _beyond_target(record: Record) -> float:
-    return _peak(record) - learned(record, "target")
+PEAK = "highest_expected_sparsity"
+
+
+def _beyond(record: Record, name: str = PEAK) -> float:
+    """What the controller left under this name, less the target."""
+    return float(learned(record, name)) - learned(record, "target")
+
+
+def _above_target(
+    on: Given, label: str, cells: list[str], name: str, asked: Question, note: str = ""
+) -> list[Comparison]:
+    return [on.compared(label.format(one), [one], lambda run: _beyond(run, name), asked, note=note) for one in cells]
 
 
 @claim_kind
@@ -110,13 +116,13 @@ def less_to_correct(on: Given, cells: list[CellName]) -> list[Comparison]:
     """Cells in the order of rising targets: the way back from the peak of the expected sparsity to the target gets
     shorter from each to the next."""
     pairs = itertools.pairwise(cells)
-    return [on.minus(f"peak − ρ of {a} less that of {b}", a, b, _beyond_target, Above()) for a, b in pairs]
+    return [on.minus(f"peak − ρ of {a} less that of {b}", a, b, _beyond, Above()) for a, b in pairs]
 
 
 @claim_kind
 def overshoots_and_settles(on: Given, cells: list[CellName], within: float) -> list[Comparison]:
     """Expected sparsity rises above its target by more than `within` during mask learning, and ends within it."""
-    rises = [on.compared(f"peak − ρ of {cell}", [cell], _beyond_target, Above(within)) for cell in cells]
+    rises = _above_target(on, "peak − ρ of {}", cells, PEAK, Above(within))
     return rises + settles_at_target(on, cells, within)
 
 
@@ -124,22 +130,15 @@ def overshoots_and_settles(on: Given, cells: list[CellName], within: float) -> l
 def settles_at_target(on: Given, cells: list[CellName], within: float) -> list[Comparison]:
     """Expected sparsity ends within a margin of its target."""
 
-    def gap(run: Record) -> float:
-        return float(learned(run, "expected_sparsity")) - learned(run, "target")
-
-    return [on.compared(f"E[ρ̂] − ρ of {cell} at the end", [cell], gap, Between(-within, within)) for cell in cells]
+    return _above_target(on, "E[ρ̂] − ρ of {} at the end", cells, "expected_sparsity", Between(-within, within))
 
 
 @claim_kind
 def target_met(on: Given, cells: list[CellName], within: float = 0.02) -> list[Comparison]:
     """The masks have their target sparsity by the paper's rule α > 0 (Eq. 11), within a margin. This project's own rule
     takes the units of largest α, which meets any target by construction; the evidence adds it."""
-
-    def gap(run: Record) -> float:
-        return float(learned(run, "threshold_sparsity")) - learned(run, "target")
-
-    label, note = "sparsity by α > 0 (Eq. 11) − ρ of", "0 by construction with our rule, the units of largest α"
-    return [on.compared(f"{label} {cell}", [cell], gap, Between(-within, within), note=note) for cell in cells]
+    label, note = "sparsity by α > 0 (Eq. 11) − ρ of {}", "0 by construction with our rule, the units of largest α"
+    return _above_target(on, label, cells, "threshold_sparsity", Between(-within, within), note)
 
 
 @claim_kind
@@ -192,11 +191,8 @@ def oscillates(on: Given, cells: list[CellName], share: float = 0.05) -> list[Co
 @claim_kind
 def constraint_vanishes(on: Given, cells: list[CellName], share: float = 0.1) -> list[Comparison]:
     """The constraint loss ends below a share of its peak."""
-
-    def left(run: Record) -> float:
-        return float(_constraint(run)[-1] / _swing(run))
-
-    return on.each(cells, "last constraint loss over its peak", left, Below(share))
+    label = "last constraint loss over its peak"
+    return on.each(cells, label, lambda run: _constraint(run)[-1] / _swing(run), Below(share))
 
 
 # ---- patterns in the masks ----
@@ -228,11 +224,8 @@ def _blocks(full: list[bool]) -> int:
 def windows_first(on: Given, cells: list[CellName]) -> list[Comparison]:
     """The first layer has a larger share of windows than the other layers together. (Layer-wise it is a window or not,
     so that equal seeds count as yes and no.)"""
-
-    def first(run: Record) -> float:
-        return float(_masks(run)[1:].mean() - _masks(run)[:1].mean())
-
-    return on.each(cells, "windows in layer 1 − in the others", first, Above())
+    label = "windows in layer 1 − in the others"
+    return on.each(cells, label, lambda run: _masks(run)[1:].mean() - _masks(run)[:1].mean(), Above())
 
 
 @claim_kind
@@ -244,12 +237,11 @@ def windows_at_the_bottom(on: Given, cells: list[CellName], least: float | None 
         bottom, *others = _quarters(run)
         return float(np.concatenate(others).mean() - bottom.mean())
 
-    def windows(run: Record) -> float:
-        return float(1 - _quarters(run)[0].mean())
-
     label = "windows in the bottom quarter"
     parts = on.each(cells, f"{label} − in the others", more, Above())
-    return parts if least is None else parts + on.each(cells, label, windows, Above(least))
+    if least is None:
+        return parts
+    return parts + on.each(cells, label, lambda run: 1 - _quarters(run)[0].mean(), Above(least))
 
 
 def _at_the_top(record: Record) -> float:
@@ -476,19 +468,16 @@ def choice_follows_knockout(
     """The units that keep full attention are those whose knock-out costs most: the share of the way from a random
     choice (0) to the knock-out's own (1) lies above or below a bound. (Where few units cost anything, most random
     choices lie a little below 0 and few far above it: write a bound well away from 0.)"""
-
-    def share(run: Record, start: Record) -> float:
-        return _told_apart(run, start, of)
-
     asked = beyond("choice_follows_knockout", above, below)
-    return [on.compared(f"{cell}: {KEPT}", [cell, base], share, one) for cell in cells for one in asked]
+    return [
+        on.compared(f"{cell}: {KEPT}", [cell, base], lambda run, start: _told_apart(run, start, of), one)
+        for cell in cells
+        for one in asked
+    ]
 
 
 @claim_kind
 def follows_knockout_more(on: Given, cell: CellName, over_cell: CellName, base: CellName, of: str) -> list[Comparison]:
     """The units that keep full attention in one run are rather those whose knock-out costs most than in another."""
-
-    def share(run: Record, start: Record) -> float:
-        return _told_apart(run, start, of)
-
-    return [on.minus(f"{KEPT}, {cell} − {over_cell}", cell, over_cell, share, Above(), base)]
+    label = f"{KEPT}, {cell} − {over_cell}"
+    return [on.minus(label, cell, over_cell, lambda run, start: _told_apart(run, start, of), Above(), base)]

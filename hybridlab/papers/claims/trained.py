@@ -9,7 +9,7 @@
     {kind: equivalent, pairs: [[A, B]], margin: 0.01, reason: "a tenth of the smallest gain that the table prints"}
     {kind: measured_bounds, cell: [A, B], metric: late-overlap, below: 0.9}
 
-A metric is a dotted path into a record, or a measure of the file (papers/measures.py). `pairs` name cells, or with
+A metric is a dotted path into a record, or a measure of the file (papers/formula.py). `pairs` name cells, or with
 `rows: true` the short names of rows. The metric is the validation loss by default; with `metrics` each of them is
 compared in every pair. One claim makes all these comparisons together (Holm).
 """
