@@ -19,7 +19,16 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers.calls import CLAIM_KINDS, one_of
+from hybridlab.papers.calls import (
+    CLAIM_KINDS,
+    CellName,
+    ColumnName,
+    MetricPath,
+    Refers,
+    RowName,
+    TablePath,
+    one_of,
+)
 from hybridlab.papers.formula import Measure
 from hybridlab.papers.ids import SCALES
 from hybridlab.registry import FIGURE_KINDS
@@ -33,10 +42,10 @@ class Series(Strict):
     history is divided, such as the number of terms in a sum."""
 
     cell: str = ""
-    cells: list[str] = []
+    cells: list[CellName] = []
     label: str
     x: list[float] = []
-    divide_by: str | None = None
+    divide_by: TablePath | None = None
 
     @property
     def named(self) -> list[str]:
@@ -77,7 +86,7 @@ class Panel(Strict):
     targets: list[float] = []
     """Target values, drawn as dotted lines."""
     paper: list[PaperMark] = []
-    relative_to: str | None = None
+    relative_to: CellName | None = None
     """A cell: the series are differences to its history, at the same x or, where x is not the step, at equal x."""
     metric: str | None = None
     x: str | None = None
@@ -165,11 +174,11 @@ class Column(Strict):
     run: str | None = None
     """Another run of the row, whose record `metric` reads: `sst2` is that of the cell CELL/sst2, where CELL is the
     row's own."""
-    mean_of: list[str] = []
+    mean_of: list[ColumnName] = []
     """Columns whose mean this one shows, in place of a metric; where one of them was not measured, nothing."""
     factor: float = 1.0
-    panel: str = "measured"
-    fitted_rows: list[str] = []
+    panel: Annotated[str, Refers("panel")] = "measured"
+    fitted_rows: list[RowName] = []
     """Rows whose value needs a constant that the paper does not print; the class of their cells is `fitted`."""
     neutral: float | None = None
     """For a column that is a comparison itself: its value without a difference, such as 1 for a ratio."""
@@ -321,11 +330,11 @@ class Sweep(Strict):
     seed: int
     """The tuning seed; it must not be among the scale's seeds."""
     scale: Scale
-    cells: Annotated[list[str], Field(min_length=1)]
-    metrics: Annotated[list[str], Field(min_length=1)] = ["results.validation.loss"]
+    cells: Annotated[list[CellName], Field(min_length=1)]
+    metrics: Annotated[list[MetricPath], Field(min_length=1)] = ["results.validation.loss"]
     """The numbers that are judged, each of which chooses its own value: dotted paths into the record, or measures of
     the file. What is read with any other metric is the run of the first one."""
-    measured_in: dict[str, str] = {}
+    measured_in: dict[str, CellName] = {}
     """Cell → the cell that starts from it, whose record is measured in the place of its own."""
     better: Literal["lower", "higher"] = "lower"
     chosen: dict[str, dict[str, Scalar]] = {}
@@ -408,7 +417,7 @@ class Experiment(Strict):
     differ_in: list[str] = []
     """Settings, or their first parts, in which arms may differ beside their method, because the table is about them.
     What else compared arms differ in is an error."""
-    reference: str | list[str] | None = None
+    reference: RowName | list[RowName] | None = None
     """Short name of the row that the others are compared with. Of several, each row is compared with the last one that
     stands above it."""
     cells: dict[str, CellSpec] = {}

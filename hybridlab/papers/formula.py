@@ -22,6 +22,7 @@ from pydantic import BaseModel, model_validator
 
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
+from hybridlab.papers.calls import MetricPath
 from hybridlab.runs.record import Record
 from hybridlab.statistics import Pearson, pearson, rank_correlation
 
@@ -297,7 +298,7 @@ class Measure(Strict):
     what is computed, for evidence and axes."""
 
     title: str
-    of: dict[str, str | list[str]]
+    of: dict[str, MetricPath | list[MetricPath]]
     formula: str
     unit: str = ""
 

@@ -15,7 +15,7 @@ from hybridlab.config.loading import KeyPath, Layer, check, is_file_name, load_f
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers import ids
 from hybridlab.papers.analytic import ANALYTIC
-from hybridlab.papers.calls import CLAIM_KINDS, called
+from hybridlab.papers.calls import CLAIM_KINDS, called, references
 from hybridlab.papers.cells import nested, study_of
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
 from hybridlab.papers.formula import measure_problem
@@ -77,10 +77,6 @@ def _checked(path: Path) -> tuple[Experiment, Layer]:
 # ---- the names in a file ----
 
 
-Named = tuple[KeyPath, str, str]
-"""The path of a name in the file, the kind of thing that it names, and the name."""
-
-
 def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Experiment]) -> None:
     """UserError for a name that the experiment does not have, and for a call that does not fit its function.
 
@@ -88,14 +84,9 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
     """
     names = Names(experiment, read)
     _check_measures(experiment, layer)
-    for path, what, name in [
-        *_rows(experiment),
-        *_columns(experiment, layer),
-        *_panels(experiment),
-        *_swept(experiment),
-        *_measured(experiment),
-    ]:
-        names.check(path, what, name, layer)
+    for path, refers, name in references(Experiment, experiment):
+        names.check(path, refers.to, name, layer)
+    _check_rows(experiment, layer, names)
     _check_starts(experiment, layer)
     _check_shared(experiment, layer, names)
     _check_sweep(experiment, layer)
@@ -240,46 +231,28 @@ class Names:
         return self.others[identifier]
 
 
-def _rows(experiment: Experiment) -> Iterator[Named]:
+def _check_rows(experiment: Experiment, layer: Layer, names: Names) -> None:
+    """UserError for a cell, column or metric that a row, a column or a series names, and that is not there."""
     for i, row in enumerate(experiment.rows):
-        measured = experiment.benchmark is not None and row.cell == BENCHMARK
-        if row.cell is not None and not measured:
-            yield ("rows", i, "cell"), "cell", row.cell
+        if row.cell is not None and not (experiment.benchmark is not None and row.cell == BENCHMARK):
+            names.check(("rows", i, "cell"), "cell", row.cell, layer)
         for name in row.paper:
-            yield ("rows", i, "paper", name), "column", name
-    references = experiment.reference or []
-    for i, name in enumerate([references] if isinstance(references, str) else references):
-        yield ("reference",) if isinstance(references, str) else ("reference", i), "row", name
-
-
-def _columns(experiment: Experiment, layer: Layer) -> Iterator[Named]:
+            names.check(("rows", i, "paper", name), "column", name, layer)
     for i, column in enumerate(experiment.columns):
-        yield ("columns", i, "panel"), "panel", column.panel
-        for j, name in enumerate(column.fitted_rows):
-            yield ("columns", i, "fitted_rows", j), "row", name
-        for j, name in enumerate(column.mean_of):
-            yield ("columns", i, "mean_of", j), "column", name
-        for cell in (column.cell_of(row) for row in experiment.rows if column.run):
-            if cell not in (None, BENCHMARK):
-                yield ("columns", i, "run"), "cell", str(cell)
-        path = ("columns", i, "metric")
+        for row in experiment.rows:
+            if column.run and (cell := column.cell_of(row)) not in (None, BENCHMARK):
+                names.check(("columns", i, "run"), "cell", str(cell), layer)
         for row in experiment.rows if column.metric else []:
+            path = ("columns", i, "metric")
             try:
-                yield path, "metric or measure", column.metric_of(row)
+                metric = column.metric_of(row)
             except UserError as error:
                 raise UserError(f"{layer.origin(path)}: {error}") from None
-
-
-def _panels(experiment: Experiment) -> Iterator[Named]:
+            names.check(path, "metric or measure", metric, layer)
     for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
-        if panel.relative_to is not None:
-            yield ("plot", "panels", i, "relative_to"), "cell", panel.relative_to
         for j, series in enumerate(panel.series):
-            for k, name in enumerate(series.named):
-                key: KeyPath = ("cells", k) if series.cells else ("cell",)
-                yield ("plot", "panels", i, "series", j, *key), "cell", name
-            if series.divide_by is not None:
-                yield ("plot", "panels", i, "series", j, "divide_by"), "metric", series.divide_by
+            if not series.cells:
+                names.check(("plot", "panels", i, "series", j, "cell"), "cell", series.cell, layer)
 
 
 def _check_starts(experiment: Experiment, layer: Layer) -> None:
@@ -312,14 +285,6 @@ def _check_shared(experiment: Experiment, layer: Layer, names: Names) -> None:
             cells = other.cells_at(scale)
             if scale not in other.scales or there not in cells or other.scales[scale].size_of(cells[there]) is None:
                 raise UserError(f"{layer.origin(path)}: {identifier} does not train {there!r} at scale {scale}")
-
-
-def _swept(experiment: Experiment) -> Iterator[Named]:
-    sweep = experiment.sweep
-    if sweep is not None:
-        yield from ((("sweep", "metrics", i), "metric or measure", name) for i, name in enumerate(sweep.metrics))
-        yield from ((("sweep", "cells", i), "cell", name) for i, name in enumerate(sweep.cells))
-        yield from ((("sweep", "measured_in", cell), "cell", name) for cell, name in sweep.measured_in.items())
 
 
 def _check_sweep(experiment: Experiment, layer: Layer) -> None:
@@ -363,16 +328,6 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
                     ("chosen", metric, name),
                     f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid",
                 )
-
-
-def _measured(experiment: Experiment) -> Iterator[Named]:
-    for name, measure in experiment.measures.items():
-        for key, one in measure.of.items():
-            for i, path in enumerate([one] if isinstance(one, str) else one):
-                place: KeyPath = (
-                    ("measures", name, "of", key) if isinstance(one, str) else ("measures", name, "of", key, i)
-                )
-                yield place, "metric or measure", path
 
 
 def _check_measures(experiment: Experiment, layer: Layer) -> None:
