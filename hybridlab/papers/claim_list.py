@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.papers.calls import CLAIM_KINDS, reads_print
+from hybridlab.papers.cells import benchmark_record, records_of
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.plans import history
-from hybridlab.papers.records import benchmark_record, records_of
-from hybridlab.papers.verdicts import verdicts
+from hybridlab.papers.verdicts import history, verdicts
 
 ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
 """What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and

@@ -253,7 +253,7 @@ class CellSpec(Strict):
     @property
     def parents(self) -> list[str]:
         """The cells whose runs must finish before this one starts."""
-        texts = [self.model or "", *_texts(self.config)]
+        texts = [self.model or "", *texts_in(self.config)]
         named = [value.removeprefix(CELL) for value in texts if value.startswith(CELL)]
         return [name for name in (self.start, self.masks, *named) if name]
 
@@ -268,11 +268,12 @@ def cell_of_arm(name: str) -> str:
     return name.partition(RATE_FOR)[0]
 
 
-def _texts(values: Any) -> Iterator[str]:
+def texts_in(values: Any) -> Iterator[str]:
+    """All texts in nested values, without the names of their parts."""
     if isinstance(values, str):
         yield values
     for inner in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
-        yield from _texts(inner)
+        yield from texts_in(inner)
 
 
 class ScaleSpec(Strict):

@@ -8,11 +8,11 @@ from typing import Any
 
 from hybridlab.config.loading import Layer
 from hybridlab.papers.calls import CLAIM_KINDS, METRICS, called
+from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.claims.verdict import DIRECTION_ONLY, Control, NotRun, Open, Verdict
 from hybridlab.papers.experiment import Claim, Experiment
-from hybridlab.papers.records import Records
 from hybridlab.runs.record import BenchmarkRecord, Record
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, Decision, decide, known, mean_and_error
 

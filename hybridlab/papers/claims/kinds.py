@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.calls import CLAIM_KINDS, Function
+from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.papers.experiment import Experiment, Row
 from hybridlab.papers.formula import NotMeasured, NoValue, number_of
-from hybridlab.papers.records import Records
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
 from hybridlab.statistics import Above, Below, Question
 
