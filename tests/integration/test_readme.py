@@ -13,8 +13,8 @@ import typer
 from hybridlab.cli.main import app
 from hybridlab.config.loading import parse_setting, preset_names
 from hybridlab.config.resolve import resolve
+from hybridlab.papers.ids import SAYS
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.scales import SAYS
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()

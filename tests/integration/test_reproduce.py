@@ -12,10 +12,8 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.papers import cells as cells_module
 from hybridlab.papers import loading as experiment_module
-from hybridlab.papers import records as records_module
-from hybridlab.papers.cells import cell_configs, cell_runs
+from hybridlab.papers.cells import best_scale, cell_configs, cell_runs
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.records import best_scale
 from hybridlab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
 from hybridlab.reporting.entry import print_table
 from hybridlab.reporting.entry_data import caption
@@ -169,7 +167,7 @@ def test_a_table_derives_each_configuration_hash_and_record_once(tmp_path, monke
 
     count(cells_module, "resolve")
     count(cells_module, "run_hash")
-    count(records_module, "load_record")
+    count(cells_module, "load_record")
     write_table(experiment, "smoke", tmp_path / "results", tmp_path / "runs")
     cells = len(experiment.needed_cells("smoke")) * len(experiment.scales["smoke"].seeds)
     assert calls == {"resolve": cells, "run_hash": cells, "load_record": cells} and cells > 1

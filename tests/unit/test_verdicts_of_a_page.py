@@ -9,12 +9,21 @@ import yaml
 
 from hybridlab.errors import UserError
 from hybridlab.papers import plans
-from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.cells import cell_runs, records_of
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.plans import Planned, digest_of, history, plan_of, register, write_history
-from hybridlab.papers.records import records_of
 from hybridlab.papers.reproduce import ExperimentAtScale, stamps
-from hybridlab.papers.verdicts import arms_differ, differences, settings_of, verdicts
+from hybridlab.papers.verdicts import (
+    Planned,
+    arms_differ,
+    differences,
+    digest_of,
+    history,
+    plan_of,
+    register,
+    settings_of,
+    verdicts,
+    write_history,
+)
 from hybridlab.reporting.entry import write_entry
 from hybridlab.runs.record import Stamp, record_path, save_record
 from tests.conftest import SMALL_SHAPE
