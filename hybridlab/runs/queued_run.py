@@ -19,9 +19,10 @@ from hybridlab.config.structures import map_of
 from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.messages import heard_by, say, silent
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
-from hybridlab.runs.link import Say, check_data, compiles, needs_of, run_of
+from hybridlab.runs.link import check_data, compiles, needs_of, run_of
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.run import train_run
 from hybridlab.store.checkpoints import newest_step
@@ -89,14 +90,13 @@ def attempt(
     folder: RunFolder,
     runs: Runs,
     title: str,
-    say: Say,
     quiet: bool,
     show: Callable[..., Progress] = Progress,
     plans: Sequence[Stamp] = (),
 ) -> Result:
     """Train or resume a run; any error of it is its result, so that a queue can go on with the next."""
     try:
-        train_run(config, folder, runs, title, say, quiet, show=show, plans=plans)
+        train_run(config, folder, runs, title, quiet, show=show, plans=plans)
     except Busy:
         return Result("busy")
     except Exception as failure:
@@ -113,7 +113,7 @@ def check_hash(config: RunConfig, digest: str) -> None:
 # ---- what can be known to fail before any run of a queue trains ----
 
 
-def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bool = True) -> None:
+def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, prepare: bool = True) -> None:
     """UserError, with its name, for the first run that cannot start: device, kernel, parents, structure and data.
 
     prepare: also prepare the data, once for all runs that share it; otherwise only look at what is prepared already.
@@ -124,28 +124,25 @@ def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bo
     corpora: dict[str, Corpus | None] = {}
     for run in queue:
         try:
-            _check(run, inside, runs_dir, say, prepare, corpora)
+            _check(run, inside, runs_dir, prepare, corpora)
         except UserError as error:
             raise UserError(f"{run.name}: {error}") from None
 
 
-def _check(
-    run: QueuedRun, inside: set[str], runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
-) -> None:
+def _check(run: QueuedRun, inside: set[str], runs_dir: Path, prepare: bool, corpora: dict[str, Corpus | None]) -> None:
     config, folder = run.config, run.folder
-    compiles(config, folder, folder.info(), lambda _: None)
-    start = needs_of(config, folder, Runs(runs_dir), say, later=inside).start
+    with heard_by(silent):  # it is said when the run starts
+        compiles(config, folder, folder.info())
+    start = needs_of(config, folder, Runs(runs_dir), later=inside).start
     if start is not None and config.init is not None and config.init.step is not None:
         require_checkpoint(folder, run_of(start), config.init)
     make_hooks(config)
-    corpus = _corpus(config, runs_dir, say, prepare, corpora)
+    corpus = _corpus(config, runs_dir, prepare, corpora)
     if corpus is not None:
         check_data(config, corpus, start)
 
 
-def _corpus(
-    config: RunConfig, runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
-) -> Corpus | None:
+def _corpus(config: RunConfig, runs_dir: Path, prepare: bool, corpora: dict[str, Corpus | None]) -> Corpus | None:
     """The data of a run; None if it is not prepared yet, or needs the tokenizer of a run that is not trained yet."""
     kind, _, path = config.data.tokenizer.partition(":")
     if kind == "file" and not Path(path).exists() and str(Path(path)).startswith(str(runs_dir.absolute())):

@@ -25,13 +25,6 @@ class Progress(WithBar):
         if self.bar:
             self.task = self.bar.add_task(title, total=total, completed=done, note="")
 
-    def say(self, text: str) -> None:
-        """Print a line, on a terminal above the bar."""
-        if self.bar:
-            self.bar.console.print(f"{self.title}: {text}", markup=False, highlight=False)
-        elif not self.quiet:
-            print(f"{self.title}: {text}", file=sys.stderr, flush=True)
-
     def update(self, step: int, loss: float, mfu: float | None = None) -> None:
         """Show that `step` steps are done; outside a terminal, at most one line in ten seconds."""
         if self.quiet:

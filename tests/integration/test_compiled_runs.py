@@ -18,6 +18,7 @@ from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.models import executor
 from hybridlab.models.build import build_model
 from hybridlab.models.compiling import MOST_GRAPHS
@@ -143,7 +144,8 @@ def test_a_run_keeps_what_it_was_started_with(first, small, tmp_path, runs_dir, 
     folder, said = RunFolder(tmp_path / "run"), []
     made = graphs()
     assert folder.started()["compile"] is first and (made > 0) is first
-    record = train_run(compiling(config, not first), folder, Runs(runs_dir), say=said.append, quiet=True)
+    with heard_by(said.append):
+        record = train_run(compiling(config, not first), folder, Runs(runs_dir), quiet=True)
     words = "with compiled blocks, so it stays compiled" if first else "without compiling, so it is not compiled"
     assert [line for line in said if line.startswith("runtime.compile: this run was started") and words in line]
     assert record.compile is first is details(folder, Runs(runs_dir))["compile"] and graphs() == made

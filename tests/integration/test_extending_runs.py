@@ -8,6 +8,7 @@ import pytest
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.models.export import read_model_config
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
@@ -49,9 +50,9 @@ def extended(runs, start, steps, *settings):
     return extension(str(start), steps, places, Layer(), list(settings)), places
 
 
-def go_on(runs, start, steps, name, *settings, say=lambda text: None):
+def go_on(runs, start, steps, name, *settings):
     config, places = extended(runs, start, steps, *settings)
-    return train_run(config, RunFolder(runs / name), places, say=say, quiet=True)
+    return train_run(config, RunFolder(runs / name), places, quiet=True)
 
 
 @pytest.mark.parametrize("arch", ["vanilla", "consa", "sgt"])
@@ -60,7 +61,8 @@ def test_a_run_and_its_extension_are_the_longer_run(small, runs, arch):
     grow; the masks that it has fixed are learned further."""
     shorter = train(configuration(small, arch, 12), runs / "shorter", runs)
     said = []
-    record = go_on(runs, runs / "shorter", 6, "longer", say=said.append)
+    with heard_by(said.append):
+        record = go_on(runs, runs / "shorter", 6, "longer")
     train(configuration(small, arch, 18), runs / "whole", runs)
     assert_same_results(runs / "whole", runs / "longer")
     # The longer run has grown when it writes the line of step 12, the shorter one grows after it.

@@ -6,6 +6,7 @@ import pytest
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.training import train
@@ -49,6 +50,9 @@ def test_a_finished_run_of_another_version_is_not_called_done(small, tmp_path, r
     record = json.loads(path.read_text())
     del record["model"]
     path.write_text(json.dumps(record))
-    with pytest.raises(UserError, match="another version of hybridlab .*train again in another folder"):
-        train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), say=said.append, quiet=True)
+    with (
+        pytest.raises(UserError, match="another version of hybridlab .*train again in another folder"),
+        heard_by(said.append),
+    ):
+        train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), quiet=True)
     assert said == []

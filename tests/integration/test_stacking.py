@@ -358,7 +358,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
     go_on("task", "saved", "training.seq_len=32", "finetune.batch=4", options=task, keep_map=True, task="sst2")
     for name in ("b", "best", "c", "task"):
         assert origins_in(tmp_path / name) == whole, name
-    assert analyze_run(str(tmp_path / "c"), runs, "blocks", None, {}, print)["block"] == 2
+    assert analyze_run(str(tmp_path / "c"), runs, "blocks", None, {})["block"] == 2
     # A growth goes on with the stages, and tells copies from layers of the start.
     layer = growth_layer("lidas", 1, None, None, 8, str(tmp_path / "c"), runs)
     _, record = go_on("d", "c", arch="lidas", options=layer)
