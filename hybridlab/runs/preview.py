@@ -35,7 +35,7 @@ def preview(
     """
     runs = queued(pending, runs_dir)
     left = [run for run in runs.values() if not run.finished()]
-    check_runs(left, runs_dir, prepare=False)
+    check_runs(left, prepare=False)
     jobs = max(1, min(jobs or default_jobs(left), len(left)))
     threads_of_all = threads_by_run(left, jobs) if jobs > 1 else {}
     speeds = _Speeds([*(results_dir / "records").glob("*.json"), *runs_dir.glob("*/record.json")])

@@ -29,10 +29,9 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import Interrupted, UserError
 from hybridlab.messages import heard_by, say
 from hybridlab.plan.plan import Plan
-from hybridlab.runs.queued_run import QueuedRun, Result, attempt, check_hash, check_runs, queued, run_flops
+from hybridlab.runs.queued_run import QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.machine import cpu_cores, pick_device
 from hybridlab.training.progress import Board, Progress, clock
 from hybridlab.training.stopping import StopRequest
@@ -60,9 +59,8 @@ class _Worker:
 class Workers:
     """At most `jobs` processes, each of which trains one run. threads: from a run's hash to its number of threads."""
 
-    def __init__(self, jobs: int, threads: Callable[[str], int], runs_dir: Path, board: Board) -> None:
-        self.jobs, self.threads, self.runs_dir = jobs, threads, runs_dir
-        self.board = board
+    def __init__(self, jobs: int, threads: Callable[[str], int], board: Board) -> None:
+        self.jobs, self.threads, self.board = jobs, threads, board
         self.running: list[_Worker] = []
         self.stopping = False
 
@@ -84,16 +82,7 @@ class Workers:
         """Start a process for a run."""
         context = _context()
         mine, its = context.Pipe(duplex=False)
-        settings = {
-            "config": run.config.model_dump(mode="json"),
-            "hash": run.digest,
-            "folder": str(run.folder.path),
-            "runs": str(self.runs_dir),
-            "title": run.title,
-            "threads": self.threads(run.digest),
-            "plugins": plugins.loaded(),
-            "plans": [stamp.model_dump() for stamp in run.plans],
-        }
+        settings = {"run": run.to_json(), "threads": self.threads(run.digest), "plugins": plugins.loaded()}
         process = context.Process(target=_work, args=(json.dumps(settings), its), daemon=True)
         # Ctrl-C goes to all processes of a terminal. A new one ignores it from its first moment on, as it inherits.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -185,8 +174,6 @@ def _work(text: str, pipe: Connection) -> None:
     """Train one run. text: the settings of `Workers.start` as JSON."""
     import torch
 
-    from hybridlab.config.schema import RunConfig
-
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _interrupt)
     settings: dict[str, Any] = json.loads(text)
@@ -195,16 +182,9 @@ def _work(text: str, pipe: Connection) -> None:
         plugins.load_plugin(reference)
     torch.set_num_threads(settings["threads"])
     try:
-        config = RunConfig.model_validate_json(json.dumps(settings["config"]))
-        check_hash(config, settings["hash"])
-        folder, runs, show = (
-            RunFolder(Path(settings["folder"])),
-            Runs(Path(settings["runs"])),
-            partial(_ProgressToParent, send),
-        )
-        plans = [Stamp(**stamp) for stamp in settings["plans"]]
+        run = QueuedRun.from_json(settings["run"])
         with heard_by(partial(send, "say")):
-            result = attempt(config, folder, runs, settings["title"], True, show, plans)
+            result = run.attempt(quiet=True, show=partial(_ProgressToParent, send))
     except Interrupted as stop:
         result = Result("stopped", str(stop))
     except UserError as error:
@@ -248,8 +228,8 @@ class Outcome:
 class InThisProcess:
     """Trains in this process, with the interface of `Workers`: a run has ended when `start` returns."""
 
-    def __init__(self, runs_dir: Path, quiet: bool) -> None:
-        self.runs_dir, self.quiet = runs_dir, quiet
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
         self.over: list[tuple[QueuedRun, Result]] = []
 
     @property
@@ -257,8 +237,7 @@ class InThisProcess:
         return bool(self.over)
 
     def start(self, run: QueuedRun) -> None:
-        result = attempt(run.config, run.folder, Runs(self.runs_dir), run.title, self.quiet, plans=run.plans)
-        self.over.append((run, result))
+        self.over.append((run, run.attempt(self.quiet)))
 
     def ended(self) -> list[tuple[QueuedRun, Result]]:
         over, self.over = self.over, []
@@ -283,19 +262,19 @@ def run_all(
     """
     runs = queued(pending, runs_dir, plans)
     left = [run for run in runs.values() if not run.finished()]
-    check_runs(left, runs_dir)
+    check_runs(left)
     if jobs is None:
         jobs = default_jobs(left)
     jobs = max(1, min(jobs, len(left)))
-    queue = _Queue(runs, runs_dir, results_dir, finished)
+    queue = _Queue(runs, results_dir, finished)
     if jobs == 1:
-        queue.work_through(InThisProcess(runs_dir, quiet))
+        queue.work_through(InThisProcess(quiet))
         return queue.outcome
     say(f"training {jobs} runs at once; Ctrl-C stops all of them, each with a checkpoint")
     with (
         StopRequest() as stop,
         Board(queue.steps_all, quiet) as board,
-        Workers(jobs, threads_by_run(left, jobs).__getitem__, runs_dir, board) as workers,
+        Workers(jobs, threads_by_run(left, jobs).__getitem__, board) as workers,
     ):
         queue.in_progress = board.progress
         queue.work_through(workers, stop)
@@ -308,11 +287,10 @@ class _Queue:
     def __init__(
         self,
         runs: dict[str, QueuedRun],
-        runs_dir: Path,
         results_dir: Path,
         finished: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.runs, self.runs_dir, self.results_dir = runs, runs_dir, results_dir
+        self.runs, self.results_dir = runs, results_dir
         self.finished = finished
         self.waiting, self.running = dict(runs), 0
         self.failed: dict[str, str] = {}
@@ -348,7 +326,7 @@ class _Queue:
                 self._note(run, Result("failed", f"the run it starts from failed ({lost})"))
             elif run.finished() and not run.folder.trained_elsewhere():
                 del self.waiting[run.digest]
-                result = attempt(run.config, run.folder, Runs(self.runs_dir), run.title, quiet=True)
+                result = run.attempt(quiet=True)
                 if result.status != "finished":
                     self._note(run, result)
                     continue

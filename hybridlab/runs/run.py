@@ -40,7 +40,7 @@ from hybridlab.runs.record import (
 )
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import save_trained
-from hybridlab.store.folders import Label, RunFolder, Runs
+from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
 from hybridlab.store.metrics import history, read_metrics
 from hybridlab.training.engine import Run
 from hybridlab.training.hooks import Hook
@@ -64,7 +64,7 @@ def train_run(
     runs: Runs,
     title: str = "train",
     quiet: bool = False,
-    label: Label | None = None,
+    label: Label = UNLABELLED,
     hooks: Sequence[Hook] = (),
     show: Callable[..., Progress] = Progress,
     plans: Sequence[Stamp] = (),
@@ -83,7 +83,7 @@ def train_run(
         using_threads(_threads(config, folder)),
     ):
         quiet = quiet or not world().writer
-        if label is not None and label.name is not None:
+        if label.name is not None:
             runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
             finished_record(folder)
@@ -95,7 +95,7 @@ def train_run(
         return execute(link(config, folder, runs, hooks, quiet, plans), title, quiet, label, show)
 
 
-def execute(job: Job, title: str, quiet: bool, label: Label | None, show: Callable[..., Progress] = Progress) -> Record:
+def execute(job: Job, title: str, quiet: bool, label: Label, show: Callable[..., Progress] = Progress) -> Record:
     """Train, measure and save a job whose folder this process has locked; returns its record."""
     folder = job.folder
     stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
@@ -137,7 +137,7 @@ def _saved_so_far(folder: RunFolder) -> str:
     return f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
 
 
-def _finished_before(config: RunConfig, folder: RunFolder, title: str, label: Label | None) -> Record:
+def _finished_before(config: RunConfig, folder: RunFolder, title: str, label: Label) -> Record:
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
     last = config.training.steps
@@ -159,8 +159,8 @@ def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:
     return f"; the checkpoint of step {missing[0]} was not kept, which needs another training in an empty folder"
 
 
-def _relabel(folder: RunFolder, label: Label | None) -> None:
-    if label is not None and label != Label():
+def _relabel(folder: RunFolder, label: Label) -> None:
+    if label != UNLABELLED:
         world().once(folder.relabel, label.applied(folder.started()))
 
 

@@ -115,10 +115,7 @@ def train(
             f"train: {unknown[0]} was registered outside a plug-in, so that a change of it would go unnoticed; move it "
             "into a file of its own and load that with hybridlab.load_plugin('FILE.py')"
         )
-    label = Label(name, tuple(tags)) if name is not None or tags else None
-    folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    record = train_run(config, folder, runs, f"train {arch}", quiet, label, hooks)
-    return TrainedRun(folder.path, record)
+    return _trained(config, runs, run_dir, f"train {arch}", quiet, Label(name, tuple(tags)), hooks)
 
 
 @aloud
@@ -160,10 +157,20 @@ def finetune(
     runs, reference = Runs(Path(runs_dir)), str(run.path) if isinstance(run, TrainedRun) else str(run)
     command = CommandLine(start=reference, options=merge(written, options), keep_map=True, task=task)
     config = compose(command, runs)
-    label = Label(name, tuple(tags)) if name is not None or tags else None
+    return _trained(config, runs, run_dir, f"finetune {task}", quiet, Label(name, tuple(tags)), hooks)
+
+
+def _trained(
+    config: RunConfig,
+    runs: Runs,
+    run_dir: str | Path | None,
+    title: str,
+    quiet: bool,
+    label: Label,
+    hooks: Sequence[Hook],
+) -> TrainedRun:
     folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    record = train_run(config, folder, runs, f"finetune {task}", quiet, label, hooks)
-    return TrainedRun(folder.path, record)
+    return TrainedRun(folder.path, train_run(config, folder, runs, title, quiet, label, hooks))
 
 
 @overload

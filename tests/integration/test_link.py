@@ -52,7 +52,7 @@ def test_a_queue_refuses_what_a_single_run_refuses_in_the_same_words(small, runs
     with pytest.raises(UserError) as alone:
         link(config, RunFolder(runs / "alone"), Runs(runs))
     with pytest.raises(UserError) as together:
-        check_runs(queued({run_hash(config): ("arm", config)}, runs).values(), runs)
+        check_runs(queued({run_hash(config): ("arm", config)}, runs).values())
     assert str(together.value) == f"arm: {alone.value}"
 
 

@@ -194,7 +194,7 @@ def test_a_run_that_all_others_wait_for_gets_the_threads_of_all_jobs(small, runs
 def test_the_time_left_goes_by_work_and_counts_what_is_running(small, tmp_path, runs, monkeypatch):
     short, long = seeded(small, 0, 1)
     long = small(settings=["training.seed=1"], training={"steps": 3 * short.training.steps})
-    queue = queue_module._Queue(queued(named(short, long), runs), runs, tmp_path / "results")
+    queue = queue_module._Queue(queued(named(short, long), runs), tmp_path / "results")
     monkeypatch.setattr(queue_module.time, "monotonic", lambda: queue.started + 10)
     queue.work_done = queue.work[run_hash(short)]
     assert queue._seconds_left() == pytest.approx(30)
