@@ -30,6 +30,7 @@ def print_line(text: str) -> None:
 
 
 _listener: Listener = silent
+_on_screen = False
 """Of the process, as standard error is: also of its threads."""
 
 
@@ -38,32 +39,15 @@ def say(text: str) -> None:
     _listener(text)
 
 
+def on_screen() -> bool:
+    """Whether the lines are printed, so that bars are wanted beside them."""
+    return _on_screen
+
+
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
     """A context in which a listener gets the lines."""
-    global _listener
-    before, _listener = _listener, listener
-    try:
-        yield
-    finally:
-        _listener = before
-
-
-def aloud(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A function of the Python API whose lines are printed, unless it is called with quiet=True."""
-
-    @wraps(function)
-    def call(*arguments: Given.args, **options: Given.kwargs) -> Result:
-        with heard_by(silent if options.get("quiet") else print_line):
-            return function(*arguments, **options)
-
-    return call
-
-
-@contextmanager
-def without_repeats() -> Iterator[None]:
-    """A context in which a line that was told before is not told again."""
-    with heard_by(cache(_listener)):
+    with _told_to(listener, listener is print_line):
         yield
 
 
@@ -71,5 +55,34 @@ def without_repeats() -> Iterator[None]:
 def titled(title: str) -> Iterator[None]:
     """A context in which lines begin with a title."""
     outer = _listener
-    with heard_by(lambda text: outer(f"{title}: {text}")):
+    with _told_to(lambda text: outer(f"{title}: {text}"), _on_screen):
         yield
+
+
+@contextmanager
+def without_repeats() -> Iterator[None]:
+    """A context in which a line that was told before is not told again."""
+    with _told_to(cache(_listener), _on_screen):
+        yield
+
+
+@contextmanager
+def _told_to(listener: Listener, screen: bool) -> Iterator[None]:
+    global _listener, _on_screen
+    before = _listener, _on_screen
+    _listener, _on_screen = listener, screen
+    try:
+        yield
+    finally:
+        _listener, _on_screen = before
+
+
+def aloud(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A function of the Python API whose lines and bars are shown, unless it is called with quiet=True."""
+
+    @wraps(function)
+    def call(*arguments: Given.args, **options: Given.kwargs) -> Result:
+        with heard_by(silent if options.get("quiet") else print_line):
+            return function(*arguments, **options)
+
+    return call

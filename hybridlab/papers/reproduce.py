@@ -153,7 +153,6 @@ def run_cells(
     all_wanted: Sequence[ExperimentAtScale],
     runs_dir: Path,
     results_dir: Path,
-    quiet: bool = False,
     jobs: int | None = 1,
     done: Callable[[ExperimentAtScale], None] = lambda _: None,
 ) -> Outcome:
@@ -179,7 +178,7 @@ def run_cells(
             left[wanted.experiment.id] = runs
 
     plans = stamps(all_wanted, results_dir)
-    outcome = run_all(queue, runs_dir, results_dir, quiet, jobs, finished, plans) if queue else Outcome()
+    outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans) if queue else Outcome()
     for wanted in waiting:
         done(wanted)
     for wanted in all_wanted:

@@ -89,7 +89,6 @@ def run_sweep(
     scale: str,
     runs_dir: Path,
     results_dir: Path,
-    quiet: bool = False,
     jobs: int | None = 1,
 ) -> Outcome:
     """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
@@ -99,7 +98,7 @@ def run_sweep(
     missing = left(sweep_runs(experiment, sweep_of(experiment, scale)), results_dir)
     if not missing:
         return Outcome()
-    outcome = run_all(missing, runs_dir, results_dir, quiet, jobs)
+    outcome = run_all(missing, runs_dir, results_dir, jobs)
     for digest, (name, _) in missing.items():
         record = read_record(runs_dir / digest / "record.json") if name in outcome.failed else None
         if record is not None and _diverged(record):

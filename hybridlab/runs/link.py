@@ -23,7 +23,7 @@ from hybridlab.data import preparing
 from hybridlab.data.preparing import corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.choices import require_choices
-from hybridlab.messages import say
+from hybridlab.messages import on_screen, say
 from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
@@ -46,13 +46,12 @@ def link(
     folder: RunFolder,
     runs: Runs,
     given: Sequence[Hook] = (),
-    quiet: bool = False,
     plans: Sequence[Stamp] = (),
 ) -> Job:
     """The job of a run in its folder, after all checks, the fast ones first. UserError for what cannot start.
 
     runs: where other runs are, beside the places that the folder remembers. given: hooks of kind `python` that the
-    configuration names. quiet: no bar where text is prepared. plans: those of the experiments that need the run.
+    configuration names. plans: those of the experiments that need the run.
     """
     needs = needs_of(config, folder, runs)
     known = needs.known
@@ -66,7 +65,9 @@ def link(
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, start)
-    corpus = corpus_of(config, runs.directory / "data", preparing.Job(lambda text: say(f"data: {text}"), bar=not quiet))
+    corpus = corpus_of(
+        config, runs.directory / "data", preparing.Job(lambda text: say(f"data: {text}"), bar=on_screen())
+    )
     objective = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)
     require_benchmarks(config, structure)

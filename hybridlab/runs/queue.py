@@ -157,8 +157,8 @@ def _context() -> ForkServerContext | SpawnContext:
 class _ProgressToParent(Progress):
     """Progress that is told to the parent process."""
 
-    def __init__(self, send: Send, title: str, total: int, tokens_per_step: int, done: int, quiet: bool) -> None:
-        super().__init__(title, total, tokens_per_step, done, quiet=True)
+    def __init__(self, send: Send, title: str, total: int, tokens_per_step: int, done: int) -> None:
+        super().__init__(title, total, tokens_per_step, done)
         self.send, self.told = send, 0.0
         send("begin", title, total, tokens_per_step, done)
 
@@ -184,7 +184,7 @@ def _work(text: str, pipe: Connection) -> None:
     try:
         run = QueuedRun.from_json(settings["run"])
         with heard_by(partial(send, "say")):
-            result = run.attempt(quiet=True, show=partial(_ProgressToParent, send))
+            result = run.attempt(partial(_ProgressToParent, send))
     except Interrupted as stop:
         result = Result("stopped", str(stop))
     except UserError as error:
@@ -228,8 +228,7 @@ class Outcome:
 class InThisProcess:
     """Trains in this process, with the interface of `Workers`: a run has ended when `start` returns."""
 
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet
+    def __init__(self) -> None:
         self.over: list[tuple[QueuedRun, Result]] = []
 
     @property
@@ -237,7 +236,7 @@ class InThisProcess:
         return bool(self.over)
 
     def start(self, run: QueuedRun) -> None:
-        self.over.append((run, run.attempt(self.quiet)))
+        self.over.append((run, run.attempt()))
 
     def ended(self) -> list[tuple[QueuedRun, Result]]:
         over, self.over = self.over, []
@@ -248,7 +247,6 @@ def run_all(
     pending: dict[str, tuple[str, RunConfig]],
     runs_dir: Path,
     results_dir: Path,
-    quiet: bool = False,
     jobs: int | None = 1,
     finished: Callable[[str], None] = lambda _: None,
     plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
@@ -268,12 +266,12 @@ def run_all(
     jobs = max(1, min(jobs, len(left)))
     queue = _Queue(runs, results_dir, finished)
     if jobs == 1:
-        queue.work_through(InThisProcess(quiet))
+        queue.work_through(InThisProcess())
         return queue.outcome
     say(f"training {jobs} runs at once; Ctrl-C stops all of them, each with a checkpoint")
     with (
         StopRequest() as stop,
-        Board(queue.steps_all, quiet) as board,
+        Board(queue.steps_all) as board,
         Workers(jobs, threads_by_run(left, jobs).__getitem__, board) as workers,
     ):
         queue.in_progress = board.progress
@@ -326,7 +324,7 @@ class _Queue:
                 self._note(run, Result("failed", f"the run it starts from failed ({lost})"))
             elif run.finished() and not run.folder.trained_elsewhere():
                 del self.waiting[run.digest]
-                result = run.attempt(quiet=True)
+                result = run.attempt()
                 if result.status != "finished":
                     self._note(run, result)
                     continue

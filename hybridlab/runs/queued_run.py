@@ -76,10 +76,10 @@ class QueuedRun:
         done = newest_step(self.folder.checkpoints) or self.config.begins_after
         return 0 if self.finished() else self.config.training.steps - done
 
-    def attempt(self, quiet: bool, show: Callable[..., Progress] = Progress) -> Result:
+    def attempt(self, show: Callable[..., Progress] = Progress) -> Result:
         """Train or resume it; any error of it is its result, so that a queue can go on with the next."""
         try:
-            train_run(self.config, self.folder, Runs(self.runs_dir), self.title, quiet, show=show, plans=self.plans)
+            train_run(self.config, self.folder, Runs(self.runs_dir), self.title, show=show, plans=self.plans)
         except Busy:
             return Result("busy")
         except Exception as failure:

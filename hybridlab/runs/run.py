@@ -63,7 +63,6 @@ def train_run(
     folder: RunFolder,
     runs: Runs,
     title: str = "train",
-    quiet: bool = False,
     label: Label = UNLABELLED,
     hooks: Sequence[Hook] = (),
     show: Callable[..., Progress] = Progress,
@@ -82,7 +81,6 @@ def train_run(
         folder.locked() if world().writer else nullcontext(),
         using_threads(_threads(config, folder)),
     ):
-        quiet = quiet or not world().writer
         if label.name is not None:
             runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
@@ -92,10 +90,10 @@ def train_run(
                 return _finished_before(config, folder, title, label)
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
-        return execute(link(config, folder, runs, hooks, quiet, plans), title, quiet, label, show)
+        return execute(link(config, folder, runs, hooks, plans), title, label, show)
 
 
-def execute(job: Job, title: str, quiet: bool, label: Label, show: Callable[..., Progress] = Progress) -> Record:
+def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = Progress) -> Record:
     """Train, measure and save a job whose folder this process has locked; returns its record."""
     folder = job.folder
     stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
@@ -111,7 +109,7 @@ def execute(job: Job, title: str, quiet: bool, label: Label, show: Callable[...,
                 _go_to_start(run, stopped)
             with titled(title), _tracking(run) as trackers:
                 training = run.config.training
-                with show(title, training.steps, training.tokens_per_step, run.step, quiet) as progress:
+                with show(title, training.steps, training.tokens_per_step, run.step) as progress:
                     found = run.train(progress)
                 record = _measured(run, found)
                 trackers.write({"step": run.step, **_final_numbers(record)})

@@ -115,7 +115,7 @@ def train(
             f"train: {unknown[0]} was registered outside a plug-in, so that a change of it would go unnoticed; move it "
             "into a file of its own and load that with hybridlab.load_plugin('FILE.py')"
         )
-    return _trained(config, runs, run_dir, f"train {arch}", quiet, Label(name, tuple(tags)), hooks)
+    return _trained(config, runs, run_dir, f"train {arch}", Label(name, tuple(tags)), hooks)
 
 
 @aloud
@@ -157,7 +157,7 @@ def finetune(
     runs, reference = Runs(Path(runs_dir)), str(run.path) if isinstance(run, TrainedRun) else str(run)
     command = CommandLine(start=reference, options=merge(written, options), keep_map=True, task=task)
     config = compose(command, runs)
-    return _trained(config, runs, run_dir, f"finetune {task}", quiet, Label(name, tuple(tags)), hooks)
+    return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
 
 
 def _trained(
@@ -165,12 +165,11 @@ def _trained(
     runs: Runs,
     run_dir: str | Path | None,
     title: str,
-    quiet: bool,
     label: Label,
     hooks: Sequence[Hook],
 ) -> TrainedRun:
     folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    return TrainedRun(folder.path, train_run(config, folder, runs, title, quiet, label, hooks))
+    return TrainedRun(folder.path, train_run(config, folder, runs, title, label, hooks))
 
 
 @overload

@@ -145,7 +145,7 @@ def test_a_run_keeps_what_it_was_started_with(first, small, tmp_path, runs_dir, 
     made = graphs()
     assert folder.started()["compile"] is first and (made > 0) is first
     with heard_by(said.append):
-        record = train_run(compiling(config, not first), folder, Runs(runs_dir), quiet=True)
+        record = train_run(compiling(config, not first), folder, Runs(runs_dir))
     words = "with compiled blocks, so it stays compiled" if first else "without compiling, so it is not compiled"
     assert [line for line in said if line.startswith("runtime.compile: this run was started") and words in line]
     assert record.compile is first is details(folder, Runs(runs_dir))["compile"] and graphs() == made
@@ -156,7 +156,7 @@ def test_a_longer_run_is_compiled_like_the_one_that_it_continues(small, tmp_path
     config = config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_optimizer": True})})
     parent, runs = train(config, tmp_path / "short", runs_dir), Runs(runs_dir)
     longer = compiling(extension(str(tmp_path / "short"), 1, runs, Layer(), []), None)
-    record = train_run(longer, RunFolder(tmp_path / "long"), runs, quiet=True)
+    record = train_run(longer, RunFolder(tmp_path / "long"), runs)
     assert parent.compile and record.compile and record.steps == 5
 
 

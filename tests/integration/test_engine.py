@@ -161,7 +161,7 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_again(small, tmp_path, r
     train_until(config, tmp_path / "b", runs_dir, monkeypatch, 6)
     for path in (folder, RunFolder(tmp_path / "b"), RunFolder(tmp_path / "new")):
         with heard_by(said.append):
-            train_run(config, path, Runs(runs_dir), quiet=True)
+            train_run(config, path, Runs(runs_dir))
     assert said == [
         "train: starts again from step 0 (it was stopped before its first checkpoint)",
         "train: resuming after step 4",

@@ -55,7 +55,7 @@ def test_overwritten_weights_are_used_by_nothing(copied, small):
         lambda: evaluate_run(run, known, None, []),
         lambda: analyze_run(run, known, "entropy", None, {}),
         lambda: list(continue_prompts(run, known, [Prompt("the cat", "test")], 2, 1)),
-        lambda: train_run(child, RunFolder(folder.path.parent / "child"), Runs(runs, {folder.digest: run}), quiet=True),
+        lambda: train_run(child, RunFolder(folder.path.parent / "child"), Runs(runs, {folder.digest: run})),
     ):
         with pytest.raises(UserError, match=r"final: model.safetensors is damaged .*restore the file, or give the com"):
             use()
@@ -74,7 +74,7 @@ def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(copied, na
     else:
         overwrite(path, 1)
     with heard_by(said.append):
-        train_run(config, folder, Runs(runs), quiet=True)
+        train_run(config, folder, Runs(runs))
     if (name, damage) == ("digests.json", "missing"):
         # As in folders of older versions, whose files are used as they are.
         assert "finished before" in said[0]
@@ -91,7 +91,7 @@ def test_a_damaged_final_model_without_checkpoints_is_refused(copied):
     (folder.final / "model.safetensors").unlink()
     record = (folder.path / "record.json").read_bytes()
     with pytest.raises(UserError, match="final: model.safetensors is missing, and the checkpoint .* train again"):
-        train_run(config, folder, Runs(runs), quiet=True)
+        train_run(config, folder, Runs(runs))
     assert (folder.path / "record.json").read_bytes() == record
 
 
@@ -131,7 +131,7 @@ def in_a_child(number):
                 left[0] -= 1
             flush(file)
         os.fsync, module.measure = flushed, measured
-        module.train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
+        module.train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

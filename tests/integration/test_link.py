@@ -66,7 +66,7 @@ def test_a_branch_with_checkpoints_of_its_own_is_not_refused_by_a_queue(small, t
     train_until(child, runs / run_hash(child), runs, monkeypatch, 14)
     shutil.rmtree(runs / run_hash(config) / "checkpoints")
     pending = {run_hash(child): ("branch", child)}
-    assert run_all(pending, runs, tmp_path / "results", quiet=True).finished == ["branch"]
+    assert run_all(pending, runs, tmp_path / "results").finished == ["branch"]
     assert_same_run(whole, runs / run_hash(child))
 
 

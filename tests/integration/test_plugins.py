@@ -44,7 +44,7 @@ def load(tmp_path):
 
 def train(config, runs, name):
     """The record of a run in runs/NAME."""
-    return train_run(config, RunFolder(runs / name), Runs(runs), quiet=True)
+    return train_run(config, RunFolder(runs / name), Runs(runs))
 
 
 def loss_again(folder, runs):

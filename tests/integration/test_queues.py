@@ -45,14 +45,14 @@ def test_runs_in_processes_give_the_same_bits_and_children_wait_for_parents(smal
     child = child_of(small, parent)
     said = []
     with heard_by(said.append):
-        outcome = run_all(named(parent, child, other), runs, tmp_path / "results", quiet=True, jobs=2)
+        outcome = run_all(named(parent, child, other), runs, tmp_path / "results", jobs=2)
     assert sorted(outcome.finished) == ["run 0", "run 1", "run 2"] and not outcome.failed
     assert any("training 2 runs at once" in line for line in said)
     train(parent, tmp_path / "here", runs_dir)
     assert_same_run(tmp_path / "here", runs / run_hash(parent))
     assert {path.stem for path in (tmp_path / "results" / "records").iterdir()} == set(named(parent, child, other))
     with heard_by(said.append):
-        again = run_all(named(parent, child, other), runs, tmp_path / "results", quiet=True, jobs=2)
+        again = run_all(named(parent, child, other), runs, tmp_path / "results", jobs=2)
     assert len(again.finished) == 3 and sum("finished before" in line for line in said) == 3
 
 
@@ -69,7 +69,7 @@ def test_a_killed_process_is_named_and_the_others_go_on(small, tmp_path, runs):
         os.kill(first.pid, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    outcome = run_all(named(victim, other, child), runs, tmp_path / "results", quiet=True, jobs=2)
+    outcome = run_all(named(victim, other, child), runs, tmp_path / "results", jobs=2)
     assert outcome.finished == ["run 1"] and set(outcome.failed) == {"run 0", "run 2"}
     assert "SIGKILL" in outcome.failed["run 0"] and "run 0" in outcome.failed["run 2"]
 
@@ -115,14 +115,14 @@ def test_a_run_that_another_process_trains_is_taken_when_it_has_finished(small, 
         with folder.locked():
             held.set()
             waits.wait(60)
-        train_run(elsewhere, folder, Runs(runs), quiet=True)
+        train_run(elsewhere, folder, Runs(runs))
 
     held = threading.Event()
     other = threading.Thread(target=hold)
     other.start()
     held.wait()
     with heard_by(say):
-        outcome = run_all(named(elsewhere, own), runs, tmp_path / "results", quiet=True)
+        outcome = run_all(named(elsewhere, own), runs, tmp_path / "results")
     other.join()
     assert outcome.finished == ["run 1", "run 0"] and not outcome.failed
     assert sum("waiting for this run, which another process trains" in line for line in said) == 1
@@ -132,7 +132,7 @@ def test_a_run_that_another_process_trains_is_taken_when_it_has_finished(small, 
 def test_a_single_command_does_not_wait(small, runs):
     folder = RunFolder(runs / "a")
     with folder.locked(), pytest.raises(Busy, match="wait until it has finished, or choose another --run-dir"):
-        train_run(small(), folder, Runs(runs), quiet=True)
+        train_run(small(), folder, Runs(runs))
     assert not folder.trained_elsewhere()
 
 
@@ -209,13 +209,13 @@ def test_a_bad_cell_is_found_before_the_first_one_trains(small, tmp_path, runs):
     good, bad = seeded(small, 0, 1)
     bad = bad.model_copy(update={"data": bad.data.model_copy(update={"source": f"text:{tmp_path / 'none.txt'}"})})
     with pytest.raises(UserError, match=r"^run 1: data source .*no such file"):
-        run_all(named(good, bad), runs, tmp_path / "results", quiet=True)
+        run_all(named(good, bad), runs, tmp_path / "results")
     small_vocabulary = small(shape={"vocab": 200})
     with pytest.raises(UserError, match=r"^run 1: shape.vocab = 200"):
-        run_all(named(good, small_vocabulary), runs, tmp_path / "results", quiet=True)
+        run_all(named(good, small_vocabulary), runs, tmp_path / "results")
     with pytest.raises(UserError, match=r"^run 1: .*neither a run folder"):
         orphan = small(init={"run": "f" * 16})
-        run_all(named(good, orphan), runs, tmp_path / "results", quiet=True)
+        run_all(named(good, orphan), runs, tmp_path / "results")
     assert not list(runs.glob("*/run.json"))
 
 

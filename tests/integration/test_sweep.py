@@ -211,14 +211,14 @@ def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp
     experiment = toy(grid=[0.01, 1e30], cells=["full"], chosen={LOSS: {"full": 0.01}})
     said = []
     places = (tmp_path / "runs", tmp_path / "results")
-    outcome = run_sweep(experiment, "smoke", *places, quiet=True)
+    outcome = run_sweep(experiment, "smoke", *places)
     assert not outcome.failed and len(outcome.finished) == 1
     (full,) = swept_cells(experiment, experiment.sweep, tmp_path / "results")
     assert [one.diverged for one in full.tries] == [False, True] and full.best == 0.01
     # A record is all that a sweep needs, also where the runs themselves are gone.
     shutil.rmtree(tmp_path / "runs")
     with heard_by(said.append):
-        run_sweep(experiment, "smoke", *places, quiet=True)
+        run_sweep(experiment, "smoke", *places)
     assert not said
 
 

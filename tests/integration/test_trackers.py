@@ -108,7 +108,7 @@ def test_a_tracker_that_fails_ends_with_one_warning(small, tmp_path, runs_dir, m
     monkeypatch.setattr("hybridlab.runs.link.require_trackers", lambda names: None)  # wandb need not be installed
     config = tracked(small(), "tensorboard", "wandb")
     with heard_by(said.append):
-        record = train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), quiet=True)
+        record = train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir))
     assert record.status == "finished" and calls == [1, 2, 3]
     warnings = [line for line in said if "--track" in line]
     assert warnings == [
