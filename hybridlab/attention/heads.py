@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybridlab.attention.kernels import KERNELS, Rule, Visible, choose, choose_beside, probabilities, require_keys
+from hybridlab.attention.kernels import KERNELS, Rule, Visible, choose, probabilities, require_keys
 from hybridlab.attention.kinds import AttentionKind
 
 NEEDS = ("none", "last_row", "full")
@@ -66,16 +66,12 @@ class HeadGroup:
 
     def softmax(self, window: int | None, rule: Rule | None = None, beside: bool = False) -> Attended:
         """softmax(q kᵀ / √d) v over the last `window` keys (None: all), with the chosen kernel. rule: see `Visible`.
-        beside: a window of heads that compute full attention too; see `choose_beside`."""
+        beside: a window of heads that compute full attention too; see `choose`."""
         q, k = self.q, self.k
         visible = Visible(window, self.valid, self.segments, rule, self.causal)
         if rule is not None and not torch.compiler.is_compiling():
             require_keys(rule, window, self.causal, q.shape[2])
-        setting = (q.shape[2], q.device, q.dtype != torch.float32, self.causal)
-        if beside and window is not None:
-            name = choose_beside(self.kernel, window, *setting)
-        else:
-            name = choose(self.kernel, window, *setting)
+        name = choose(self.kernel, window, q.shape[2], q.device, q.dtype != torch.float32, self.causal, beside)
         out = KERNELS[name](q, k, self.v, visible)
         if self.need == "none":
             return Attended(out)

@@ -22,80 +22,37 @@ from hybridlab.plan.shape import LinearScaling, Norm, RopeScaling, Shape
 from hybridlab.plan.structure import Heads
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) · weight, computed in fp32 (Llama). Under autocast the result has autocast's type: it is converted
-    once, not in every projection that reads it. factor, stream: see `make_norm`."""
+class NormLayer(nn.Module):
+    """A norm of the last dimension, computed in fp32 at least: x / rms(x) · weight (`rmsnorm`, Llama),
+    (x − mean) / std · weight + bias (`layernorm`), or the latter without weight and bias (OLMo).
 
-    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps, self.factor, self.stream = eps, factor, stream
-
-    def forward(self, x: Tensor) -> Tensor:
-        dtype = _norm_dtype(x)
-        normed = F.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps)
-        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
-
-
-def _norm_dtype(x: Tensor) -> torch.dtype:
-    """The type in which norms compute: fp32 at least."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    """The type in which the next projection computes: autocast's if it is on, else that of x."""
-    device = x.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if autocast else x.dtype
-
-
-class LayerNorm(nn.Module):
-    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm. factor,
-    stream: see `make_norm`."""
-
-    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.eps, self.factor, self.stream = eps, factor, stream
-
-    def forward(self, x: Tensor) -> Tensor:
-        dtype = _norm_dtype(x)
-        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-        normed = F.layer_norm(x.to(dtype), self.weight.shape, weight, bias, self.eps)
-        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
-
-
-class NonparametricLayerNorm(nn.Module):
-    """(x − mean) / std in fp32, without weight and bias (OLMo). factor, stream: see `make_norm`."""
-
-    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
-        super().__init__()
-        self.width, self.eps, self.factor, self.stream = width, eps, factor, stream
-
-    def forward(self, x: Tensor) -> Tensor:
-        normed = F.layer_norm(x.to(_norm_dtype(x)), (self.width,), eps=self.eps)
-        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
-
-
-_NORMS: dict[Norm, Callable[..., nn.Module]] = {
-    "rmsnorm": RMSNorm,
-    "layernorm": LayerNorm,
-    "nonparametric-layernorm": NonparametricLayerNorm,
-}
-
-
-def _scaled(x: Tensor, factor: float | None) -> Tensor:
-    return x if factor is None else x * factor
-
-
-def make_norm(shape: Shape, factor: float | None = None, stream: bool = False) -> nn.Module:
-    """A norm of the residual stream, of the kind that the shape's family uses.
-
-    factor: its whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor
-    an optimizer can change it. stream: it gives the residual stream itself, which keeps its type under autocast.
+    Under autocast the result has autocast's type: it is converted once, not in every projection that reads it. factor:
+    the whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor an
+    optimizer can change it. stream: it gives the residual stream itself, which keeps its type under autocast.
     """
-    return _NORMS[shape.traits.norm](shape.width, shape.norm_eps, factor, stream)
+
+    def __init__(self, kind: Norm, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
+        super().__init__()
+        self.rms, self.width, self.eps, self.factor, self.stream = kind == "rmsnorm", (width,), eps, factor, stream
+        self.weight = None if kind == "nonparametric-layernorm" else nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if kind == "layernorm" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        weight, bias = (None if p is None else p.to(dtype) for p in (self.weight, self.bias))
+        if self.rms:
+            normed = F.rms_norm(x.to(dtype), self.width, weight, self.eps)
+        else:
+            normed = F.layer_norm(x.to(dtype), self.width, weight, bias, self.eps)
+        normed = normed if self.factor is None else normed * self.factor
+        device = x.device.type
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        return normed.to(torch.get_autocast_dtype(device) if autocast and not self.stream else x.dtype)
+
+
+def make_norm(shape: Shape, factor: float | None = None, stream: bool = False) -> NormLayer:
+    """A norm of the residual stream, of the kind that the shape's family uses; see `NormLayer`."""
+    return NormLayer(shape.traits.norm, shape.width, shape.norm_eps, factor, stream)
 
 
 def rotary_tables(
@@ -204,8 +161,8 @@ class Attention(nn.Module):
         self.k = nn.Linear(shape.width, kv_inner, bias=bias)
         self.v = nn.Linear(shape.width, kv_inner, bias=bias)
         self.o = nn.Linear(inner, shape.width, bias="output" in biases)
-        self.q_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
-        self.k_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
+        self.q_norm = NormLayer("rmsnorm", shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
+        self.k_norm = NormLayer("rmsnorm", shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
 
     def forward(self, x: Tensor, call: AttentionCall) -> Attended:
         """x (B, S, W) → the output (B, S, W) of the branch, with attention weights if `call.need` requests them.

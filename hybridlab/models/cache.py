@@ -35,7 +35,10 @@ class KVCache:
         for place, visit in structure.attention_places():
             room = None if capacity is None else structure.plan.tokens_at(place, capacity)
             self.visits[place] = VisitCache(structure.heads(visit).serving, structure.kinds(visit), batch, room)
-        self.loops = {index: LoopState(loop.iterations) for index, loop in structure.plan.loops.items()}
+        self.loops = {
+            index: LoopState([{} for _ in loop.chunks], [0] * loop.iterations)
+            for index, loop in structure.plan.loops.items()
+        }
 
     def advance(self, lengths: Sequence[int]) -> None:
         """Add the tokens of a finished forward pass, lengths[r] in row r, to the counts."""

@@ -19,7 +19,7 @@ from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import Block, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
-from hybridlab.models.executor import Execution, Parts
+from hybridlab.models.executor import Execution
 from hybridlab.models.generate import Generated, generate
 from hybridlab.models.heads import make_head
 from hybridlab.models.recurrence import Recurrence
@@ -199,7 +199,8 @@ class Transformer(nn.Module):
                 position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
         execution = Execution(
             self.structure,
-            self._parts(),
+            cast(list[Block], list(self.blocks)),
+            dict(zip(self.plan.loops, cast(list[Recurrence], list(self.recurrences)), strict=True)),
             position_ids,
             self.kernel,
             valid,
@@ -210,6 +211,8 @@ class Transformer(nn.Module):
             taps,
             cache,
             lengths,
+            recompute=self.recompute,
+            compiled=self.compiled,
         )
         x = execution.run(self._embed(input_ids, position_ids, token_type_ids))
         if cache is not None:
@@ -244,12 +247,6 @@ class Transformer(nn.Module):
         if bool((token_type_ids < 0).any()) or bool((token_type_ids >= table.num_embeddings).any()):
             raise UserError(f"token_type_ids: this model has the token types 0 to {table.num_embeddings - 1} only")
         return x + table(token_type_ids)
-
-    def _parts(self) -> Parts:
-        """The modules that a forward pass uses."""
-        blocks = cast(list[Block], list(self.blocks))
-        recurrences = cast(list[Recurrence], list(self.recurrences))
-        return Parts(blocks, dict(zip(self.plan.loops, recurrences, strict=True)), self.recompute, self.compiled)
 
     def _lengths(self, cache: KVCache, input_ids: Tensor, valid: Tensor | None) -> list[int]:
         """New tokens of each row. UserError if the cache is not for this model and batch, or is too small."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
@@ -27,29 +27,19 @@ from hybridlab.plan.visit import Place, Visit
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The modules that a plan uses. recurrences: by the index of their loop in the plan. recompute: recompute the
-    activations of the branches in the backward pass instead of storing them. compiled: run compiled branches, see
-    `compiling.compiled`."""
-
-    blocks: Sequence[Block]
-    recurrences: dict[int, Recurrence]
-    recompute: bool = False
-    compiled: bool = False
-
-
-@dataclass(frozen=True)
 class Execution:
-    """One forward pass.
+    """One forward pass of these blocks and recurrences, the latter by the index of their loop in the plan.
 
     positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gates: layer → (K,) of its mixed heads. factors:
     place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights
     to collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each
-    row. stride: positions per entry of the cache.
+    row. stride: positions per entry of the cache. recompute: recompute the activations of the branches in the backward
+    pass instead of storing them. compiled: run compiled branches, see `compiling.compiled`.
     """
 
     structure: Structure
-    parts: Parts
+    blocks: Sequence[Block]
+    recurrences: Mapping[int, Recurrence]
     positions: Tensor
     kernel: str = "auto"
     valid: Tensor | None = None
@@ -61,6 +51,8 @@ class Execution:
     cache: KVCache | None = None
     lengths: Sequence[int] = ()
     stride: int = 1
+    recompute: bool = False
+    compiled: bool = False
     attended: dict[Place, Attended] = field(default_factory=dict)
 
     def run(self, embedded: Tensor) -> Tensor:
@@ -76,7 +68,7 @@ class Execution:
 
     def loop(self, index: int, loop: Loop, embedded: Tensor, x: Tensor) -> Tensor:
         """Run a loop on the state x (B, S, W). embedded: the token embeddings."""
-        recurrence = self.parts.recurrences[index]
+        recurrence = self.recurrences[index]
 
         def body(t: int, z: Tensor, real: Tensor | None = None) -> Tensor:
             return self.on_latents(loop, t, z, real).body(index, loop, t, z)
@@ -141,13 +133,13 @@ class Execution:
 
     def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
         call = None if visit.part == "mlp" else self.call(place, visit)
-        block, trains, mlp = self.parts.blocks[visit.layer], torch.is_grad_enabled(), visit.part != "attention"
+        block, trains, mlp = self.blocks[visit.layer], torch.is_grad_enabled(), visit.part != "attention"
         # Passes without gradients have many sizes, and few repetitions.
-        form = compiled if self.parts.compiled and trains and self.cache is None else None
+        form = compiled if self.compiled and trains and self.cache is None else None
         if self.taps is not None:
             # Whatever observes or changes the branches is no part of a graph, and is not repeated.
             x, attended = block.visit(x, call, mlp, partial(self.taps.on_branch, place))
-        elif self.parts.recompute and trains:
+        elif self.recompute and trains:
             x, attended = cast(Visited, checkpoint(block.visit, x, call, mlp, None, form, use_reentrant=False))
         else:
             x, attended = block.visit(x, call, mlp, None, form)

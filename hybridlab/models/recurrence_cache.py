@@ -9,7 +9,7 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,44 +23,22 @@ CachedBody = Callable[[int, Tensor, Tensor | None], Tensor]
 
 
 @dataclass
-class IterationState:
-    """pending (B, g, W): the states of the incomplete chunk, by slot. latents (B, r, W): results of the last r chunks.
-    delayed (B, s, W): at full resolution with shift s, the last s updates."""
-
-    pending: Tensor | None = None
-    latents: Tensor | None = None
-    delayed: Tensor | None = None
-
-    def tensors(self) -> list[Tensor]:
-        return [t for t in (self.pending, self.latents, self.delayed) if t is not None]
-
-    def selected(self, rows: Sequence[int]) -> IterationState:
-        """A copy with these rows."""
-        held = (self.pending, self.latents, self.delayed)
-        return IterationState(*(None if tensor is None else selected(tensor, rows) for tensor in held))
-
-
-@dataclass
 class LoopState:
-    """The state of one loop. triggered: for each iteration, on how many chunks its body has run, over all rows."""
+    """The state of one loop. by_iteration: for each iteration, by name, `pending` (B, g, W), the states of the
+    incomplete chunk, by slot, and `latents` (B, r, W), results of the last r chunks; or at full resolution with shift
+    s, `delayed` (B, s, W), the last s updates. triggered: for each iteration, on how many chunks its body has run, over
+    all rows."""
 
-    iterations: int
-    by_iteration: list[IterationState] = field(init=False)
-    triggered: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.by_iteration = [IterationState() for _ in range(self.iterations)]
-        self.triggered = [0] * self.iterations
+    by_iteration: list[dict[str, Tensor]]
+    triggered: list[int]
 
     def tensors(self) -> list[Tensor]:
-        return [tensor for state in self.by_iteration for tensor in state.tensors()]
+        return [tensor for kept in self.by_iteration for tensor in kept.values()]
 
     def selected(self, rows: Sequence[int]) -> LoopState:
         """A copy with these rows; it counts on from what has run."""
-        copied = LoopState(self.iterations)
-        copied.by_iteration = [state.selected(rows) for state in self.by_iteration]
-        copied.triggered = list(self.triggered)
-        return copied
+        copied = [{name: selected(tensor, rows) for name, tensor in kept.items()} for kept in self.by_iteration]
+        return LoopState(copied, list(self.triggered))
 
 
 def run_cached(
@@ -91,9 +69,9 @@ def _full(
     state.triggered[t] += sum(lengths)
     if shift == 0:
         return u
-    before = h.new_zeros(len(h), shift, h.shape[2]) if kept.delayed is None else kept.delayed
+    before = kept.get("delayed", h.new_zeros(len(h), shift, h.shape[2]))
     both = torch.cat((before, u), dim=1)
-    kept.delayed = _rows_from(both, lengths, shift)
+    kept["delayed"] = _rows_from(both, lengths, shift)
     return both[:, : h.shape[1]]
 
 
@@ -107,8 +85,8 @@ def _chunked(
     first = [(count + offset) // g for count in counts]
     complete = [(c + n + offset) // g - f for c, n, f in zip(counts, lengths, first, strict=True)]
     num_kept = -(-shift // g) + 1
-    pending = h.new_zeros(len(h), g, h.shape[2]) if kept.pending is None else kept.pending
-    latents = h.new_zeros(len(h), num_kept, h.shape[2]) if kept.latents is None else kept.latents
+    pending = kept.get("pending", h.new_zeros(len(h), g, h.shape[2]))
+    latents = kept.get("latents", h.new_zeros(len(h), num_kept, h.shape[2]))
     starts, seen = torch.tensor(first, device=device), torch.tensor(counts, device=device)
     # Grid coordinates: slot a of a row holds token a − offset. Earlier tokens are in `pending`, new ones in h.
     both = torch.cat((pending, h), dim=1)
@@ -130,8 +108,8 @@ def _chunked(
         latents = torch.cat((latents, new), dim=1)
         state.triggered[t] += sum(complete)
     begin = starts + torch.tensor(complete, device=device)
-    kept.pending = states_at((begin * g)[:, None] + torch.arange(g, device=device))
-    kept.latents = _rows_from(latents, complete, num_kept)
+    kept["pending"] = states_at((begin * g)[:, None] + torch.arange(g, device=device))
+    kept["latents"] = _rows_from(latents, complete, num_kept)
 
     # Token i reads u[i − shift], which is a slot of a chunk; chunk p is at index num_kept + p − first of `latents`.
     source = seen[:, None] + torch.arange(h.shape[1], device=device) - shift + offset

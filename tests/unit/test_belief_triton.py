@@ -18,7 +18,7 @@ from hybridlab.attention.belief import triton as belief_triton
 from hybridlab.attention.belief.formula import explicit
 from hybridlab.attention.belief.triton import in_triton
 from hybridlab.attention.heads import HeadGroup, attend
-from hybridlab.attention.kernels import Visible, choose, choose_beside, eager, require_kernel, sdpa
+from hybridlab.attention.kernels import Visible, choose, eager, require_kernel, sdpa
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
@@ -177,7 +177,9 @@ def test_it_is_chosen_by_name_only():
     for device in (CPU, GPU):
         for setting in ((None, 128), (8, 128), (8, 4096)):
             assert choose("triton", *setting, device, True) == choose("auto", *setting, device, True)
-        assert choose_beside("triton", 8, 128, device, False) == choose_beside("auto", 8, 128, device, False)
+        assert choose("triton", 8, 128, device, False, beside=True) == choose(
+            "auto", 8, 128, device, False, beside=True
+        )
 
 
 def test_a_model_names_it_for_its_belief_heads():

@@ -129,7 +129,7 @@ def test_the_tokens_of_an_encoder_see_both_sides(name, window):
 def test_windows_to_both_sides_are_computed_by_sdpa():
     for kernel in ("auto", "banded", "blocks"):
         assert kernels.choose(kernel, 8, 512, torch.device("cpu"), False, causal=False) == "sdpa"
-        assert kernels.choose_beside(kernel, 8, 512, torch.device("cpu"), False, causal=False) == "sdpa"
+        assert kernels.choose(kernel, 8, 512, torch.device("cpu"), False, causal=False, beside=True) == "sdpa"
 
 
 def test_kernels_that_cannot_run_here_say_why():
@@ -190,7 +190,7 @@ def test_mixed_heads_with_their_fast_window_equal_the_reference(precision, atol,
         "padded": {"valid": torch.arange(length)[None] < torch.tensor([length, 20])[:, None]},
         "packed": {"segments": torch.tensor([[0] * 9 + [1] * (length - 9), [5] * 2 + [6] * (length - 2)])},
     }[rows]
-    assert kernels.choose_beside("auto", 5, length, torch.device("cpu"), precision == torch.bfloat16) == "blocks"
+    assert kernels.choose("auto", 5, length, torch.device("cpu"), precision == torch.bfloat16, beside=True) == "blocks"
     reference = mixed_gradients("eager", precision, length, **inputs)
     for got, want in zip(mixed_gradients("auto", precision, length, **inputs), reference, strict=True):
         torch.testing.assert_close(got, want, atol=atol, rtol=rtol)
@@ -199,10 +199,12 @@ def test_mixed_heads_with_their_fast_window_equal_the_reference(precision, atol,
 def test_the_window_of_mixed_heads_takes_the_cheapest_kernel():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     for low_precision in (False, True):
-        assert kernels.choose_beside("auto", 8, 128, cpu, low_precision) == "blocks"
-        assert kernels.choose_beside("auto", 64, 128, cpu, low_precision) == ("eager" if low_precision else "sdpa")
-        assert kernels.choose_beside("auto", 8, 128, gpu, low_precision) == "banded"
-    assert kernels.choose_beside("eager", 8, 128, cpu, True) == "eager"
+        assert kernels.choose("auto", 8, 128, cpu, low_precision, beside=True) == "blocks"
+        assert kernels.choose("auto", 64, 128, cpu, low_precision, beside=True) == (
+            "eager" if low_precision else "sdpa"
+        )
+        assert kernels.choose("auto", 8, 128, gpu, low_precision, beside=True) == "banded"
+    assert kernels.choose("eager", 8, 128, cpu, True, beside=True) == "eager"
     assert kernels.choose("blocks", None, 128, cpu, True) == "sdpa"
 
 
