@@ -19,7 +19,7 @@ from torch import Tensor
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.slots import Slot, StandardSlot, next_positions, selected_slot
 from hybridlab.errors import UserError
-from hybridlab.models.recurrence_cache import LoopState
+from hybridlab.models.recurrence import LoopState
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place
 

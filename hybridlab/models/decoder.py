@@ -17,11 +17,10 @@ from hybridlab.attention.heads import NEEDS
 from hybridlab.attention.kernels import chosen_for
 from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import Block, make_norm, sinusoids
+from hybridlab.models.blocks import Block, make_head, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
 from hybridlab.models.executor import Execution
 from hybridlab.models.generate import Generated, generate
-from hybridlab.models.heads import make_head
 from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
