@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend_by, index_tensor, kind_index
+from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend, index_tensor, kind_index
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.models.cache import VisitCache
 from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape
@@ -200,7 +200,7 @@ class Attention(nn.Module):
             k, v = k.index_select(1, serving), v.index_select(1, serving)
             gate = None if gate is None else gate.index_select(0, serving)
         group = HeadGroup(q, k, v, call.kernel, gate, call.valid, call.segments, call.need, call.causal)
-        return attend_by(call.heads.kinds, group)
+        return attend(group, call.heads.kinds)
 
     def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None) -> Tensor:
         """(B, S, W) → (B, h, S, D): the projection to the heads of these rows; None: to all."""
