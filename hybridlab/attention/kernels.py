@@ -14,7 +14,7 @@ import importlib.util
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -344,15 +344,3 @@ def choose(
     if device.type == "cpu" and low_precision and length <= 256:
         return "eager"
     return "banded" if in_bands else "sdpa"
-
-
-def chosen_for(
-    kind: AttentionKind, kernel: str, length: int, device: torch.device, low_precision: bool, causal: bool = True
-) -> Iterator[tuple[int | str | None, str]]:
-    """The window of each softmax of a kind, or the name of a kind with kernels of its own, and the kernel that computes
-    it."""
-    if (own := kind.own_kernel(kernel, length, causal)) is not None:
-        yield kind.name, own
-        return
-    for window in kind.softmaxes:
-        yield window, choose(kernel, window, length, device, low_precision, causal, window in kind.beside)

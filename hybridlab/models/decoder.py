@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridlab.attention.heads import NEEDS
-from hybridlab.attention.kernels import chosen_for
+from hybridlab.attention.kernels import choose
 from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import Block, make_head, make_norm, sinusoids
@@ -277,15 +277,20 @@ class Transformer(nn.Module):
         """The kernels of each softmax of the structure at a sequence length, and at the lengths of its loops over
         chunks: {"full": {"sdpa"}, "window(8)": {"banded"}}; a kind with kernels of its own has its name."""
         used: dict[int | str | None, set[str]] = {}
+        causal = self.structure.causal
         for place, visit in self.structure.attention_places():
             tokens = self.plan.tokens_at(place, length)
             for kind in dict.fromkeys(self.structure.kinds(visit)) if tokens else ():
-                for softmax, name in chosen_for(
-                    kind, self.kernel, tokens, device, low_precision, self.structure.causal
-                ):
-                    used.setdefault(softmax, set()).add(name)
+                if (own := kind.own_kernel(self.kernel, tokens, causal)) is not None:
+                    used.setdefault(kind.name, set()).add(own)
+                    continue
+                for window in kind.softmaxes:
+                    beside = window in kind.beside
+                    name = choose(self.kernel, window, tokens, device, low_precision, causal, beside)
+                    used.setdefault(window, set()).add(name)
         ordered = sorted(used, key=lambda softmax: (softmax is not None, isinstance(softmax, str), softmax))
-        return {_softmax_name(softmax): used[softmax] for softmax in ordered}
+        names = ("full" if of is None else of if isinstance(of, str) else f"window({of})" for of in ordered)
+        return dict(zip(names, (used[softmax] for softmax in ordered), strict=True))
 
     def logits(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """The final norm and the output head on a residual stream x (B, S, W). valid: (B, S), False on padding."""
@@ -335,11 +340,6 @@ def _as_new(tensor: Tensor) -> Tensor:
 
 def _class_of(structure: Structure) -> type[Transformer]:
     return Decoder if structure.causal else Encoder
-
-
-def _softmax_name(softmax: int | str | None) -> str:
-    """full, window(8), or the name of a kind."""
-    return "full" if softmax is None else softmax if isinstance(softmax, str) else f"window({softmax})"
 
 
 def _checked_factors(structure: Structure, factors: Factors) -> Factors:

@@ -7,6 +7,7 @@ Only safetensors are read, no pickle files. A model with a feature that hybridla
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -222,18 +223,10 @@ def _usual(name: str, layout: Layout) -> str:
     return next((name.removesuffix(old) + new for old, new in layout.renamed.items() if name.endswith(old)), name)
 
 
-def _place(name: str, layout: Layout) -> tuple[int, str] | None:
-    """Layer and name inside the block of a tensor; None if it is not one of a block."""
-    if not name.startswith(layout.block_prefix):
-        return None
-    layer, _, inner = name.removeprefix(layout.block_prefix).partition(".")
-    return (int(layer), inner) if layer.isdecimal() and str(int(layer)) == layer else None
-
-
 def _check_depth(named: Mapping[str, Stored], layout: Layout, shape: Shape, folder: Path) -> None:
     """UserError if the tensors are of more or fewer layers. Checked before a model is made, as that takes memory."""
-    places = (_place(name, layout) for name in named)
-    depth = 1 + max((place[0] for place in places if place is not None), default=-1)
+    layers = (re.match(rf"{re.escape(layout.block_prefix)}(0|[1-9][0-9]*)(\.|$)", name) for name in named)
+    depth = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)
     if depth != shape.layers:
         raise UserError(
             f"{folder}/config.json: {layout.depth} is {shape.layers}, but the tensors are of {depth} layers; "
