@@ -2,6 +2,7 @@
 
 import torch
 
+from hybridlab.attention.heads import attend, kind_index
 from hybridlab.models.cache import KVCache
 from tests.conftest import SMALL_SHAPE
 
@@ -23,3 +24,8 @@ def cached_logits(model, ids, mask, cuts, capacity=None):
     for start, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
         pieces.append(model(ids[:, start:end], attention_mask=mask[:, start:end], cache=cache).logits)
     return torch.cat(pieces, 1), cache
+
+
+def attended(heads, kinds):
+    """The attention of a group of heads; kinds[i] is the kind of KV head i."""
+    return attend(heads, kind_index(tuple(kinds), heads.group, heads.q.device))

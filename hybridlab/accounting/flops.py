@@ -39,18 +39,18 @@ def _both_sides(length: int, window: int) -> float:
 class Convention:
     """How a paper counts FLOPs.
 
-    full_keys, window_keys: (length) or (length, window) → keys counted per query. both_sides: the same as window_keys
-    in an encoder, where a query sees keys on both sides; full attention counts all keys there. embedding: training
-    FLOPs per token for the lookup of embeddings, in units of V·d. per_pair: further FLOPs per pair of positions in an
-    attention. recurrence: whether scorers, allocators and routers of loops are counted. product: FLOPs of a product of
-    numbers with its addition. norm: FLOPs of a norm, per token and channel. fused: whether attention is counted that
-    needs no matrix of weights. inference_head: whether the output head is counted outside training. training: its cost
-    in forward passes.
+    explicit_keys, window_keys: (length) or (length, window) → keys counted per query of full attention, or of a window.
+    both_sides: the same as window_keys in an encoder, where a query sees keys on both sides; full attention counts all
+    keys there. embedding: training FLOPs per token for the lookup of embeddings, in units of V·d. per_pair: further
+    FLOPs per pair of positions in an attention. recurrence: whether scorers, allocators and routers of loops are
+    counted. product: FLOPs of a product of numbers with its addition. norm: FLOPs of a norm, per token and channel.
+    fused: whether attention is counted that needs no matrix of weights; what needs one counts explicit_keys in any
+    case. inference_head: whether the output head is counted outside training. training: its cost in forward passes.
     """
 
     name: str
     source: str
-    full_keys: Callable[[int], float]
+    explicit_keys: Callable[[int], float]
     window_keys: Callable[[int, int], float]
     embedding: float = 0
     per_pair: float = 0
@@ -64,17 +64,13 @@ class Convention:
 
     def of(self, structure: Structure) -> Convention:
         """The convention for a structure, whose tokens may see both sides."""
-        return self if structure.causal else replace(self, full_keys=lambda s: s, window_keys=self.both_sides)
-
-    def explicit_keys(self, length: int) -> float:
-        """Keys counted per query, in an attention whose weights are computed as a matrix."""
-        return self.full_keys(length)
+        return self if structure.causal else replace(self, explicit_keys=lambda s: s, window_keys=self.both_sides)
 
     def keys(self, length: int, window: int | None) -> float:
         """Keys counted per query in a softmax over the last `window` keys (None: all)."""
         if not self.fused:
             return 0
-        return self.full_keys(length) if window is None else self.window_keys(length, window)
+        return self.explicit_keys(length) if window is None else self.window_keys(length, window)
 
 
 def _exact_window_pairs(length: int, window: int) -> float:

@@ -1,8 +1,9 @@
-"""The costs of a plan in one mapping, for `hybridlab plan`."""
+"""The costs of a plan, and of a whole training run whose structure may change: the ledger, summed over the steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hybridlab.accounting.drawing import rows
 from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.structures import full_structure
+from hybridlab.config.structures import forecast, full_structure
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
@@ -27,7 +28,8 @@ def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
     plan = structure.plan
     count = count_parameters(structure.shape, plan)
     costs = {name: ledger(structure, seq_len, name) for name in CONVENTIONS}
-    loops = [_recurrence(loop) for loop in plan.loops.values()]
+    full = structure.changed(_at_full_resolution(plan))
+    caches = {"kv_bytes": structure, "kv_bytes_at_full_resolution": full}
     return {
         "arch": config.arch,
         "size": config.size,
@@ -37,14 +39,9 @@ def summarize(config: RunConfig, seq_len: int) -> dict[str, Any]:
         "drawing": [asdict(row) for row in rows(structure)],
         "parameters": {**asdict(count), "total": count.total},
         "flops": {name: {**asdict(c), "counts": CONVENTIONS[name].source} for name, c in costs.items()},
-        **(_cache(structure, seq_len) if structure.caches else {"kv_bytes": None, "kv_bytes_at_full_resolution": None}),
-        "loops": loops,
+        **{name: kv_bytes(cached, seq_len) if structure.caches else None for name, cached in caches.items()},
+        "loops": [_recurrence(loop) for loop in plan.loops.values()],
     }
-
-
-def _cache(structure: Structure, seq_len: int) -> dict[str, int]:
-    full = structure.changed(_at_full_resolution(structure.plan))
-    return {"kv_bytes": kv_bytes(structure, seq_len), "kv_bytes_at_full_resolution": kv_bytes(full, seq_len)}
 
 
 def _recurrence(loop: Loop) -> dict[str, Any]:
@@ -67,3 +64,57 @@ def _at_full_resolution(plan: Plan) -> Plan:
         for item in plan.visits
     ]
     return replace(plan, visits=tuple(visits))
+
+
+# ---- whole runs ----
+
+
+def training_flops(config: RunConfig, convention: str) -> float:
+    """FLOPs of all steps of a run."""
+    return sum(flops for _, _, flops in _stretches(config, convention))
+
+
+def whole_run(config: RunConfig, convention: str = "executed") -> dict[str, Any]:
+    """Steps, tokens, training FLOPs and final plan of a run.
+
+    overhead_percent: against the same run without growth; where layers are added, against one of full depth from the
+    start. stages: where layers are added, the depths with the steps and FLOPs of each; else empty.
+    """
+    full, training = full_structure(config), config.training
+    stretches = list(_stretches(config, convention))
+    spent, last = sum(flops for _, _, flops in stretches), stretches[-1][0].plan
+    return {
+        "steps": training.steps,
+        "tokens": training.steps * training.tokens_per_step,
+        "convention": convention,
+        "training_flops": spent,
+        "grows_to": str(last) if last != full.plan else None,
+        "overhead_percent": 100 * (spent / _flops(config, full, training.steps, convention) - 1),
+        "stages": _stages(stretches),
+    }
+
+
+def _flops(config: RunConfig, structure: Structure, steps: int, convention: str) -> float:
+    training = config.training
+    return steps * training.rows * ledger(structure, training.seq_len, convention).training
+
+
+def _stretches(config: RunConfig, convention: str) -> Iterator[tuple[Structure, int, float]]:
+    """The structures of a run in order, each with its steps and their FLOPs."""
+    for structure, steps in forecast(config):
+        yield structure, steps, _flops(config, structure, steps, convention)
+
+
+def _stages(stretches: list[tuple[Structure, int, float]]) -> list[dict[str, Any]]:
+    """The depths of a run in order; empty if it has only one. first_step counts from 1."""
+    stages: list[dict[str, Any]] = []
+    done = 0
+    for structure, steps, flops in stretches:
+        layers = structure.shape.layers
+        if not stages or stages[-1]["layers"] != layers:
+            new = {"layers": layers, "first_step": done + 1, "steps": 0, "training_flops": 0}
+            stages.append(new | {"plan": str(structure.plan)})
+        stages[-1]["steps"] += steps
+        stages[-1]["training_flops"] += flops
+        done += steps
+    return stages if len(stages) > 1 else []

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybridlab.attention.kernels import KERNELS, Rule, Visible, choose, choose_beside, probabilities, require_keys
+from hybridlab.attention.kernels import KERNELS, Rule, Visible, choose, probabilities, require_keys
 from hybridlab.attention.kinds import AttentionKind
 
 NEEDS = ("none", "last_row", "full")
@@ -66,16 +66,12 @@ class HeadGroup:
 
     def softmax(self, window: int | None, rule: Rule | None = None, beside: bool = False) -> Attended:
         """softmax(q kᵀ / √d) v over the last `window` keys (None: all), with the chosen kernel. rule: see `Visible`.
-        beside: a window of heads that compute full attention too; see `choose_beside`."""
+        beside: a window of heads that compute full attention too; see `choose`."""
         q, k = self.q, self.k
         visible = Visible(window, self.valid, self.segments, rule, self.causal)
         if rule is not None and not torch.compiler.is_compiling():
             require_keys(rule, window, self.causal, q.shape[2])
-        setting = (q.shape[2], q.device, q.dtype != torch.float32, self.causal)
-        if beside and window is not None:
-            name = choose_beside(self.kernel, window, *setting)
-        else:
-            name = choose(self.kernel, window, *setting)
+        name = choose(self.kernel, window, q.shape[2], q.device, q.dtype != torch.float32, self.causal, beside)
         out = KERNELS[name](q, k, self.v, visible)
         if self.need == "none":
             return Attended(out)
@@ -88,21 +84,12 @@ class HeadGroup:
 
 
 @dataclass(frozen=True)
-class KindPart:
-    """The heads of one kind among those of a visit: kv (k,) and query (q,), their indices as tensors."""
-
-    kind: AttentionKind
-    kv: Tensor
-    query: Tensor
-
-
-@dataclass(frozen=True)
 class KindIndex:
-    """The heads of a visit by kind. All indices are tensors, so that a compiled block serves every map with as many
-    heads of each kind. order: (H,), where each query head stands in the parts, one after the other; None if there is
-    one kind only."""
+    """The heads of a visit by kind: parts, the indices of its KV heads (k,) and of its query heads (q,) for each kind;
+    and order (H,), where each query head stands in the parts, one after the other, None if there is one kind only. All
+    indices are tensors, so that a compiled block serves every map with as many heads of each kind."""
 
-    parts: tuple[KindPart, ...]
+    parts: tuple[tuple[AttentionKind, Tensor, Tensor], ...]
     order: Tensor | None
 
 
@@ -110,27 +97,21 @@ class KindIndex:
 def kind_index(kinds: tuple[AttentionKind, ...], group: int, device: torch.device) -> KindIndex:
     """kinds[i]: the kind of KV head i, which serves `group` query heads. The order of the parts does not depend
     on which heads have them."""
-    parts: list[KindPart] = []
-    order: list[int] = []
+    parts, order = [], []
     for kind in sorted(dict.fromkeys(kinds), key=repr):
-        kv = tuple(i for i, other in enumerate(kinds) if other == kind)
-        query = tuple(head * group + member for head in kv for member in range(group))
-        parts.append(KindPart(kind, index_tensor(kv, device), index_tensor(query, device)))
+        kv = [i for i, other in enumerate(kinds) if other == kind]
+        query = [head * group + member for head in kv for member in range(group)]
+        parts.append((kind, index_tensor(kv, device), index_tensor(query, device)))
         order += query
-    inverse = tuple(order.index(head) for head in range(len(order)))
+    inverse = [order.index(head) for head in range(len(order))]
     return KindIndex(tuple(parts), index_tensor(inverse, device) if len(parts) > 1 else None)
 
 
-def attend(heads: HeadGroup, kinds: Sequence[AttentionKind]) -> Attended:
-    """Attention of all heads of one visit; kinds[i] is the kind of KV head i."""
-    return attend_by(kind_index(tuple(kinds), heads.group, heads.q.device), heads)
-
-
-def attend_by(index: KindIndex, heads: HeadGroup) -> Attended:
+def attend(heads: HeadGroup, index: KindIndex) -> Attended:
     """Attention of all heads of one visit, each kind for its own heads."""
     if index.order is None:
-        return index.parts[0].kind.attend(heads)
-    parts = [part.kind.attend(heads.only(part.kv, part.query)) for part in index.parts]
+        return index.parts[0][0].attend(heads)
+    parts = [kind.attend(heads.only(kv, query)) for kind, kv, query in index.parts]
     out = torch.cat([part.out for part in parts], dim=1).index_select(1, index.order)
     if heads.need == "none":
         return Attended(out)

@@ -14,7 +14,7 @@ import importlib.util
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -186,7 +186,7 @@ def _in_blocks(
     # Blocks are the batch dimension, and rows are merged with heads: one mask (n, 1, b, 2b) then serves all rows.
     queries = queries.permute(2, 0, 1, 3, 4).reshape(num_blocks, batch * heads, block, width)
     keys, values = (_previous_and_own(t, num_blocks, block, tail) for t in (k, v))
-    mask = _band_mask(visible, visible.window, num_blocks, block, length, batch, heads, q.device)
+    mask = _band_mask(visible, num_blocks, block, q)
     out = attention(queries, keys, values, mask)
     out = out.view(num_blocks, batch, heads, block, width).permute(1, 2, 0, 3, 4)
     return out.reshape(batch, heads, num_blocks * block, width)[:, :, :length]
@@ -200,37 +200,23 @@ def _previous_and_own(t: Tensor, num_blocks: int, block: int, tail: int) -> Tens
     return pairs.transpose(0, 1)
 
 
-def _band_mask(
-    visible: Visible,
-    window: int,
-    num_blocks: int,
-    block: int,
-    length: int,
-    batch: int,
-    heads: int,
-    device: torch.device,
-) -> Tensor:
+def _band_mask(visible: Visible, num_blocks: int, block: int, q: Tensor) -> Tensor:
     """(n, 1, b, 2b), or (n, B·H, b, 2b) if rows differ: True where a query of a block sees a key of its two blocks."""
-    query = torch.arange(block, device=device)[:, None] + block
-    key = torch.arange(2 * block, device=device)[None, :]
-    band = (key <= query) & (key > query - window)
-    first = torch.arange(num_blocks, device=device)[:, None, None] > 0
-    mask = (band & (first | (key >= block)))[:, None]
+    starts = torch.arange(0, num_blocks * block, block, device=q.device)[:, None]
+    query = starts + torch.arange(block, device=q.device)
+    key = starts + torch.arange(-block, block, device=q.device)
+    mask = (visible.allows(query[:, :, None], key[:, None]) & (key[:, None] >= 0))[:, None]
     if not visible.per_row:
         return mask
-    own = key == query
+    # What stands beyond the last position is that of the last one: no real query sees such a key.
+    queries, keys = query.clamp(max=q.shape[2] - 1), key.clamp(0, q.shape[2] - 1)
     if visible.segments is not None:
-        # −1 and −2 are different from every segment, so that padding belongs to none.
-        queries = F.pad(visible.segments, (0, num_blocks * block - length), value=-1)
-        keys = F.pad(queries, (block, 0), value=-2).view(batch, num_blocks + 1, block)
-        pairs = torch.cat((keys[:, :-1], keys[:, 1:]), dim=2)
-        same = queries.view(batch, num_blocks, block, 1) == pairs[:, :, None, :]
+        same = visible.segments[:, queries][..., None] == visible.segments[:, keys][:, :, None]
         mask = mask & same.transpose(0, 1)
     if visible.valid is not None:
-        padded = F.pad(visible.valid, (block, num_blocks * block - length)).view(batch, num_blocks + 1, block)
-        pairs = torch.cat((padded[:, :-1], padded[:, 1:]), dim=2)
-        mask = mask & (pairs.transpose(0, 1)[:, :, None, :] | own)
-    return mask.expand(num_blocks, batch, block, 2 * block).repeat_interleave(heads, dim=1)
+        own = key[:, None] == query[:, :, None]
+        mask = mask & (visible.valid[:, keys].transpose(0, 1)[:, :, None] | own[:, None])
+    return mask.expand(-1, len(q), -1, -1).repeat_interleave(q.shape[1], dim=1)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
@@ -324,7 +310,13 @@ def require_triton(device: torch.device) -> None:
 
 
 def choose(
-    kernel: str, window: int | None, length: int, device: torch.device, low_precision: bool, causal: bool = True
+    kernel: str,
+    window: int | None,
+    length: int,
+    device: torch.device,
+    low_precision: bool,
+    causal: bool = True,
+    beside: bool = False,
 ) -> str:
     """The kernel for a softmax over the last `window` keys (None: all) of sequences of `length` tokens. The kernels
     `banded` and `blocks` stand for `sdpa` where they cannot compute: for all keys, and for windows to both sides;
@@ -333,45 +325,22 @@ def choose(
     The choices of `auto` come from measurements: on a CPU in bf16 a training step of `tiny` at 128 positions took
     0.13 s with `eager` and 0.26 s with `sdpa` (medians of 20 on two cores). At longer lengths `banded` was fastest for
     a window, and `sdpa` for full attention.
+
+    beside: a window of heads that compute full attention too, while it is being learned which of the two they keep.
+    `auto` takes `blocks` for it on a CPU, so that the window adds little to the cost of the full attention. The scores
+    of the full attention are not used again: a band has to be taken out of the S × S matrix and its gradient added
+    there, which took as long as a second kernel at 128 positions, and longer beyond; the band's own scores are w / S of
+    the work. A training step of tiny (2,048 tokens, one thread, medians of 12 interleaved) took, relative to full
+    attention alone, with the kernels of other windows and with `blocks`: in bf16 1.59 and 1.31 at 128 positions, 1.57
+    and 1.19 at 256, 2.01 and 1.14 at 512; in fp32 1.22 and 1.17 at 128, 1.19 and 1.14 at 256.
     """
     if kernel in ("banded", "blocks") and (window is None or not causal):
         return "sdpa"
     if kernel not in ("auto", "triton"):
         return kernel
+    in_bands = window is not None and causal and length > 2 * band_block(window)
+    if beside and in_bands and device.type == "cpu":
+        return "blocks"
     if device.type == "cpu" and low_precision and length <= 256:
         return "eager"
-    if window is not None and causal and length > 2 * band_block(window):
-        return "banded"
-    return "sdpa"
-
-
-def choose_beside(
-    kernel: str, window: int, length: int, device: torch.device, low_precision: bool, causal: bool = True
-) -> str:
-    """The kernel for a window in heads that compute full attention too, while it is being learned which of the two they
-    keep. `auto` takes `blocks` on a CPU, so that the window adds little to the cost of the full attention.
-
-    The scores of the full attention are not used again: a band has to be taken out of the S × S matrix and its gradient
-    added there, which took as long as a second kernel at 128 positions, and longer beyond; the band's own scores are
-    w / S of the work. A training step of tiny (2,048 tokens, one thread, medians of 12 interleaved) took, relative to
-    full attention alone, with the kernels of `choose` and with `blocks`: in bf16 1.59 and 1.31 at 128 positions, 1.57
-    and 1.19 at 256, 2.01 and 1.14 at 512; in fp32 1.22 and 1.17 at 128, 1.19 and 1.14 at 256.
-    """
-    if kernel in ("auto", "triton") and causal and device.type == "cpu" and length > 2 * band_block(window):
-        return "blocks"
-    return choose(kernel, window, length, device, low_precision, causal)
-
-
-def chosen_for(
-    kind: AttentionKind, kernel: str, length: int, device: torch.device, low_precision: bool, causal: bool = True
-) -> Iterator[tuple[int | str | None, str]]:
-    """The window of each softmax of a kind, or the name of a kind with kernels of its own, and the kernel that computes
-    it."""
-    if (own := kind.own_kernel(kernel, length, causal)) is not None:
-        yield kind.name, own
-        return
-    for window in kind.softmaxes:
-        if window is not None and window in kind.beside:
-            yield window, choose_beside(kernel, window, length, device, low_precision, causal)
-        else:
-            yield window, choose(kernel, window, length, device, low_precision, causal)
+    return "banded" if in_bands else "sdpa"

@@ -98,7 +98,11 @@ class KeyValues:
         self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], counts: Sequence[int], positions: Tensor
     ) -> Tensor:
         keys, values, seen = self._visible(k, v, counts, positions)
-        return masked_attention(q, keys, values, serving, seen)
+        group = len(serving) // keys.shape[1]
+        grouped = list(serving) == [i // group for i in range(len(serving))]
+        if not grouped:
+            keys, values = keys[:, list(serving)], values[:, list(serving)]
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=grouped and group > 1)
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
         keys, values = self._reserved(k, max(c + n for c, n in zip(counts, lengths, strict=True)))
@@ -115,14 +119,10 @@ class KeyValues:
         indices = (torch.tensor(counts, device=k.device)[rows] + sources) % size
         keys[rows, :, indices], values[rows, :, indices] = k[rows, :, sources], v[rows, :, sources]
 
-    def _size(self, needed: int) -> int:
-        """Entries to allocate: the smaller of window and capacity, or `needed` if there is neither."""
-        limits = [limit for limit in (self.window, self.capacity) if limit is not None]
-        return min(limits, default=needed)
-
     def _reserved(self, like: Tensor, needed: int) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, K, N, D) like `like`, with room for `needed` entries."""
-        size = self._size(needed)
+        """Keys and values (B, K, N, D) like `like`, with room for `needed` entries, or for the smaller of window and
+        capacity if there is one."""
+        size = min([limit for limit in (self.window, self.capacity) if limit is not None], default=needed)
         if self.keys is None or self.values is None:
             shape = (like.shape[0], like.shape[1], size, like.shape[3])
             self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
@@ -159,12 +159,3 @@ class KeyValues:
         if self.rule is not None:
             seen &= self.rule(query_position, key_position)
         return keys, values, seen[:, None]
-
-
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], seen: Tensor | None) -> Tensor:
-    """Softmax attention under a mask (B, 1, Q, S); query head i reads KV head serving[i]."""
-    group = len(serving) // k.shape[1]
-    grouped = list(serving) == [i // group for i in range(len(serving))]
-    if not grouped:
-        k, v = k[:, list(serving)], v[:, list(serving)]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped and group > 1)

@@ -31,8 +31,7 @@ def plan(
     Plans and drawings count layers and heads from 1, as the papers' tables do; settings count them from 0.
     """
     from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
-    from hybridlab.accounting.schedule_cost import whole_run
-    from hybridlab.accounting.summary import summarize
+    from hybridlab.accounting.summary import summarize, whole_run
     from hybridlab.config.loading import Layer, load_settings
     from hybridlab.config.resolve import resolve_options
     from hybridlab.files import write_text

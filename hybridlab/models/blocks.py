@@ -1,4 +1,4 @@
-"""The blocks of the models: norms, rotary positions, attention and MLP, built from the traits of a shape.
+"""The parts of the models: norms, rotary positions, attention, MLP, blocks and output heads, built from a shape.
 
 A block has two separate branches, attention and MLP. Each is a pure function of the residual stream, because a plan
 may run either one alone, several times, or for some heads only.
@@ -15,87 +15,44 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend_by, index_tensor, kind_index
+from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend, index_tensor, kind_index
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.models.cache import VisitCache
-from hybridlab.plan.shape import LinearScaling, Norm, RopeScaling, Shape
+from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape
 from hybridlab.plan.structure import Heads
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) · weight, computed in fp32 (Llama). Under autocast the result has autocast's type: it is converted
-    once, not in every projection that reads it. factor, stream: see `make_norm`."""
+class NormLayer(nn.Module):
+    """A norm of the last dimension, computed in fp32 at least: x / rms(x) · weight (`rmsnorm`, Llama),
+    (x − mean) / std · weight + bias (`layernorm`), or the latter without weight and bias (OLMo).
 
-    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps, self.factor, self.stream = eps, factor, stream
-
-    def forward(self, x: Tensor) -> Tensor:
-        dtype = _norm_dtype(x)
-        normed = F.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps)
-        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
-
-
-def _norm_dtype(x: Tensor) -> torch.dtype:
-    """The type in which norms compute: fp32 at least."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    """The type in which the next projection computes: autocast's if it is on, else that of x."""
-    device = x.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if autocast else x.dtype
-
-
-class LayerNorm(nn.Module):
-    """(x − mean) / std · weight + bias in fp32; under autocast the result has autocast's type, as in RMSNorm. factor,
-    stream: see `make_norm`."""
-
-    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.eps, self.factor, self.stream = eps, factor, stream
-
-    def forward(self, x: Tensor) -> Tensor:
-        dtype = _norm_dtype(x)
-        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
-        normed = F.layer_norm(x.to(dtype), self.weight.shape, weight, bias, self.eps)
-        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
-
-
-class NonparametricLayerNorm(nn.Module):
-    """(x − mean) / std in fp32, without weight and bias (OLMo). factor, stream: see `make_norm`."""
-
-    def __init__(self, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
-        super().__init__()
-        self.width, self.eps, self.factor, self.stream = width, eps, factor, stream
-
-    def forward(self, x: Tensor) -> Tensor:
-        normed = F.layer_norm(x.to(_norm_dtype(x)), (self.width,), eps=self.eps)
-        return _scaled(normed, self.factor).to(x.dtype if self.stream else _compute_dtype(x))
-
-
-_NORMS: dict[Norm, Callable[..., nn.Module]] = {
-    "rmsnorm": RMSNorm,
-    "layernorm": LayerNorm,
-    "nonparametric-layernorm": NonparametricLayerNorm,
-}
-
-
-def _scaled(x: Tensor, factor: float | None) -> Tensor:
-    return x if factor is None else x * factor
-
-
-def make_norm(shape: Shape, factor: float | None = None, stream: bool = False) -> nn.Module:
-    """A norm of the residual stream, of the kind that the shape's family uses.
-
-    factor: its whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor
-    an optimizer can change it. stream: it gives the residual stream itself, which keeps its type under autocast.
+    Under autocast the result has autocast's type: it is converted once, not in every projection that reads it. factor:
+    the whole output is multiplied by this number. It is no tensor, so that neither the loading of weights nor an
+    optimizer can change it. stream: it gives the residual stream itself, which keeps its type under autocast.
     """
-    return _NORMS[shape.traits.norm](shape.width, shape.norm_eps, factor, stream)
+
+    def __init__(self, kind: Norm, width: int, eps: float, factor: float | None = None, stream: bool = False) -> None:
+        super().__init__()
+        self.rms, self.width, self.eps, self.factor, self.stream = kind == "rmsnorm", (width,), eps, factor, stream
+        self.weight = None if kind == "nonparametric-layernorm" else nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if kind == "layernorm" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        weight, bias = (None if p is None else p.to(dtype) for p in (self.weight, self.bias))
+        if self.rms:
+            normed = F.rms_norm(x.to(dtype), self.width, weight, self.eps)
+        else:
+            normed = F.layer_norm(x.to(dtype), self.width, weight, bias, self.eps)
+        normed = normed if self.factor is None else normed * self.factor
+        device = x.device.type
+        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        return normed.to(torch.get_autocast_dtype(device) if autocast and not self.stream else x.dtype)
+
+
+def make_norm(shape: Shape, factor: float | None = None, stream: bool = False) -> NormLayer:
+    """A norm of the residual stream, of the kind that the shape's family uses; see `NormLayer`."""
+    return NormLayer(shape.traits.norm, shape.width, shape.norm_eps, factor, stream)
 
 
 def rotary_tables(
@@ -204,8 +161,8 @@ class Attention(nn.Module):
         self.k = nn.Linear(shape.width, kv_inner, bias=bias)
         self.v = nn.Linear(shape.width, kv_inner, bias=bias)
         self.o = nn.Linear(inner, shape.width, bias="output" in biases)
-        self.q_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
-        self.k_norm = RMSNorm(shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
+        self.q_norm = NormLayer("rmsnorm", shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
+        self.k_norm = NormLayer("rmsnorm", shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
 
     def forward(self, x: Tensor, call: AttentionCall) -> Attended:
         """x (B, S, W) → the output (B, S, W) of the branch, with attention weights if `call.need` requests them.
@@ -243,7 +200,7 @@ class Attention(nn.Module):
             k, v = k.index_select(1, serving), v.index_select(1, serving)
             gate = None if gate is None else gate.index_select(0, serving)
         group = HeadGroup(q, k, v, call.kernel, gate, call.valid, call.segments, call.need, call.causal)
-        return attend_by(call.heads.kinds, group)
+        return attend(group, call.heads.kinds)
 
     def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None) -> Tensor:
         """(B, S, W) → (B, h, S, D): the projection to the heads of these rows; None: to all."""
@@ -342,3 +299,65 @@ class Block(nn.Module):
         changed = added(part, read, adds)
         # Unchanged, it has the bits of a pass without `added`.
         return after if changed is adds else x + changed
+
+
+# ---- output heads: from the last residual stream to what `shape.output` asks for ----
+
+
+class TokenHead(nn.Module):
+    """x (B, S, W) → logits (B, S, V): a product with the table of the embeddings, or with a table of its own. Families
+    with the trait `transform` have norm(gelu(dense(x))) before it, and a bias after it (BERT)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        transform = shape.traits.transform
+        self.dense = nn.Linear(shape.width, shape.width) if transform else None
+        self.norm = make_norm(shape) if transform else None
+        self.weight = None if shape.tied_embeddings else nn.Parameter(torch.zeros(shape.vocab, shape.width))
+        self.bias = nn.Parameter(torch.zeros(shape.vocab)) if transform else None
+
+    def forward(self, x: Tensor, valid: Tensor | None, embedding: Tensor) -> Tensor:
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(F.gelu(self.dense(x)))
+        return F.linear(x, embedding if self.weight is None else self.weight, self.bias)
+
+
+class ClassHead(nn.Module):
+    """x (B, S, W) → (B, labels), from one token of each sequence: in an encoder the first one, through the pooler
+    tanh(dense(x)) as in BERT; in a decoder the last one that is valid, without pooler and bias as in transformers'
+    GPT2ForSequenceClassification."""
+
+    def __init__(self, shape: Shape, labels: int) -> None:
+        super().__init__()
+        causal = shape.traits.causal
+        self.pooler = None if causal else nn.Linear(shape.width, shape.width)
+        self.linear = nn.Linear(shape.width, labels, bias=not causal)
+
+    def forward(self, x: Tensor, valid: Tensor | None, embedding: Tensor) -> Tensor:
+        if self.pooler is not None:
+            return self.linear(torch.tanh(self.pooler(x[:, 0])))
+        last = torch.full((len(x),), x.shape[1] - 1, device=x.device) if valid is None else valid.sum(1) - 1
+        return self.linear(x[torch.arange(len(x), device=x.device), last])
+
+
+class SpanHead(nn.Module):
+    """x (B, S, W) → (B, S, 2): of each token, a number for the first and one for the last of a span."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.linear = nn.Linear(shape.width, 2)
+
+    def forward(self, x: Tensor, valid: Tensor | None, embedding: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+Head = TokenHead | ClassHead | SpanHead
+"""A head reads x (B, S, W) after the final norm, valid (B, S), False on padding, and the table of the embeddings
+(V, W)."""
+
+
+def make_head(shape: Shape) -> Head:
+    """The output head of a shape."""
+    if shape.output is None:
+        return TokenHead(shape)
+    return ClassHead(shape, shape.output.labels) if isinstance(shape.output, ClassesOutput) else SpanHead(shape)

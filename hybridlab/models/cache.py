@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch import Tensor
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.slots import Slot, StandardSlot, next_positions, selected_slot
 from hybridlab.errors import UserError
-from hybridlab.models.recurrence_cache import LoopState
+from hybridlab.models.recurrence import LoopState
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place
 
@@ -35,7 +36,10 @@ class KVCache:
         for place, visit in structure.attention_places():
             room = None if capacity is None else structure.plan.tokens_at(place, capacity)
             self.visits[place] = VisitCache(structure.heads(visit).serving, structure.kinds(visit), batch, room)
-        self.loops = {index: LoopState(loop.iterations) for index, loop in structure.plan.loops.items()}
+        self.loops = {
+            index: LoopState([{} for _ in loop.chunks], [0] * loop.iterations)
+            for index, loop in structure.plan.loops.items()
+        }
 
     def advance(self, lengths: Sequence[int]) -> None:
         """Add the tokens of a finished forward pass, lengths[r] in row r, to the counts."""
@@ -86,13 +90,17 @@ def require_caches(structure: Structure, what: str) -> None:
         )
 
 
-def _local(serving: Sequence[int], heads: Sequence[int]) -> list[int]:
-    """The KV head of each query head that reads one of these KV heads, as an index among them."""
-    return [heads.index(kv) for kv in serving if kv in heads]
+class SlotHeads(NamedTuple):
+    """The heads of one kind in a visit: indices among the visit's KV heads and query heads; serving[i]: which of these
+    KV heads query head i reads."""
+
+    kv: list[int]
+    query: list[int]
+    serving: list[int]
 
 
 class VisitCache:
-    """The cache of one attention visit: for each kind, the indices of its heads among the visit's, and a slot.
+    """The cache of one attention visit: for each kind its heads and a slot.
 
     serving[i]: index, among the visit's KV heads, of the KV head that query head i reads. kinds: of the KV heads.
     """
@@ -100,12 +108,13 @@ class VisitCache:
     def __init__(
         self, serving: Sequence[int], kinds: Sequence[AttentionKind], batch: int, capacity: int | None
     ) -> None:
-        self.serving, self.counts = serving, [0] * batch
-        self.slots: list[tuple[list[int], Slot]] = [
-            (heads, kind.slot(StandardSlot(capacity, _local(serving, heads))))
-            for kind in dict.fromkeys(kinds)
-            for heads in [[i for i, other in enumerate(kinds) if other == kind]]
-        ]
+        self.counts = [0] * batch
+        self.slots: list[tuple[SlotHeads, Slot]] = []
+        for kind in dict.fromkeys(kinds):
+            kv = [i for i, other in enumerate(kinds) if other == kind]
+            query = [i for i, head in enumerate(serving) if head in kv]
+            heads = SlotHeads(kv, query, [kv.index(serving[i]) for i in query])
+            self.slots.append((heads, kind.slot(StandardSlot(capacity, heads.serving))))
 
     def selected(self, rows: Sequence[int]) -> VisitCache:
         """A copy with these rows."""
@@ -130,21 +139,16 @@ class VisitCache:
 
         The new ones are not stored here; see `append`.
         """
-        outs, order, serving = [], [], self.serving
         positions = self.positions(q.shape[2], q.device)
-        for heads, slot in self.slots:
-            queries = [i for i, kv in enumerate(serving) if kv in heads]
-            local = _local(serving, heads)
-            outs.append(slot.attend(*self._for_slot(heads, q, k, v), local, self.counts, positions))
-            order += queries
-        out = torch.cat(outs, dim=1)
+        outs = [
+            slot.attend(*self._for_slot(heads, q, k, v), heads.serving, self.counts, positions)
+            for heads, slot in self.slots
+        ]
+        order, out = [i for heads, _ in self.slots for i in heads.query], torch.cat(outs, dim=1)
         return out if order == sorted(order) else out[:, [order.index(i) for i in range(len(order))]]
 
-    def _for_slot(self, heads: list[int], q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts of q, k and v that belong to the KV heads of one slot."""
-        if len(self.slots) == 1:
-            return q, k, v
-        return q[:, [i for i, kv in enumerate(self.serving) if kv in heads]], k[:, heads], v[:, heads]
+    def _for_slot(self, heads: SlotHeads, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return (q, k, v) if len(self.slots) == 1 else (q[:, heads.query], k[:, heads.kv], v[:, heads.kv])
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> None:
         """Store k, v (B, K, S, D) without padding, which is False in valid (B, S). q (B, h, S, D): their queries."""

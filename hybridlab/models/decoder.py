@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from hybridlab.attention.heads import NEEDS
-from hybridlab.attention.kernels import chosen_for
+from hybridlab.attention.kernels import choose
 from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import Block, make_norm, sinusoids
+from hybridlab.models.blocks import Block, make_head, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
-from hybridlab.models.executor import Execution, Parts
+from hybridlab.models.executor import Execution
 from hybridlab.models.generate import Generated, generate
-from hybridlab.models.heads import make_head
 from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
@@ -199,7 +198,8 @@ class Transformer(nn.Module):
                 position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
         execution = Execution(
             self.structure,
-            self._parts(),
+            cast(list[Block], list(self.blocks)),
+            dict(zip(self.plan.loops, cast(list[Recurrence], list(self.recurrences)), strict=True)),
             position_ids,
             self.kernel,
             valid,
@@ -210,6 +210,8 @@ class Transformer(nn.Module):
             taps,
             cache,
             lengths,
+            recompute=self.recompute,
+            compiled=self.compiled,
         )
         x = execution.run(self._embed(input_ids, position_ids, token_type_ids))
         if cache is not None:
@@ -245,12 +247,6 @@ class Transformer(nn.Module):
             raise UserError(f"token_type_ids: this model has the token types 0 to {table.num_embeddings - 1} only")
         return x + table(token_type_ids)
 
-    def _parts(self) -> Parts:
-        """The modules that a forward pass uses."""
-        blocks = cast(list[Block], list(self.blocks))
-        recurrences = cast(list[Recurrence], list(self.recurrences))
-        return Parts(blocks, dict(zip(self.plan.loops, recurrences, strict=True)), self.recompute, self.compiled)
-
     def _lengths(self, cache: KVCache, input_ids: Tensor, valid: Tensor | None) -> list[int]:
         """New tokens of each row. UserError if the cache is not for this model and batch, or is too small."""
         if any(loop.literal for loop in self.plan.loops.values()):
@@ -281,15 +277,20 @@ class Transformer(nn.Module):
         """The kernels of each softmax of the structure at a sequence length, and at the lengths of its loops over
         chunks: {"full": {"sdpa"}, "window(8)": {"banded"}}; a kind with kernels of its own has its name."""
         used: dict[int | str | None, set[str]] = {}
+        causal = self.structure.causal
         for place, visit in self.structure.attention_places():
             tokens = self.plan.tokens_at(place, length)
             for kind in dict.fromkeys(self.structure.kinds(visit)) if tokens else ():
-                for softmax, name in chosen_for(
-                    kind, self.kernel, tokens, device, low_precision, self.structure.causal
-                ):
-                    used.setdefault(softmax, set()).add(name)
+                if (own := kind.own_kernel(self.kernel, tokens, causal)) is not None:
+                    used.setdefault(kind.name, set()).add(own)
+                    continue
+                for window in kind.softmaxes:
+                    beside = window in kind.beside
+                    name = choose(self.kernel, window, tokens, device, low_precision, causal, beside)
+                    used.setdefault(window, set()).add(name)
         ordered = sorted(used, key=lambda softmax: (softmax is not None, isinstance(softmax, str), softmax))
-        return {_softmax_name(softmax): used[softmax] for softmax in ordered}
+        names = ("full" if of is None else of if isinstance(of, str) else f"window({of})" for of in ordered)
+        return dict(zip(names, (used[softmax] for softmax in ordered), strict=True))
 
     def logits(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """The final norm and the output head on a residual stream x (B, S, W). valid: (B, S), False on padding."""
@@ -339,11 +340,6 @@ def _as_new(tensor: Tensor) -> Tensor:
 
 def _class_of(structure: Structure) -> type[Transformer]:
     return Decoder if structure.causal else Encoder
-
-
-def _softmax_name(softmax: int | str | None) -> str:
-    """full, window(8), or the name of a kind."""
-    return "full" if softmax is None else softmax if isinstance(softmax, str) else f"window({softmax})"
 
 
 def _checked_factors(structure: Structure, factors: Factors) -> Factors:

@@ -1,25 +1,24 @@
-"""The executor: one forward pass over a plan, visit by visit, with taps for analyses.
+"""The executor: one forward pass over a plan, visit by visit, with taps for analyses, and compiled for training.
 
 `Execution` holds everything that belongs to one pass. It makes the `AttentionCall` of each visit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import cast
+from functools import cache, partial
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hybridlab.attention.heads import Attended
+from hybridlab.errors import UserError
 from hybridlab.models.blocks import AttentionCall, Block, Visited, head_index
 from hybridlab.models.cache import KVCache
-from hybridlab.models.compiling import compiled
-from hybridlab.models.recurrence import Recurrence
-from hybridlab.models.recurrence_cache import run_cached
+from hybridlab.models.recurrence import Recurrence, run_cached
 from hybridlab.models.taps import Taps
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.structure import Structure
@@ -27,29 +26,19 @@ from hybridlab.plan.visit import Place, Visit
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The modules that a plan uses. recurrences: by the index of their loop in the plan. recompute: recompute the
-    activations of the branches in the backward pass instead of storing them. compiled: run compiled branches, see
-    `compiling.compiled`."""
-
-    blocks: Sequence[Block]
-    recurrences: dict[int, Recurrence]
-    recompute: bool = False
-    compiled: bool = False
-
-
-@dataclass(frozen=True)
 class Execution:
-    """One forward pass.
+    """One forward pass of these blocks and recurrences, the latter by the index of their loop in the plan.
 
     positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gates: layer → (K,) of its mixed heads. factors:
     place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights
     to collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each
-    row. stride: positions per entry of the cache.
+    row. stride: positions per entry of the cache. recompute: recompute the activations of the branches in the backward
+    pass instead of storing them. compiled: run compiled branches, see `compiled`.
     """
 
     structure: Structure
-    parts: Parts
+    blocks: Sequence[Block]
+    recurrences: Mapping[int, Recurrence]
     positions: Tensor
     kernel: str = "auto"
     valid: Tensor | None = None
@@ -61,6 +50,8 @@ class Execution:
     cache: KVCache | None = None
     lengths: Sequence[int] = ()
     stride: int = 1
+    recompute: bool = False
+    compiled: bool = False
     attended: dict[Place, Attended] = field(default_factory=dict)
 
     def run(self, embedded: Tensor) -> Tensor:
@@ -76,7 +67,7 @@ class Execution:
 
     def loop(self, index: int, loop: Loop, embedded: Tensor, x: Tensor) -> Tensor:
         """Run a loop on the state x (B, S, W). embedded: the token embeddings."""
-        recurrence = self.parts.recurrences[index]
+        recurrence = self.recurrences[index]
 
         def body(t: int, z: Tensor, real: Tensor | None = None) -> Tensor:
             return self.on_latents(loop, t, z, real).body(index, loop, t, z)
@@ -141,16 +132,71 @@ class Execution:
 
     def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
         call = None if visit.part == "mlp" else self.call(place, visit)
-        block, trains, mlp = self.parts.blocks[visit.layer], torch.is_grad_enabled(), visit.part != "attention"
+        block, trains, mlp = self.blocks[visit.layer], torch.is_grad_enabled(), visit.part != "attention"
         # Passes without gradients have many sizes, and few repetitions.
-        form = compiled if self.parts.compiled and trains and self.cache is None else None
+        form = compiled if self.compiled and trains and self.cache is None else None
         if self.taps is not None:
             # Whatever observes or changes the branches is no part of a graph, and is not repeated.
             x, attended = block.visit(x, call, mlp, partial(self.taps.on_branch, place))
-        elif self.parts.recompute and trains:
+        elif self.recompute and trains:
             x, attended = cast(Visited, checkpoint(block.visit, x, call, mlp, None, form, use_reentrant=False))
         else:
             x, attended = block.visit(x, call, mlp, None, form)
         if attended is not None and attended.weights is not None:
             self.attended[place] = attended
         return x
+
+
+# ---- compiled branches ----
+
+
+Branch = TypeVar("Branch", bound=Callable[..., object])
+NOT_COMPILED = ("flex", "xformers")
+"""Kernels that bring compiled code of their own, which cannot be a part of the block's graph."""
+MOST_GRAPHS = 256
+"""Graphs of a branch in one process. torch would stop at 8, and compute whatever is new after them uncompiled: a loop
+at several resolutions, or a queue of runs of several shapes, needs more."""
+
+
+@cache
+def compiled(branch: Branch) -> Branch:
+    """A method of a block, compiled for each new combination of sizes when it first occurs.
+
+    A graph belongs to a branch, to the sizes of its tensors, and to the kinds of attention with the number of heads of
+    each. It takes the block's weights and the indices of its heads as arguments, so that equal blocks share one graph,
+    whatever their number, and a change of plan needs none as long as no new size occurs.
+
+    Sizes are never made variable: which graph a step runs would then depend on the sizes before it, and a run that was
+    resumed would end with other bits.
+    """
+    # Imported here, because it takes seconds.
+    import torch._dynamo
+
+    settings = torch._dynamo.config
+    settings.recompile_limit = max(settings.recompile_limit, MOST_GRAPHS)
+    settings.accumulated_recompile_limit = max(settings.accumulated_recompile_limit, 4 * MOST_GRAPHS)
+    return cast(Branch, torch.compile(branch, dynamic=False))
+
+
+def require_compiler(kernel: str, device: torch.device) -> None:
+    """UserError if blocks with this kernel cannot be compiled for this device, which takes a C++ compiler, and on a GPU
+    Triton too."""
+    # Imported here, because it takes seconds.
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+    from torch.utils._triton import has_triton
+
+    if kernel in NOT_COMPILED:
+        raise UserError(
+            f"runtime.compile has no effect with kernel {kernel}, whose code is compiled already; use another "
+            "runtime.kernel, or leave runtime.compile out"
+        )
+    if device.type == "cuda" and not has_triton():
+        raise UserError("runtime.compile needs Triton on a GPU; pip install triton, or leave runtime.compile out")
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise UserError(
+            "runtime.compile needs a C++ compiler, and there is none here; install g++ or name one in the variable "
+            "CXX, or leave runtime.compile out"
+        ) from None

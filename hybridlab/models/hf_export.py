@@ -3,26 +3,40 @@
     form = form_of(model)
     write_hf_folder(Path("folder"), model, form, max_positions=128)
 
-A plain model of a family that transformers has is written as transformers' own class (models/hf_native.py). Every other
-one gets modeling_hybridlab.py and the modules that it imports, which are those that train: as flat files whose imports
-of each other are relative, because that is what transformers loads. They need no hybridlab; such a folder is also a
-model folder of hybridlab, with the same tensors.
+A plain model of a family that transformers has is written as transformers' own class, by the layouts with which
+huggingface.py reads (hf_layouts.py). Every other one gets modeling_hybridlab.py and the modules that it imports, which
+are those that train: as flat files whose imports of each other are relative, because that is what transformers loads.
+They need no hybridlab; such a folder is also a model folder of hybridlab, with the same tensors.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from hybridlab.attention.kinds import Full
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, new_folder, write_json, write_text
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import config_of, save_tensors, size_of
-from hybridlab.models.hf_native import labels_of, native_class, native_config, native_tensors, why_not_native
+from hybridlab.models.hf_layouts import (
+    LAYOUTS,
+    OLMO_EPS,
+    has_its_biases,
+    is_transposed,
+    join,
+    layout_for,
+    settings_of,
+    stored_names,
+)
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.shape import FAMILIES, ClassesOutput, Shape
 from hybridlab.plan.structure import Structure
 
 MODELLING = "modeling_hybridlab.py"
@@ -40,7 +54,7 @@ def kind_from_json(data):
     """A kind from {{"kind": NAME, and its fields}}."""
     return KINDS[data["kind"]](**{{name: value for name, value in data.items() if name != "kind"}})
 '''
-_CLASSES = {"tokens": "CausalLM", "classes": "SequenceClassification", "spans": "QuestionAnswering"}
+_TASKS = {"classes": "SequenceClassification", "spans": "QuestionAnswering"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,7 @@ def form_of(model: Transformer, pads_with_end: bool = False) -> Form:
     if reason is None and model.factors:
         reason = "some of its heads have factors on their outputs"
     output = structure.shape.output
-    task = "MaskedLM" if output is None and not structure.causal else _CLASSES[output.kind if output else "tokens"]
+    task = _TASKS[output.kind] if output else "CausalLM" if structure.causal else "MaskedLM"
     own = native_class(structure.shape) if reason is None else None
     return Form(own or f"HybridlabFor{task}", f"AutoModelFor{task}", reason)
 
@@ -181,3 +195,109 @@ def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dic
         "dtype": "float32",
         **labels_of(shape),
     }
+
+
+# ---- transformers' own classes ----
+
+
+def model_type(shape: Shape) -> str:
+    """transformers' `model_type` that fits a shape best; see `why_not_native`."""
+    if shape.family == "llama":
+        if shape.traits.norm == "nonparametric-layernorm":
+            return "olmo"
+        return "qwen2" if set(shape.traits.biases) == {"qkv"} else "llama"
+    return {"neox": "gpt_neox"}.get(shape.family, shape.family)
+
+
+def native_class(shape: Shape) -> str | None:
+    """The name of transformers' class for this shape and output head; None if there is none."""
+    layout = LAYOUTS[model_type(shape)]
+    if shape.output is None:
+        return layout.name + layout.of_tokens
+    return None if layout.name == "Olmo" else f"{layout.name}For{_TASKS[shape.output.kind]}"
+
+
+def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | None:
+    """What transformers' class of the family cannot express, in words; None if it is the same model.
+
+    pads_with_end: padding is the token that ends a document, so that a class that looks for padding finds a wrong end.
+    """
+    shape, traits, theirs = structure.shape, structure.shape.traits, model_type(structure.shape)
+    layout, classes = LAYOUTS[theirs], isinstance(shape.output, ClassesOutput)
+    # Types whose heads are as many as wanted rotate all of their channels.
+    own_heads = "kv_heads" in layout.settings.values()
+    same_norm = shape.norm_eps == OLMO_EPS if theirs == "olmo" else traits.norm == FAMILIES[shape.family].norm
+    reasons = {
+        "its plan is more than every layer once": structure.plan != Plan.plain(shape.layers, traits.parallel),
+        "its heads mix tokens in other ways than full attention": set(structure.map.each_kind()) != {Full()},
+        "its norms are scaled by depth": shape.norm_scaling is not None,
+        f"{theirs} has another norm": not same_norm,
+        f"{theirs} has biases in other places": not has_its_biases(shape, layout),
+        f"{theirs} has blocks of another order": theirs != "gpt_neox" and traits.parallel,
+        f"{theirs} rotates all channels of a head": own_heads and shape.rotary_width != shape.head_width,
+        f"{theirs} has a KV head for each query head": not own_heads and shape.heads != shape.kv_heads,
+        f"{theirs} has heads that are as wide together as the model": (
+            theirs not in ("llama", "qwen2", "qwen3") and shape.heads * shape.head_width != shape.width
+        ),
+        f"{theirs} has no class with this output head": native_class(shape) is None,
+        "the class finds the last token of a row by its padding, which here is the token that ends a document": (
+            classes and traits.causal and pads_with_end
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def labels_of(shape: Shape, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The names of the classes in config.json, by default numbered; empty for a head that gives no classes."""
+    if not isinstance(shape.output, ClassesOutput):
+        return {}
+    names = names or [f"LABEL_{number}" for number in range(shape.output.labels)]
+    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
+
+
+def tied(shape: Shape) -> bool:
+    """Whether the exported output head uses the table of the embedding."""
+    return shape.tied_embeddings and shape.embedding_scale == 1.0
+
+
+def native_config(shape: Shape, max_positions: int) -> dict[str, Any]:
+    """The content of config.json, without the ids of special tokens.
+
+    max_positions: the longest sequence that it is made for, of a family whose positions have no table. With a factor on
+    the embeddings, which these classes do not have, the factor goes into the embedding and the head has its own table.
+    """
+    theirs = model_type(shape)
+    return {
+        "model_type": theirs,
+        "architectures": [native_class(shape)],
+        "vocab_size": shape.vocab,
+        "tie_word_embeddings": tied(shape),
+        "dtype": "float32",
+        **labels_of(shape),
+        **settings_of(shape, LAYOUTS[theirs], max_positions),
+    }
+
+
+def native_tensors(model: Transformer) -> dict[str, Tensor]:
+    """The parameters by transformers' names; fused where transformers fuses them. They may share memory with the
+    model's own."""
+    shape = model.shape
+    layout = layout_for(shape, model_type(shape))
+    own = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    if shape.embedding_scale != 1.0:
+        table = own["embedding.weight"]
+        if shape.output is None and shape.tied_embeddings:
+            own["head.weight"] = table
+        own["embedding.weight"] = table * shape.embedding_scale
+    found: dict[str, Tensor] = {}
+    for name, ours in stored_names(own, layout).items():
+        parts = [own[each] for each in ours]
+        tensor = parts[0] if len(parts) == 1 else join(parts, shape, layout)
+        found[name] = (tensor.t() if is_transposed(name, tensor, layout) else tensor).contiguous()
+    bias = "cls.predictions.decoder.bias"
+    if bias in found:
+        # A bias of its own beside the decoder's: one of both is read, depending on whether tables are tied.
+        found["cls.predictions.bias"] = found[bias].clone()
+        if tied(shape):
+            del found[bias]
+    return found

@@ -1,46 +1,71 @@
-"""How transformers stores each family of models: names of tensors, and which settings hybridlab can run."""
+"""How transformers stores each type of models, for both directions: settings of config.json, and names of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridlab.errors import UserError
-from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, FamilyName, Shape
+from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, FamilyName, Llama3Scaling, Shape
 
 Config = Mapping[str, Any]
+_FIELDS = {field.name for field in fields(Shape)}
+ROPE_TYPES = ("default", "linear", "llama3")
+"""The types of rotary positions that hybridlab can run."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How transformers stores a family of models.
+    """How transformers stores a type of models.
 
-    shape: from its config to the fields of `Shape`. supported: settings of its config → the values that hybridlab can
-    run, the default first. outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks.
-    block: modules of a block, its name → ours. depth: its name of the number of layers. fused: the module of a block
-    that holds q, k and v together, if it has one. split: takes a fused tensor apart. join: the opposite. transposed:
-    matrices of a block are stored with inputs first. ignored: endings of names of tensors that are not parameters, and
-    of parts that hybridlab leaves out. renamed: endings of names that have others in some folders → the usual one.
+    name: what the names of its classes begin with. family: ours. settings: of its config, in the order in which they
+    are written → the field of `Shape` that they say, or one of the further values of `settings_of`. defaults: of
+    settings that a config may leave out. supported: settings → the values that hybridlab can run, the first of which is
+    the default, and written. biases: the linear layers of a block → the setting that gives them a bias, or whether they
+    always have one; all have one by default. always: fields of `Shape` that no setting says.
+
+    outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks. block: modules of a block,
+    its name → ours. fused: the module of a block that holds q, k and v together, if it has one; by_head: head by head,
+    otherwise side by side. transposed: matrices of a block are stored with inputs first. ignored: endings of names of
+    tensors that are not parameters, and of parts that hybridlab leaves out. renamed: endings of names that have others
+    in some folders → the usual one. of_tokens: what the name of its class with a head for tokens ends with.
     spans_prefix: what begins the names of a model for spans, in place of the first part of block_prefix.
     """
 
-    shape: Callable[[Config], dict[str, Any]]
+    name: str
+    family: FamilyName
+    settings: Mapping[str, str]
+    defaults: Mapping[str, Any]
     supported: Mapping[str, tuple[Any, ...]]
     outer: Mapping[str, str]
     block_prefix: str
     block: Mapping[str, str]
-    depth: str = "num_hidden_layers"
+    biases: Mapping[Biased, str | bool] = field(default_factory=dict)
+    always: Mapping[str, Any] = field(default_factory=dict)
     fused: str | None = None
-    split: Callable[[Tensor, Shape], list[Tensor]] | None = None
-    join: Callable[[list[Tensor], Shape], Tensor] | None = None
+    by_head: bool = False
     transposed: bool = False
     ignored: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    of_tokens: str = "ForCausalLM"
     spans_prefix: str | None = None
+
+    @property
+    def base(self) -> str:
+        """What the names of all modules but the head's begin with."""
+        return self.block_prefix.split(".")[0] + "."
+
+    @property
+    def depth(self) -> str:
+        """Its name of the number of layers."""
+        return next(theirs for theirs, ours in self.settings.items() if ours == "layers")
+
+
+# ---- config.json ----
 
 
 def rope_of(config: Config) -> Mapping[str, Any]:
@@ -51,13 +76,30 @@ def rope_of(config: Config) -> Mapping[str, Any]:
     return rope
 
 
-ROPE_TYPES = ("default", "linear", "llama3")
-"""The types of rotary positions that hybridlab can run."""
+def fields_of(config: Config, layout: Layout) -> dict[str, Any]:
+    """The fields of `Shape` that a config says. KeyError for a setting that is missing, TypeError, ValueError,
+    ZeroDivisionError or OverflowError for one that cannot be."""
+    defaults = layout.defaults
+    found: dict[str, Any] = {"family": layout.family, "vocab": config["vocab_size"]}
+    found["tied_embeddings"] = config.get("tie_word_embeddings", defaults["tie_word_embeddings"])
+    for theirs, ours in layout.settings.items():
+        if ours in _FIELDS:
+            found[ours] = config.get(theirs, defaults[theirs]) if theirs in defaults else config[theirs]
+    found["kv_heads"] = found.get("kv_heads") or found["heads"]
+    found["head_width"] = found.get("head_width") or found["width"] // found["heads"]
+    if layout.family == "gpt2":
+        found["ffn_width"] = found["ffn_width"] or 4 * found["width"]
+    if "rope_base" in found:
+        rope = rope_of(config)
+        found["rope_base"] = float(rope.get("rope_theta") or found["rope_base"])
+        found["rope_scaling"] = _scaling_of(rope)
+        if "rotary_fraction" in found:
+            found["rotary_fraction"] = rope.get("partial_rotary_factor") or found["rotary_fraction"]
+    return {**found, "biases": _biases_of(config, layout), **layout.always}
 
 
-def _rope_scaling(config: Config) -> dict[str, Any] | None:
+def _scaling_of(rope: Mapping[str, Any]) -> dict[str, Any] | None:
     """The scaling of rotary frequencies, for the types that hybridlab can run."""
-    rope = rope_of(config)
     kind = rope.get("rope_type", rope.get("type"))
     if kind == "linear":
         return {"kind": kind, "factor": float(rope["factor"])}
@@ -67,129 +109,126 @@ def _rope_scaling(config: Config) -> dict[str, Any] | None:
     return {"kind": kind, **factors, "original_positions": rope["original_max_position_embeddings"]}
 
 
-def _biases(config: Config, family: FamilyName, **given: bool) -> list[Biased] | None:
-    """The linear layers that have a bias, None if they are those of the family. given: those that config names."""
-    found = {name: given.get(name, name in FAMILIES[family].biases) for name in EVERY_BIAS}
-    if not all(isinstance(value, bool) for value in found.values()):
-        raise TypeError
-    biases = [name for name, value in found.items() if value]
-    return None if tuple(biases) == FAMILIES[family].biases else biases
+def _biases_of(config: Config, layout: Layout) -> list[Biased] | None:
+    """The linear layers that have a bias, None if they are those of the family."""
+    usual, found = FAMILIES[layout.family].biases, []
+    for name in EVERY_BIAS:
+        said = layout.biases.get(name, True)
+        value = config.get(said, name in usual) if isinstance(said, str) else said
+        if not isinstance(value, bool):
+            raise TypeError
+        found += [name] if value else []
+    return None if tuple(found) == usual else found
 
 
-def _llama_shape(config: Config) -> dict[str, Any]:
-    attention, mlp = config.get("attention_bias", False), config.get("mlp_bias", False)
-    return _rotary_shape(config, attention, attention, mlp)
+def has_its_biases(shape: Shape, layout: Layout) -> bool:
+    """Whether the settings of a type can say which linear layers of a shape have a bias."""
+    said = {(layout.biases.get(name, True), name in shape.traits.biases) for name in EVERY_BIAS}
+    return all(has == where for where, has in said if isinstance(where, bool)) and len(dict(said)) == len(said)
 
 
-def _qwen2_shape(config: Config) -> dict[str, Any]:
-    return _rotary_shape(config, True, False, False)
+def settings_of(shape: Shape, layout: Layout, max_positions: int) -> dict[str, Any]:
+    """The settings of a config for a shape. max_positions: where its positions have no table."""
+    traits = shape.traits
+    rope = {"rope_type": "default", "rope_theta": shape.rope_base}
+    if shape.rope_scaling is not None:
+        scaling = asdict(shape.rope_scaling)
+        rope |= {"rope_type": scaling.pop("kind")}
+        if isinstance(shape.rope_scaling, Llama3Scaling):
+            scaling["original_max_position_embeddings"] = scaling.pop("original_positions")
+        rope |= scaling
+    if "rotary_fraction" in layout.settings.values():
+        rope["partial_rotary_factor"] = traits.rotary_fraction
+    said = vars(shape) | {
+        "rotary_fraction": traits.rotary_fraction,
+        "parallel_residual": traits.parallel,
+        "token_types": traits.token_types,
+        "rope": rope,
+        "bias of the output": "output" in traits.biases,
+        "bias of the mlp": "mlp" in traits.biases,
+        "longest": max_positions,
+        "no dropout": 0.0,
+    }
+    supported = layout.supported
+    return {
+        theirs: supported[theirs][0] if theirs in supported else said[ours] for theirs, ours in layout.settings.items()
+    }
 
 
-def _qwen3_shape(config: Config) -> dict[str, Any]:
-    bias = config.get("attention_bias", False)
-    return _rotary_shape({"head_dim": 128, **config}, bias, bias, False)
+# ---- tensors ----
 
 
-def _olmo_shape(config: Config) -> dict[str, Any]:
-    bias = config.get("attention_bias", False)
-    shape = _rotary_shape(config, bias, bias, False)
-    return shape | {"norm": "nonparametric-layernorm", "norm_eps": OLMO_EPS}
+def stored_names(
+    parameters: Iterable[str], layout: Layout, present: Collection[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Its names of tensors → ours of the parameters that each holds: one, or those of q, k and v. present: the names in
+    a folder, where a module may have either of two."""
+    block = {ours: theirs for theirs, ours in layout.block.items()}
+    outer = {ours: theirs for theirs, ours in layout.outer.items()}
+    outer |= {layout.outer[stem]: stem for name in present if (stem := name.rpartition(".")[0]) in layout.outer}
+    found: dict[str, tuple[str, ...]] = {}
+    for name in parameters:
+        stem, _, kind = name.rpartition(".")
+        if stem.startswith("blocks."):
+            layer, inner = stem.removeprefix("blocks.").split(".", 1)
+            theirs = f"{layout.block_prefix}{layer}.{block.get(inner, layout.fused)}.{kind}"
+        else:
+            theirs = f"{outer[stem]}.{kind}"
+        found[theirs] = (*found.get(theirs, ()), name)
+    return found
+
+
+def is_transposed(name: str, tensor: Tensor, layout: Layout) -> bool:
+    """Whether a tensor of this name, in transformers, is stored with inputs first."""
+    return layout.transposed and tensor.dim() == 2 and name.startswith(layout.block_prefix)
+
+
+def split(tensor: Tensor, shape: Shape, layout: Layout) -> list[Tensor]:
+    """A fused tensor as q, k and v."""
+    parts = tensor.unflatten(0, (shape.heads if layout.by_head else 1, 3, -1))
+    return [parts[:, i].flatten(0, 1) for i in range(3)]
+
+
+def join(parts: list[Tensor], shape: Shape, layout: Layout) -> Tensor:
+    """The opposite of `split`."""
+    by_head = [part.unflatten(0, (shape.heads if layout.by_head else 1, -1)) for part in parts]
+    return torch.stack(by_head, dim=1).flatten(0, 2)
+
+
+# ---- the types ----
 
 
 OLMO_EPS = 1e-5
 """Added to the variance in OLMo's norms; no setting of its config."""
-
-
-def _rotary_shape(config: Config, qkv: bool, output: bool, mlp: bool) -> dict[str, Any]:
-    """The shape of Llama and its kin, which differ in their biases."""
-    heads = config["num_attention_heads"]
-    return {
-        "rope_scaling": _rope_scaling(config),
-        "biases": _biases(config, "llama", qkv=qkv, output=output, mlp=mlp),
-        "layers": config["num_hidden_layers"],
-        "width": config["hidden_size"],
-        "heads": heads,
-        "kv_heads": config.get("num_key_value_heads") or heads,
-        "head_width": config.get("head_dim") or config["hidden_size"] // heads,
-        "ffn_width": config["intermediate_size"],
-        "rope_base": float(rope_of(config).get("rope_theta") or config.get("rope_theta", 10000.0)),
-        "norm_eps": config.get("rms_norm_eps", 1e-6),
-        "tied_embeddings": config.get("tie_word_embeddings", False),
-    }
-
-
-def _neox_shape(config: Config) -> dict[str, Any]:
-    heads, rope, bias = config["num_attention_heads"], rope_of(config), config.get("attention_bias", True)
-    fraction = rope.get("partial_rotary_factor") or config.get("rotary_pct", 0.25)
-    return {
-        "layers": config["num_hidden_layers"],
-        "width": config["hidden_size"],
-        "heads": heads,
-        "kv_heads": heads,
-        "head_width": config["hidden_size"] // heads,
-        "ffn_width": config["intermediate_size"],
-        "rope_base": float(rope.get("rope_theta") or config.get("rotary_emb_base", 10000.0)),
-        "rotary_fraction": fraction,
-        "norm_eps": config.get("layer_norm_eps", 1e-5),
-        "tied_embeddings": config.get("tie_word_embeddings", False),
-        "parallel_residual": config.get("use_parallel_residual", True),
-        "rope_scaling": _rope_scaling(config),
-        "biases": _biases(config, "neox", qkv=bias, output=bias),
-    }
-
-
-def _gpt2_shape(config: Config) -> dict[str, Any]:
-    return {
-        "layers": config["n_layer"],
-        "width": config["n_embd"],
-        "heads": config["n_head"],
-        "kv_heads": config["n_head"],
-        "head_width": config["n_embd"] // config["n_head"],
-        "ffn_width": config.get("n_inner") or 4 * config["n_embd"],
-        "norm_eps": config.get("layer_norm_epsilon", 1e-5),
-        "tied_embeddings": config.get("tie_word_embeddings", True),
-        "max_positions": config["n_positions"],
-    }
-
-
-def _bert_shape(config: Config) -> dict[str, Any]:
-    heads = config["num_attention_heads"]
-    return {
-        "layers": config["num_hidden_layers"],
-        "width": config["hidden_size"],
-        "heads": heads,
-        "kv_heads": heads,
-        "head_width": config["hidden_size"] // heads,
-        "ffn_width": config["intermediate_size"],
-        "norm_eps": config.get("layer_norm_eps", 1e-12),
-        "tied_embeddings": config.get("tie_word_embeddings", True),
-        "max_positions": config["max_position_embeddings"],
-        "token_types": config.get("type_vocab_size", 2),
-    }
-
-
-def _split_neox(tensor: Tensor, shape: Shape) -> list[Tensor]:
-    """query_key_value holds q, k and v head by head."""
-    parts = tensor.view(shape.heads, 3, shape.head_width, *tensor.shape[1:])
-    return [parts[:, i].reshape(-1, *tensor.shape[1:]) for i in range(3)]
-
-
-def _join_neox(parts: list[Tensor], shape: Shape) -> Tensor:
-    by_head = [part.unflatten(0, (shape.heads, shape.head_width)) for part in parts]
-    return torch.stack(by_head, dim=1).flatten(0, 2)
-
-
-def _split_gpt2(tensor: Tensor, shape: Shape) -> list[Tensor]:
-    """c_attn holds q, k and v side by side."""
-    return list(tensor.chunk(3))
-
-
-def _join_gpt2(parts: list[Tensor], shape: Shape) -> Tensor:
-    return torch.cat(parts)
-
-
+_WIDTHS = {
+    "hidden_size": "width",
+    "intermediate_size": "ffn_width",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+}
 _LLAMA = Layout(
-    shape=_llama_shape,
+    name="Llama",
+    family="llama",
+    settings={
+        **_WIDTHS,
+        "num_key_value_heads": "kv_heads",
+        "head_dim": "head_width",
+        "hidden_act": "",
+        "rms_norm_eps": "norm_eps",
+        "rope_theta": "rope_base",
+        "rope_parameters": "rope",
+        "attention_bias": "bias of the output",
+        "mlp_bias": "bias of the mlp",
+        "max_position_embeddings": "longest",
+    },
+    defaults={
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    },
+    biases={"qkv": "attention_bias", "output": "attention_bias", "mlp": "mlp_bias"},
     supported={"hidden_act": ("silu",), "use_sliding_window": (False,), "clip_qkv": (None,)},
     outer={"model.embed_tokens": "embedding", "model.norm": "final_norm", "lm_head": "head"},
     block_prefix="model.layers.",
@@ -210,7 +249,27 @@ _LLAMA = Layout(
     spans_prefix="transformer",
 )
 _NEOX = Layout(
-    shape=_neox_shape,
+    name="GPTNeoX",
+    family="neox",
+    settings={
+        **_WIDTHS,
+        "hidden_act": "",
+        "layer_norm_eps": "norm_eps",
+        "rotary_pct": "rotary_fraction",
+        "rotary_emb_base": "rope_base",
+        "rope_parameters": "rope",
+        "use_parallel_residual": "parallel_residual",
+        "attention_bias": "bias of the output",
+        "max_position_embeddings": "longest",
+    },
+    defaults={
+        "layer_norm_eps": 1e-5,
+        "rotary_pct": 0.25,
+        "rotary_emb_base": 10000.0,
+        "use_parallel_residual": True,
+        "tie_word_embeddings": False,
+    },
+    biases={"qkv": "attention_bias", "output": "attention_bias"},
     supported={"hidden_act": ("gelu",)},
     outer={
         "gpt_neox.embed_in": "embedding",
@@ -227,12 +286,23 @@ _NEOX = Layout(
         "mlp.dense_4h_to_h": "mlp.down",
     },
     fused="attention.query_key_value",
-    split=_split_neox,
-    join=_join_neox,
+    by_head=True,
     ignored=("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
 )
 _GPT2 = Layout(
-    shape=_gpt2_shape,
+    name="GPT2",
+    family="gpt2",
+    settings={
+        "n_embd": "width",
+        "n_inner": "ffn_width",
+        "n_layer": "layers",
+        "n_head": "heads",
+        "n_positions": "max_positions",
+        "activation_function": "",
+        "layer_norm_epsilon": "norm_eps",
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop", "summary_first_dropout"), "no dropout"),
+    },
+    defaults={"n_inner": None, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
     supported={
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         "scale_attn_weights": (True,),
@@ -252,15 +322,23 @@ _GPT2 = Layout(
         "mlp.c_fc": "mlp.up",
         "mlp.c_proj": "mlp.down",
     },
-    depth="n_layer",
     fused="attn.c_attn",
-    split=_split_gpt2,
-    join=_join_gpt2,
     transposed=True,
     ignored=(".attn.bias", ".attn.masked_bias"),
+    of_tokens="LMHeadModel",
 )
 _BERT = Layout(
-    shape=_bert_shape,
+    name="Bert",
+    family="bert",
+    settings={
+        **_WIDTHS,
+        "hidden_act": "",
+        "layer_norm_eps": "norm_eps",
+        "max_position_embeddings": "max_positions",
+        "type_vocab_size": "token_types",
+        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), "no dropout"),
+    },
+    defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "tie_word_embeddings": True},
     supported={
         "hidden_act": ("gelu",),
         "position_embedding_type": ("absolute", None),
@@ -294,30 +372,36 @@ _BERT = Layout(
         "LayerNorm.beta": "LayerNorm.bias",
         "cls.predictions.bias": "cls.predictions.decoder.bias",
     },
+    of_tokens="ForMaskedLM",
 )
-LAYOUTS: dict[str, tuple[FamilyName, Layout]] = {
-    "llama": ("llama", _LLAMA),
-    "qwen2": ("llama", replace(_LLAMA, shape=_qwen2_shape)),
-    "qwen3": ("qwen3", replace(_LLAMA, shape=_qwen3_shape)),
-    "olmo": ("llama", replace(_LLAMA, shape=_olmo_shape)),
-    "gpt_neox": ("neox", _NEOX),
-    "gpt2": ("gpt2", _GPT2),
-    "bert": ("bert", _BERT),
+_NO_MLP_BIAS: dict[Biased, str | bool] = {**_LLAMA.biases, "mlp": False}
+LAYOUTS: dict[str, Layout] = {
+    "llama": _LLAMA,
+    "qwen2": replace(_LLAMA, name="Qwen2", biases={"qkv": True, "output": False, "mlp": False}),
+    "qwen3": replace(
+        _LLAMA, name="Qwen3", family="qwen3", defaults={**_LLAMA.defaults, "head_dim": 128}, biases=_NO_MLP_BIAS
+    ),
+    "olmo": replace(
+        _LLAMA, name="Olmo", biases=_NO_MLP_BIAS, always={"norm": "nonparametric-layernorm", "norm_eps": OLMO_EPS}
+    ),
+    "gpt_neox": _NEOX,
+    "gpt2": _GPT2,
+    "bert": _BERT,
 }
+"""transformers' `model_type` → its layout."""
 _HEADS = {"score": "classes", "classifier": "classes", "qa_outputs": "spans"}
 """Module that gives what an output head gives → its kind; without one of them, a model gives tokens."""
 POOLER = "bert.pooler.dense"
 _OF_POOLER = (f"{POOLER}.weight", f"{POOLER}.bias")
 
 
-def with_head(layout: Layout, named: Collection[str], origin: str) -> tuple[Layout, str | None]:
+def found_head(layout: Layout, named: Collection[str], origin: str) -> tuple[Layout, str | None]:
     """The layout with the output head that a folder's tensors have, and its kind; None for one that gives tokens.
 
     UserError for a classifier of tokens, which has no pooler, and for an encoder without a head.
     """
     modules = {name.removesuffix(".weight") for name in named if name.endswith(".weight")}
     found = next((module for module in _HEADS if module in modules), None)
-    kind = None if found is None else _HEADS[found]
     if found is None:
         dense = next((theirs for theirs, ours in layout.outer.items() if ours == "head.dense"), None)
         if dense is not None and dense not in modules:
@@ -331,19 +415,28 @@ def with_head(layout: Layout, named: Collection[str], origin: str) -> tuple[Layo
             f"{origin}: a classifier of single tokens is not supported; use a model for sequence classification, "
             "multiple choice, question answering or masked tokens"
         )
-    if layout.spans_prefix is not None and any(name.startswith(f"{layout.spans_prefix}.") for name in named):
-        layout = _with_prefix(layout, layout.spans_prefix)
+    of_spans = any(name.startswith(f"{layout.spans_prefix}.") for name in named)
+    return _with_head(layout, found, of_spans), _HEADS[found]
+
+
+def layout_for(shape: Shape, theirs: str) -> Layout:
+    """The layout of a type, with the output head of a shape."""
+    layout = LAYOUTS[theirs]
+    if shape.output is None:
+        return layout
+    spans = shape.output.kind == "spans"
+    return _with_head(layout, "qa_outputs" if spans else "score" if shape.traits.causal else "classifier", spans)
+
+
+def _with_head(layout: Layout, module: str, of_spans: bool) -> Layout:
+    """The layout with this output head; of_spans: and with `spans_prefix`, if there is one."""
+    if of_spans and layout.spans_prefix is not None:
+        base, prefix = layout.base, f"{layout.spans_prefix}."
+        outer = {theirs.replace(base, prefix, 1): ours for theirs, ours in layout.outer.items()}
+        layout = replace(layout, outer=outer, block_prefix=layout.block_prefix.replace(base, prefix, 1))
     kept = {theirs: ours for theirs, ours in layout.outer.items() if not ours.startswith("head")}
-    pooler, left_out = ({POOLER: "head.pooler"}, ()) if found == "classifier" else ({}, _OF_POOLER)
-    outer = {**kept, **pooler, found: "head.linear"}
-    return replace(layout, outer=outer, ignored=(*layout.ignored, *left_out)), kind
-
-
-def _with_prefix(layout: Layout, prefix: str) -> Layout:
-    """The layout with another first part of the names of all modules but the head's."""
-    base = layout.block_prefix.split(".")[0] + "."
-    outer = {theirs.replace(base, f"{prefix}.", 1): ours for theirs, ours in layout.outer.items()}
-    return replace(layout, outer=outer, block_prefix=layout.block_prefix.replace(base, f"{prefix}.", 1))
+    pooler, left_out = ({POOLER: "head.pooler"}, ()) if module == "classifier" else ({}, _OF_POOLER)
+    return replace(layout, outer={**kept, **pooler, module: "head.linear"}, ignored=(*layout.ignored, *left_out))
 
 
 _OTHERS = {
@@ -354,8 +447,8 @@ _OTHERS = {
 """Relatives of the supported models → what hybridlab cannot run of them."""
 
 
-def layout_of(config: Config, origin: str) -> tuple[FamilyName, Layout]:
-    """Our name of the family, and its layout."""
+def layout_of(config: Config, origin: str) -> Layout:
+    """The layout of a config. UserError for a type that is not supported."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in LAYOUTS:
         why = f" ({_OTHERS[kind]})" if isinstance(kind, str) and kind in _OTHERS else ""

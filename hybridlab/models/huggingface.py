@@ -7,12 +7,16 @@ Only safetensors are read, no pickle files. A model with a feature that hybridla
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from hybridlab.attention.kinds import Full
@@ -21,15 +25,74 @@ from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import load_checkpoint
-from hybridlab.models.hf_files import Stored, read_tensors
 from hybridlab.models.hf_hub import hub_folder, is_hub_name
-from hybridlab.models.hf_layouts import ROPE_TYPES, Config, Layout, layout_of, rope_of, with_head
+from hybridlab.models.hf_layouts import (
+    ROPE_TYPES,
+    Config,
+    Layout,
+    fields_of,
+    found_head,
+    is_transposed,
+    layout_of,
+    rope_of,
+    split,
+    stored_names,
+)
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 
-Weights = dict[str, Tensor]
+INDEX = "model.safetensors.index.json"
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor as it is stored, and its file."""
+
+    file: Path
+    tensor: Tensor
+
+    def as_fp32(self, name: str) -> Tensor:
+        """A contiguous copy. UserError unless all of it are finite floating-point numbers. name: for the error."""
+        if self.tensor.dtype not in _DTYPES:
+            raise UserError(
+                f"{self.file}: {name} is stored as {str(self.tensor.dtype).removeprefix('torch.')}; "
+                "save the weights as float32, bfloat16 or float16"
+            )
+        copy = self.tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        if not bool(copy.isfinite().all()):
+            raise UserError(f"{self.file}: {name} contains NaN or infinity; fetch the file again")
+        return copy
+
+
+def read_tensors(folder: Path) -> dict[str, Stored]:
+    """All tensors of the folder by name: those of the shards that the index names, if it has one."""
+    found: dict[str, Stored] = {}
+    for file in _files(folder):
+        try:
+            found |= {name: Stored(file, tensor) for name, tensor in load_file(file).items()}
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{file}: the file is damaged ({error}); fetch it again") from None
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        shards = read_object(folder / INDEX, "index of shards", ("weight_map",), "fetch it again")["weight_map"]
+    except FileNotFoundError:
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise UserError(f"{folder}: no *.safetensors file; save the weights as safetensors") from None
+        return files
+    names = list(shards.values()) if isinstance(shards, dict) else []
+    if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
+        raise UserError(f"{folder / INDEX}: weight_map must give a file of this folder for each tensor; fetch it again")
+    for name in sorted(set(names)):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: this shard is missing, and {INDEX} names it; fetch it too")
+    return [folder / name for name in sorted(set(names))]
 
 
 def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[str, Any] | None = None) -> Shape:
@@ -37,7 +100,7 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
 
     origin: the file of the configuration, for messages. output: the shape's output head, by default one for tokens.
     """
-    family, layout = layout_of(config, origin)
+    layout = layout_of(config, origin)
     for name, values in layout.supported.items():
         if config.get(name, values[0]) not in values:
             raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
@@ -48,7 +111,7 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
                 f"{origin}: rotary positions of type {rope_type!r} are not supported; use a model of type "
                 f"{', '.join(ROPE_TYPES)}"
             )
-        fields = {"family": family, "vocab": config["vocab_size"], "output": output, **layout.shape(config)}
+        fields = {**fields_of(config, layout), "output": output}
     except KeyError as missing:
         raise UserError(f"{origin}: {missing} is missing") from None
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
@@ -79,7 +142,7 @@ def load_hf(path_or_id: str | Path) -> Transformer:
         return load_checkpoint(folder)
     stored = read_tensors(folder)
     origin = str(folder / "config.json")
-    layout, kind = with_head(layout_of(config, origin)[1], stored, origin)
+    layout, kind = found_head(layout_of(config, origin), stored, origin)
     named = _in_full(stored, layout)
     shape = _untied(shape_from_hf(config, origin, _output(named, layout, kind)), named, layout, origin)
     _check_depth(named, layout, shape, folder)
@@ -89,9 +152,31 @@ def load_hf(path_or_id: str | Path) -> Transformer:
         AttentionMap.uniform(shape.layers, shape.kv_heads, Full()),
     )
     with torch.device("meta"):
-        expected = _expected(make_model(structure), layout, named)
+        parameters = dict(make_model(structure).named_parameters())
+    names = stored_names(parameters, layout, named)
+    expected = {name: _size([parameters[each] for each in ours], name, layout) for name, ours in names.items()}
     _check_shapes(named, expected, layout, shape, folder)
-    return Transformer.from_tensors(structure, _tensors(named, layout, shape), source=str(folder))
+    tensors: dict[str, Tensor] = {}
+    for name, stored_tensor in named.items():
+        if name in names:
+            tensors |= _own(name, names[name], stored_tensor.as_fp32(name), layout, shape)
+    return Transformer.from_tensors(structure, tensors, source=str(folder))
+
+
+def _size(parts: list[Tensor], name: str, layout: Layout) -> tuple[int, ...]:
+    """The shape of a tensor in the folder that holds these parameters."""
+    size = (sum(len(part) for part in parts), *parts[0].shape[1:])
+    return size[::-1] if is_transposed(name, parts[0], layout) else size
+
+
+def _own(name: str, ours: tuple[str, ...], tensor: Tensor, layout: Layout, shape: Shape) -> dict[str, Tensor]:
+    """The parameters that a tensor of the folder holds, by our names."""
+    tensor = tensor.t() if is_transposed(name, tensor, layout) else tensor
+    if len(ours) == 1:
+        return {ours[0]: tensor.contiguous()}
+    # Each has memory of its own.
+    parts = (part.clone(memory_format=torch.contiguous_format) for part in split(tensor, shape, layout))
+    return dict(zip(ours, parts, strict=True))
 
 
 def _output(named: Mapping[str, Stored], layout: Layout, kind: str | None) -> dict[str, Any] | None:
@@ -124,7 +209,7 @@ def _untied(shape: Shape, named: Mapping[str, Stored], layout: Layout, origin: s
 
 def _in_full(stored: Mapping[str, Stored], layout: Layout) -> dict[str, Stored]:
     """The parameters by their full names: models saved without an output head lack the first part."""
-    base = layout.block_prefix.split(".")[0] + "."
+    base = layout.base
     known = (base, *layout.outer, *layout.renamed, *layout.ignored)
     full = {name if name.startswith(known) else base + name: it for name, it in stored.items()}
     usual = {_usual(name, layout): it for name, it in full.items()}
@@ -138,44 +223,15 @@ def _usual(name: str, layout: Layout) -> str:
     return next((name.removesuffix(old) + new for old, new in layout.renamed.items() if name.endswith(old)), name)
 
 
-def _place(name: str, layout: Layout) -> tuple[int, str] | None:
-    """Layer and name inside the block of a tensor; None if it is not one of a block."""
-    if not name.startswith(layout.block_prefix):
-        return None
-    layer, _, inner = name.removeprefix(layout.block_prefix).partition(".")
-    return (int(layer), inner) if layer.isdecimal() and str(int(layer)) == layer else None
-
-
 def _check_depth(named: Mapping[str, Stored], layout: Layout, shape: Shape, folder: Path) -> None:
     """UserError if the tensors are of more or fewer layers. Checked before a model is made, as that takes memory."""
-    places = (_place(name, layout) for name in named)
-    depth = 1 + max((place[0] for place in places if place is not None), default=-1)
+    layers = (re.match(rf"{re.escape(layout.block_prefix)}(0|[1-9][0-9]*)(\.|$)", name) for name in named)
+    depth = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)
     if depth != shape.layers:
         raise UserError(
             f"{folder}/config.json: {layout.depth} is {shape.layers}, but the tensors are of {depth} layers; "
             "fetch the folder again"
         )
-
-
-def _expected(model: Transformer, layout: Layout, named: Mapping[str, Stored]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that a model needs, by their names in the folder."""
-    block = {ours: theirs for theirs, ours in layout.block.items()}
-    # Of two names of a module, that of the folder.
-    outer = {ours: theirs for theirs, ours in layout.outer.items()}
-    outer |= {layout.outer[stem]: stem for name in named if (stem := name.rpartition(".")[0]) in layout.outer}
-    expected = {}
-    for name, parameter in model.named_parameters():
-        stem, _, kind = name.rpartition(".")
-        size = tuple(parameter.shape)
-        if not stem.startswith("blocks."):
-            expected[f"{outer[stem]}.{kind}"] = size
-            continue
-        layer, inner = stem.removeprefix("blocks.").split(".", 1)
-        if layout.fused and inner not in block:
-            size = (3 * size[0], *size[1:])
-        theirs = block.get(inner, layout.fused)
-        expected[f"{layout.block_prefix}{layer}.{theirs}.{kind}"] = size[::-1] if layout.transposed else size
-    return expected
 
 
 def _check_shapes(
@@ -203,25 +259,3 @@ def _tied(name: str, layout: Layout, shape: Shape) -> bool:
     """Whether a tensor is the output head's copy of the embedding."""
     stem, _, kind = name.rpartition(".")
     return shape.tied_embeddings and kind == "weight" and layout.outer.get(stem) == "head"
-
-
-def _tensors(named: Mapping[str, Stored], layout: Layout, shape: Shape) -> Weights:
-    """The tensors under our names, as fp32 copies, with fused tensors split."""
-    result: Weights = {}
-    for name, stored in named.items():
-        stem, _, kind = name.rpartition(".")
-        place = _place(stem, layout)
-        if place is None:
-            if not _tied(name, layout, shape):
-                result[f"{layout.outer[stem]}.{kind}"] = stored.as_fp32(name)
-            continue
-        layer, inner = place
-        tensor = stored.as_fp32(name)
-        if layout.transposed and tensor.dim() == 2:
-            tensor = tensor.t()
-        if inner != layout.fused or layout.split is None:
-            result[f"blocks.{layer}.{layout.block[inner]}.{kind}"] = tensor.contiguous()
-            continue
-        for letter, part in zip("qkv", layout.split(tensor, shape), strict=True):
-            result[f"blocks.{layer}.attention.{letter}.{kind}"] = part.clone(memory_format=torch.contiguous_format)
-    return result

@@ -14,7 +14,7 @@ from pydantic import Field
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, flops
 from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
-from hybridlab.accounting.schedule_cost import training_flops
+from hybridlab.accounting.summary import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import forecast, full_structure

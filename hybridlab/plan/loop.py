@@ -24,6 +24,8 @@ SCRATCH_SLOTS = 2
 """MeSH has T + 3 slots for T + 1 states."""
 PerIteration = int | str | tuple[int | str, ...]
 """One value for all iterations, or a tuple with one per iteration."""
+_WORDS = {"offset": ("half", "zero"), "shift": ("overlap", "parallel")}
+"""The values of these settings that are not numbers."""
 
 
 @dataclass(frozen=True)
@@ -80,49 +82,36 @@ class Loop:
                 f"loop: {len(bodies)} bodies for {len(self.chunks)} iterations; give one body, or one per iteration"
             )
         choices = {"topology": Topology, "downscale": Downscale, "upscale": Upscale, "positions": Positions}
-        for name, choice in choices.items():
+        for name, choice in (choices | ({} if self.router_init is None else {"router_init": RouterInit})).items():
             known = get_args(choice)
             if getattr(self, name) not in known:
                 raise UserError(f"loop: {name} {getattr(self, name)!r} is unknown; use one of {', '.join(known)}")
-        self._check_router_init()
-        if not isinstance(self.literal, bool):
-            raise UserError(f"loop: literal {self.literal!r} must be true or false")
-        for t, g in enumerate(self.chunks):
-            self._check_offset(t, g)
-            self._check_shift(t, g)
-
-    def _check_router_init(self) -> None:
-        if self.router_init is None:
-            return
-        known = get_args(RouterInit)
-        if self.router_init not in known:
-            raise UserError(f"loop: router_init {self.router_init!r} is unknown; use one of {', '.join(known)}")
-        if self.topology != "mesh":
+        if self.router_init is not None and self.topology != "mesh":
             raise UserError(
                 f"loop: router_init {self.router_init} has no effect with topology {self.topology}, which has no "
                 "routers; remove it, or set topology: mesh"
             )
+        if not isinstance(self.literal, bool):
+            raise UserError(f"loop: literal {self.literal!r} must be true or false")
+        for t, g in enumerate(self.chunks):
+            if not 0 <= self.offset_of(t) < g:
+                offset = self._at("offset", t)
+                raise UserError(f"loop: offset {offset} is not below the chunk size {g} of iteration {t + 1}")
+            if self.shift_of(t) < g - 1:
+                shift = self._at("shift", t)
+                raise UserError(
+                    f"loop: shift {shift} lets chunks of {g} tokens (iteration {t + 1}) see their own future; "
+                    f"use overlap, parallel or {g - 1} and more"
+                )
 
-    def _check_offset(self, t: int, g: int) -> None:
-        offset = self._at("offset", t, ("half", "zero"))
-        if g > 1 and not 0 <= self.offset_of(t) < g:
-            raise UserError(f"loop: offset {offset} is not below the chunk size {g} of iteration {t + 1}")
-
-    def _check_shift(self, t: int, g: int) -> None:
-        shift = self._at("shift", t, ("overlap", "parallel"))
-        if self.shift_of(t) < g - 1:
-            raise UserError(
-                f"loop: shift {shift} lets chunks of {g} tokens (iteration {t + 1}) see their own future; "
-                f"use overlap, parallel or {g - 1} and more"
-            )
-
-    def _at(self, name: str, t: int, words: tuple[str, str]) -> int | str:
-        """The value of a setting in iteration t. words: the values that are not numbers."""
+    def _at(self, name: str, t: int) -> int | str:
+        """The value of a setting in iteration t."""
         value = getattr(self, name)
         if isinstance(value, tuple):
             if len(value) != len(self.chunks):
                 raise UserError(f"loop: {len(value)} values of {name} for {len(self.chunks)} iterations")
             value = value[t]
+        words = _WORDS[name]
         if value not in words and not (is_whole(value) and value >= 0):
             raise UserError(f"loop: {name} {value!r} must be {words[0]}, {words[1]} or a whole number")
         return value
@@ -136,14 +125,14 @@ class Loop:
 
     def offset_of(self, t: int) -> int:
         """ω_t; 0 at full resolution, which has no chunk borders."""
-        g, offset = self.chunks[t], self._at("offset", t, ("half", "zero"))
+        g, offset = self.chunks[t], self._at("offset", t)
         if g == 1 or offset == "zero":
             return 0
         return g // 2 if isinstance(offset, str) else offset
 
     def shift_of(self, t: int) -> int:
         """s_t. At full resolution, `overlap` and `parallel` mean 0 (appendix E); a number is used as it is."""
-        g, shift = self.chunks[t], self._at("shift", t, ("overlap", "parallel"))
+        g, shift = self.chunks[t], self._at("shift", t)
         if isinstance(shift, str):
             return 0 if g == 1 else g - 1 if shift == "overlap" else g
         return shift

@@ -81,22 +81,17 @@ FAMILIES: dict[str, Traits] = {
 class Within:
     """The bounds of a number, beside its type."""
 
-    ge: float | None = None
-    gt: float | None = None
-    le: float | None = None
+    ge: float = -math.inf
+    gt: float = -math.inf
+    le: float = math.inf
     finite: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
-        bounds = {name: bound for name in ("ge", "gt", "le") if (bound := getattr(self, name)) is not None}
+        bounds = {name: bound for name in ("ge", "gt", "le") if math.isfinite(bound := getattr(self, name))}
         return {**handler(source), **bounds, **({"allow_inf_nan": False} if self.finite else {})}
 
     def holds(self, value: float) -> bool:
-        return (
-            (self.ge is None or value >= self.ge)
-            and (self.gt is None or value > self.gt)
-            and (self.le is None or value <= self.le)
-            and (not self.finite or math.isfinite(value))
-        )
+        return self.ge <= value > self.gt and value <= self.le and (math.isfinite(value) or not self.finite)
 
 
 class ByKind:
@@ -308,21 +303,33 @@ class Shape(Checked):
                 "heads",
                 "kv_heads",
             )
-        learned = self.traits.learned_positions
+        traits, family = self.traits, f"the family {self.family}"
+        learned = traits.learned_positions
         if learned and (self.max_positions is None or self.rotary_fraction is not None):
-            message = f"the family {self.family} has learned positions: set max_positions and remove rotary_fraction"
+            message = f"{family} has learned positions: set max_positions and remove rotary_fraction"
             raise SettingsConflict(message, "family", "max_positions", "rotary_fraction")
-        if not learned and self.max_positions is not None:
-            message = f"max_positions has no effect on the family {self.family}: its positions are rotary"
-            raise SettingsConflict(message, "family", "max_positions")
-        if not learned and self.init.positions is not None:
-            message = f"init.positions has no effect on the family {self.family}: its positions are rotary"
-            raise SettingsConflict(message, "family", "init.positions")
-        if self.token_types is not None and not FAMILIES[self.family].token_types:
-            message = f"token_types has no effect on the family {self.family}, which has none; remove it"
-            raise SettingsConflict(message, "family", "token_types")
-        if self.traits.post_norm:
-            self._check_post_norm()
+        without_effect = {
+            "max_positions": (self.max_positions is not None and not learned, ": its positions are rotary"),
+            "init.positions": (self.init.positions is not None and not learned, ": its positions are rotary"),
+            "token_types": (
+                self.token_types is not None and not FAMILIES[self.family].token_types,
+                ", which has none; remove it",
+            ),
+            "rope_scaling": (self.rope_scaling is not None and learned, ", which has learned positions; remove it"),
+        }
+        for name, (is_set, why) in without_effect.items():
+            if is_set:
+                raise SettingsConflict(f"{name} has no effect on {family}{why}", "family", name)
+        if traits.post_norm and self.norm_scaling is not None:
+            raise SettingsConflict(
+                f"norm_scaling scales what the branches of a block read; in {family} the norms give the residual "
+                "stream itself, so remove it",
+                "family",
+                "norm_scaling",
+            )
+        if traits.post_norm and traits.parallel:
+            message = f"parallel_residual: in {family} the MLP reads what the norm of the attention gives; remove it"
+            raise SettingsConflict(message, "family", "parallel_residual")
         if not learned and self.rotary_width % 2:
             raise SettingsConflict(
                 f"rotary positions need an even number of channels in a head, not {self.rotary_width}; "
@@ -330,28 +337,8 @@ class Shape(Checked):
                 "head_width",
                 "rotary_fraction",
             )
-        if self.rope_scaling is not None and self.traits.learned_positions:
-            message = f"rope_scaling has no effect on the family {self.family}, which has learned positions; remove it"
-            raise SettingsConflict(message, "family", "rope_scaling")
         if self.biases is not None and len(set(self.biases)) < len(self.biases):
             raise SettingsConflict(f"biases {', '.join(self.biases)}: name each of them once", "biases")
-
-    def _check_post_norm(self) -> None:
-        """SettingsConflict for what belongs to blocks whose norms come first."""
-        if self.norm_scaling is not None:
-            raise SettingsConflict(
-                f"norm_scaling scales what the branches of a block read; in the family {self.family} the norms give "
-                "the residual stream itself, so remove it",
-                "family",
-                "norm_scaling",
-            )
-        if self.traits.parallel:
-            raise SettingsConflict(
-                f"parallel_residual: in the family {self.family} the MLP reads what the norm of the attention gives; "
-                "remove it",
-                "family",
-                "parallel_residual",
-            )
 
     @property
     def traits(self) -> Traits:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.schedule_cost import training_flops
+from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kinds import Full
 from hybridlab.config.edits import Recur
 from hybridlab.config.loading import (

@@ -15,8 +15,7 @@ from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.messages import aloud, say
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.hf_export import check_free, form_of, write_hf_folder
-from hybridlab.models.hf_native import labels_of
+from hybridlab.models.hf_export import check_free, form_of, labels_of, write_hf_folder
 from hybridlab.plan.structure import Structure
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.hf_card import card

@@ -25,8 +25,8 @@ from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.messages import on_screen, say
 from hybridlab.models.build import with_new_head, with_new_loops
-from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
+from hybridlab.models.executor import require_compiler
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.benchmarks import require_benchmarks
 from hybridlab.runs.extension import beginning, with_own_parts

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from hybridlab.accounting.flops import convention_of
-from hybridlab.accounting.schedule_cost import training_flops
+from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
 from hybridlab.config.edits import LastLayers, TopEntropy
 from hybridlab.config.maps import FromRun, FullMap

@@ -10,7 +10,7 @@ from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
-from hybridlab.models.cache import KVCache
+from hybridlab.models.cache import KVCache, VisitCache
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.generate import Sampling
 from hybridlab.plan.attention_map import AttentionMap
@@ -208,8 +208,8 @@ def test_a_loop_that_sees_only_the_new_token_gives_other_logits():
     with torch.no_grad():
         cache = KVCache(model.structure, 1)
         model(ids[:, :-1], cache=cache)
-        looped = cache.visits[(2,)]
-        cache.visits[(2,)] = type(looped)(looped.serving, model.attention_map.layers[1], 1, None)
+        serving = model.structure.heads(model.plan[(2,)]).serving
+        cache.visits[(2,)] = VisitCache(serving, model.attention_map.layers[1], 1, None)
         broken = model(ids[:, -1:], cache=cache).logits
         assert (broken - model(ids).logits[:, -1:]).abs().max() > 1e-3
 

@@ -12,7 +12,7 @@ from hybridlab.attention.kinds import Full
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Decoder, draw_weights
-from hybridlab.models.executor import Execution, Parts
+from hybridlab.models.executor import Execution
 from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
@@ -224,8 +224,7 @@ class _States(Taps):
 
 def _run(model, x):
     """A plan of whole blocks on a state."""
-    parts = Parts(model.blocks, {})
-    return Execution(model.structure, parts, torch.arange(x.shape[1]), "eager").run(x)
+    return Execution(model.structure, model.blocks, {}, torch.arange(x.shape[1]), "eager").run(x)
 
 
 def test_shares_of_a_chunk_add_up_and_a_constant_sequence_stays_constant():

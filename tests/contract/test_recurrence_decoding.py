@@ -76,7 +76,7 @@ def test_reading_the_latent_of_the_next_chunk_gives_other_logits():
         cache = KVCache(model.structure, 1)
         model(tokens[:, :-1], cache=cache)
         state = cache.loops[1].by_iteration[0]
-        state.latents = state.latents.roll(1, dims=1)
+        state["latents"] = state["latents"].roll(1, dims=1)
         assert (model(tokens[:, -1:], cache=cache).logits - wanted[:, -1:]).abs().max() > 1e-4
 
 

@@ -21,7 +21,7 @@ from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
 from hybridlab.models import executor
 from hybridlab.models.build import build_model
-from hybridlab.models.compiling import MOST_GRAPHS
+from hybridlab.models.executor import MOST_GRAPHS
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.plan.attention_map import AttentionMap

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.schedule_cost import training_flops, whole_run
+from hybridlab.accounting.summary import training_flops, whole_run
 from hybridlab.cli import main
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash

@@ -10,11 +10,12 @@ from hybridlab.attention.belief import Belief
 from hybridlab.attention.belief import blocks as belief_blocks
 from hybridlab.attention.belief.blocks import in_blocks
 from hybridlab.attention.belief.formula import explicit, matrices
-from hybridlab.attention.heads import HeadGroup, attend
+from hybridlab.attention.heads import HeadGroup
 from hybridlab.attention.kernels import Visible, eager, sdpa
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.attention.registry import kind_from_json
 from hybridlab.errors import UserError
+from tests.models import attended
 from tests.unit.test_kernels import tensors
 
 HIGH, LOW, ELEMMUL = Belief("high", 0.7), Belief("low", 0.4), Belief("elemmul")
@@ -239,14 +240,14 @@ def test_it_computes_in_fp32_under_autocast():
 def test_returned_weights_are_the_refined_ones(kind, causal):
     q, k, v = tensors()
     valid = torch.arange(37)[None] < torch.tensor([37, 20])[:, None]
-    full = attend(HeadGroup(q, k, v, "blocks", valid=valid, need="full", causal=causal), [kind, Full()])
+    full = attended(HeadGroup(q, k, v, "blocks", valid=valid, need="full", causal=causal), [kind, Full()])
     assert full.weights.dtype == torch.float32 and full.keys.shape == (2, 4, 37)
     torch.testing.assert_close(full.weights.sum(-1), torch.ones(2, 4, 37))
     product = full.weights.double() @ v.repeat_interleave(2, 1)
     torch.testing.assert_close(product, full.out, atol=1e-5, rtol=1e-4)
     assert torch.equal(full.others["prior"][:, 2:], full.weights[:, 2:])
     assert not torch.allclose(full.others["prior"][:, :2], full.weights[:, :2])
-    last = attend(HeadGroup(q, k, v, "blocks", valid=valid, need="last_row", causal=causal), [kind, Full()])
+    last = attended(HeadGroup(q, k, v, "blocks", valid=valid, need="last_row", causal=causal), [kind, Full()])
     for row, end in enumerate((36, 19)):
         torch.testing.assert_close(last.weights[row, :, 0], full.weights[row, :, end])
         torch.testing.assert_close(last.others["prior"][row, :, 0], full.others["prior"][row, :, end])
@@ -256,10 +257,10 @@ def test_returned_weights_are_the_refined_ones(kind, causal):
 def test_kinds_are_mixed_within_a_layer():
     q, k, v = tensors(kv_heads=4, heads=8)
     kinds = [HIGH, Window(3), ELEMMUL, HIGH]
-    out = attend(HeadGroup(q, k, v, "eager"), kinds).out
+    out = attended(HeadGroup(q, k, v, "eager"), kinds).out
     for head, kind in enumerate(kinds):
         rows = slice(2 * head, 2 * head + 2)
-        alone = attend(HeadGroup(q[:, rows], k[:, [head]], v[:, [head]], "eager"), [kind]).out
+        alone = attended(HeadGroup(q[:, rows], k[:, [head]], v[:, [head]], "eager"), [kind]).out
         torch.testing.assert_close(out[:, rows], alone)
 
 
@@ -271,7 +272,7 @@ def test_kernels_that_have_no_weights_to_refine():
     assert HIGH.own_kernel("auto", 64, True) == HIGH.own_kernel("auto", 256, causal=False) == "eager"
     for kernel in ("flex", "xformers"):
         with pytest.raises(UserError, match=f"kernel {kernel} cannot refine its weights.*use auto, blocks or eager"):
-            attend(HeadGroup(*tensors(), kernel), [HIGH, HIGH])
+            attended(HeadGroup(*tensors(), kernel), [HIGH, HIGH])
 
 
 # ---- memory ----

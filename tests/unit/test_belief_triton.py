@@ -17,12 +17,13 @@ from hybridlab.attention.belief import Belief
 from hybridlab.attention.belief import triton as belief_triton
 from hybridlab.attention.belief.formula import explicit
 from hybridlab.attention.belief.triton import in_triton
-from hybridlab.attention.heads import HeadGroup, attend
-from hybridlab.attention.kernels import Visible, choose, choose_beside, eager, require_kernel, sdpa
+from hybridlab.attention.heads import HeadGroup
+from hybridlab.attention.kernels import Visible, choose, eager, require_kernel, sdpa
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
 from tests.conftest import ROOT
+from tests.models import attended
 from tests.unit.test_belief import KINDS, PLACES, peak_bytes, restrictions, sent
 from tests.unit.test_kernels import tensors
 
@@ -151,8 +152,8 @@ def test_strength_0_is_softmax_attention():
 @in_interpreter
 def test_heads_of_other_kinds_take_their_kernels_beside_it():
     q, k, v = (t.float() for t in tensors(1, 4, 2, 20))
-    mixed = attend(HeadGroup(q, k, v, "triton"), [HIGH, Window(3)]).out
-    torch.testing.assert_close(mixed, attend(HeadGroup(q, k, v, "eager"), [HIGH, Window(3)]).out)
+    mixed = attended(HeadGroup(q, k, v, "triton"), [HIGH, Window(3)]).out
+    torch.testing.assert_close(mixed, attended(HeadGroup(q, k, v, "eager"), [HIGH, Window(3)]).out)
 
 
 @in_interpreter
@@ -177,7 +178,9 @@ def test_it_is_chosen_by_name_only():
     for device in (CPU, GPU):
         for setting in ((None, 128), (8, 128), (8, 4096)):
             assert choose("triton", *setting, device, True) == choose("auto", *setting, device, True)
-        assert choose_beside("triton", 8, 128, device, False) == choose_beside("auto", 8, 128, device, False)
+        assert choose("triton", 8, 128, device, False, beside=True) == choose(
+            "auto", 8, 128, device, False, beside=True
+        )
 
 
 def test_a_model_names_it_for_its_belief_heads():
@@ -189,7 +192,7 @@ def test_it_needs_a_gpu_triton_and_messages(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     inputs = [t.float() for t in tensors(1, 2, 1, 5)]
     with pytest.raises(UserError, match="kernel triton runs on a CUDA GPU only, not on cpu; use auto"):
-        attend(HeadGroup(*inputs, "triton"), [HIGH])
+        attended(HeadGroup(*inputs, "triton"), [HIGH])
     with pytest.raises(UserError, match="kernel triton runs on a CUDA GPU only"):
         require_kernel("triton", CPU, training=False, kinds=[Full()])
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)

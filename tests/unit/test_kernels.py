@@ -6,11 +6,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.attention import kernels
-from hybridlab.attention.heads import HeadGroup, attend
+from hybridlab.attention.heads import HeadGroup
 from hybridlab.attention.kernels import Visible, banded, blocks, eager, probabilities, sdpa
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model
+from tests.models import attended
 
 
 def tensors(batch=2, heads=4, kv_heads=2, length=37, width=8, seed=0, grad=False):
@@ -129,7 +130,7 @@ def test_the_tokens_of_an_encoder_see_both_sides(name, window):
 def test_windows_to_both_sides_are_computed_by_sdpa():
     for kernel in ("auto", "banded", "blocks"):
         assert kernels.choose(kernel, 8, 512, torch.device("cpu"), False, causal=False) == "sdpa"
-        assert kernels.choose_beside(kernel, 8, 512, torch.device("cpu"), False, causal=False) == "sdpa"
+        assert kernels.choose(kernel, 8, 512, torch.device("cpu"), False, causal=False, beside=True) == "sdpa"
 
 
 def test_kernels_that_cannot_run_here_say_why():
@@ -149,7 +150,7 @@ def test_kernels_that_cannot_run_here_say_why():
 def test_heads_of_different_kinds_each_get_their_own():
     q, k, v = tensors(kv_heads=4, heads=8)
     kinds = [Window(3), Full(), Window(3), Window(9)]
-    out = attend(HeadGroup(q, k, v, "eager"), kinds).out
+    out = attended(HeadGroup(q, k, v, "eager"), kinds).out
     for kv_head, window in enumerate([3, None, 3, 9]):
         rows = slice(2 * kv_head, 2 * kv_head + 2)
         want = eager(q[:, rows], k[:, [kv_head]], v[:, [kv_head]], Visible(window))
@@ -161,11 +162,11 @@ def test_mixed_heads_are_the_gated_sum_of_full_and_window_attention():
     full, window = eager(q, k, v, Visible()), eager(q, k, v, Visible(3))
     for gate in ([1.0, 1.0], [0.0, 0.0], [0.25, 1.0]):
         z = torch.tensor(gate, dtype=torch.float64)
-        out = attend(HeadGroup(q, k, v, "eager", gate=z), [Mixed(3)] * 2).out
+        out = attended(HeadGroup(q, k, v, "eager", gate=z), [Mixed(3)] * 2).out
         per_head = z.repeat_interleave(2).view(1, -1, 1, 1)
         assert torch.equal(out, per_head * full + (1 - per_head) * window)
     with pytest.raises(ValueError, match="gate"):
-        attend(HeadGroup(q, k, v), [Mixed(3)] * 2)
+        attended(HeadGroup(q, k, v), [Mixed(3)] * 2)
 
 
 def mixed_gradients(kernel, precision, length, **inputs):
@@ -173,7 +174,7 @@ def mixed_gradients(kernel, precision, length, **inputs):
     q, k, v = (t.to(precision).requires_grad_() for t in tensors(length=length))
     gate = torch.tensor([0.3, 0.8], dtype=torch.float64).to(torch.promote_types(precision, torch.float32))
     gate.requires_grad_()
-    out = attend(HeadGroup(q, k, v, kernel, gate, **inputs), [Mixed(5)] * 2).out
+    out = attended(HeadGroup(q, k, v, kernel, gate, **inputs), [Mixed(5)] * 2).out
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return out, *torch.autograd.grad((out * weight.to(precision)).sum(), (q, k, v, gate))
 
@@ -190,7 +191,7 @@ def test_mixed_heads_with_their_fast_window_equal_the_reference(precision, atol,
         "padded": {"valid": torch.arange(length)[None] < torch.tensor([length, 20])[:, None]},
         "packed": {"segments": torch.tensor([[0] * 9 + [1] * (length - 9), [5] * 2 + [6] * (length - 2)])},
     }[rows]
-    assert kernels.choose_beside("auto", 5, length, torch.device("cpu"), precision == torch.bfloat16) == "blocks"
+    assert kernels.choose("auto", 5, length, torch.device("cpu"), precision == torch.bfloat16, beside=True) == "blocks"
     reference = mixed_gradients("eager", precision, length, **inputs)
     for got, want in zip(mixed_gradients("auto", precision, length, **inputs), reference, strict=True):
         torch.testing.assert_close(got, want, atol=atol, rtol=rtol)
@@ -199,10 +200,12 @@ def test_mixed_heads_with_their_fast_window_equal_the_reference(precision, atol,
 def test_the_window_of_mixed_heads_takes_the_cheapest_kernel():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     for low_precision in (False, True):
-        assert kernels.choose_beside("auto", 8, 128, cpu, low_precision) == "blocks"
-        assert kernels.choose_beside("auto", 64, 128, cpu, low_precision) == ("eager" if low_precision else "sdpa")
-        assert kernels.choose_beside("auto", 8, 128, gpu, low_precision) == "banded"
-    assert kernels.choose_beside("eager", 8, 128, cpu, True) == "eager"
+        assert kernels.choose("auto", 8, 128, cpu, low_precision, beside=True) == "blocks"
+        assert kernels.choose("auto", 64, 128, cpu, low_precision, beside=True) == (
+            "eager" if low_precision else "sdpa"
+        )
+        assert kernels.choose("auto", 8, 128, gpu, low_precision, beside=True) == "banded"
+    assert kernels.choose("eager", 8, 128, cpu, True, beside=True) == "eager"
     assert kernels.choose("blocks", None, 128, cpu, True) == "sdpa"
 
 
@@ -219,14 +222,14 @@ def test_both_softmaxes_of_mixed_heads_are_billed():
 
 def test_returned_weights_are_full_or_the_last_row():
     q, k, v = tensors()
-    full = attend(HeadGroup(q, k, v, need="full"), [Full(), Window(4)])
+    full = attended(HeadGroup(q, k, v, need="full"), [Full(), Window(4)])
     torch.testing.assert_close(
         (full.weights @ v.repeat_interleave(2, 1).float()).double(), full.out, atol=1e-5, rtol=1e-4
     )
-    last = attend(HeadGroup(q, k, v, need="last_row"), [Full(), Window(4)])
+    last = attended(HeadGroup(q, k, v, need="last_row"), [Full(), Window(4)])
     torch.testing.assert_close(last.weights[:, :, 0], full.weights[:, :, -1])
     valid = torch.arange(37)[None] < torch.tensor([37, 20])[:, None]
-    padded = attend(HeadGroup(q, k, v, need="last_row", valid=valid), [Full(), Window(4)])
+    padded = attended(HeadGroup(q, k, v, need="last_row", valid=valid), [Full(), Window(4)])
     torch.testing.assert_close(padded.weights[1, :, 0], full.weights[1, :, 19])
 
 

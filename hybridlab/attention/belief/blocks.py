@@ -282,52 +282,40 @@ def form_of(tile: Tile) -> Messages | Products:
     return Products(tile) if tile.belief.factor == "elemmul" else Messages(tile)
 
 
-def tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Iterator[tuple[Tile, Any]]:
-    """Tiles of q (B, H, S, D), k and v (B, K, S, D); with each a function that takes its part of such a tensor."""
-    (batch, kv_heads, length, _), heads = k.shape, q.shape[1]
-    group = heads // kv_heads
+Part = tuple[slice, slice]
+"""The batch rows and the KV heads of a tile."""
+
+
+def tiles(q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Iterator[tuple[Tile, Part]]:
+    """Tiles of q (B, K, G, S, D), k and v (B, K, S, D); with each the batch rows and KV heads that it is of."""
+    batch, kv_heads, group, length = q.shape[:4]
     pairs = max(1, MOST_SCORES // (group * min(ROWS, length) * length))
     rows, served = (pairs // kv_heads, kv_heads) if pairs >= kv_heads else (1, pairs)
     for row in range(0, batch, rows):
         for head in range(0, kv_heads, served):
-            part = _Part(slice(row, row + rows), slice(head, head + served), group)
-            yield Tile(part.queries(q), part.keys(k), part.keys(v), part.visible(visible, kv_heads), belief), part
+            part = slice(row, row + rows), slice(head, head + served)
+            count = min(served, kv_heads - head)
+            valid, segments = (
+                None if t is None else t[part[0]].repeat_interleave(count, 0) for t in (visible.valid, visible.segments)
+            )
+            restricted = Visible(None, valid, segments, None, visible.causal)
+            yield Tile(taken(q, part), taken(k, part), taken(v, part), restricted, belief), part
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The batch rows and KV heads of a tile. group: query heads of a KV head."""
+def taken(t: Tensor, part: Part) -> Tensor:
+    """What a tile has of a tensor (B, K, …): (T, …)."""
+    return t[part].flatten(0, 1)
 
-    rows: slice
-    heads: slice
-    group: int
 
-    def queries(self, t: Tensor) -> Tensor:
-        """(B, H, S, D) → (T, G, S, D)."""
-        return self._split(t).flatten(0, 1)
+def put(t: Tensor, part: Part, values: Tensor) -> None:
+    """The opposite of `taken`."""
+    place = t[part]
+    place.copy_(values.view_as(place))
 
-    def keys(self, t: Tensor) -> Tensor:
-        """(B, K, S, D) → (T, S, D)."""
-        return t[self.rows, self.heads].flatten(0, 1)
 
-    def set_queries(self, t: Tensor, values: Tensor) -> None:
-        part = self._split(t)
-        part.copy_(values.view_as(part))
-
-    def set_keys(self, t: Tensor, values: Tensor) -> None:
-        part = t[self.rows, self.heads]
-        part.copy_(values.view_as(part))
-
-    def _split(self, t: Tensor) -> Tensor:
-        return t.unflatten(1, (-1, self.group))[self.rows, self.heads]
-
-    def visible(self, visible: Visible, kv_heads: int) -> Visible:
-        """The restrictions of each pair."""
-        count = len(range(*self.heads.indices(kv_heads)))
-        valid, segments = (
-            None if t is None else t[self.rows].repeat_interleave(count, 0) for t in (visible.valid, visible.segments)
-        )
-        return Visible(None, valid, segments, None, visible.causal)
+def by_kv_head(t: Tensor, k: Tensor) -> Tensor:
+    """(B, H, S, D) → (B, K, G, S, D), without a copy."""
+    return t.unflatten(1, (k.shape[1], -1))
 
 
 class _InBlocks(torch.autograd.Function):
@@ -337,10 +325,10 @@ class _InBlocks(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Visible, belief: Belief) -> Tensor:
         out, totals = torch.empty_like(q, dtype=v.dtype), []
         with no_autocast(q):
-            for tile, part in tiles(q, k, v, visible, belief):
+            for tile, part in tiles(by_kv_head(q, k), k, v, visible, belief):
                 result = torch.empty_like(tile.q)
                 totals.append(form_of(tile).forward(result))
-                part.set_queries(out, result)
+                put(by_kv_head(out, k), part, result)
         ctx.save_for_backward(q, k, v, *totals)
         ctx.visible, ctx.belief = visible, belief
         return out
@@ -349,15 +337,15 @@ class _InBlocks(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *totals = ctx.saved_tensors
-        gradients = [torch.empty_like(t) for t in (q, k, v)]
+        dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
         with no_autocast(q):
-            for (tile, part), total in zip(tiles(q, k, v, ctx.visible, ctx.belief), totals, strict=True):
+            made = tiles(by_kv_head(q, k), k, v, ctx.visible, ctx.belief)
+            for (tile, part), total in zip(made, totals, strict=True):
                 of_tile = torch.empty_like(tile.q), torch.zeros_like(tile.k), torch.zeros_like(tile.v)
-                form_of(tile).backward(at_least_fp32(part.queries(dout)), total, *of_tile)
-                puts = (part.set_queries, part.set_keys, part.set_keys)
-                for whole, own, put in zip(gradients, of_tile, puts, strict=True):
-                    put(whole, own)
-        return *gradients, None, None
+                form_of(tile).backward(at_least_fp32(taken(by_kv_head(dout, k), part)), total, *of_tile)
+                for whole, own in zip((by_kv_head(dq, k), dk, dv), of_tile, strict=True):
+                    put(whole, part, own)
+        return dq, dk, dv, None, None
 
 
 @torch.compiler.disable
@@ -378,9 +366,13 @@ def last_rows(q: Tensor, k: Tensor, visible: Visible, belief: Belief, last: Tens
         scores = scores_under(at_least_fp32(query), at_least_fp32(k), seen)
         prior = torch.softmax(scores, dim=-1)
         gathered = scores.new_empty(*q.shape[:2], k.shape[2], 1)
-        for tile, part in tiles(q, k, k, visible, belief):
-            rows = part.queries(prior)[:, :, 0, :, None]
-            part.set_queries(gathered, _agreement(tile, rows) if belief.factor == "elemmul" else _total(tile))
+        for tile, part in tiles(by_kv_head(q, k), k, k, visible, belief):
+            if belief.factor == "elemmul":
+                row = taken(by_kv_head(prior, k), part)[:, :, 0, :, None]
+                found = torch.cat([block.prior @ row[:, :, block.keys] for block in tile.blocks()], dim=2)
+            else:
+                found = Messages(tile).total()[..., None]
+            put(by_kv_head(gathered, k), part, found)
         gathered = gathered.mT
         if belief.factor == "elemmul":
             agreement = gathered * weighted_keys(belief, visible).mask(last, k.shape[2])
@@ -389,13 +381,3 @@ def last_rows(q: Tensor, k: Tensor, visible: Visible, belief: Belief, last: Tens
         if visible.valid is not None:
             own = own * visible.valid.gather(1, last)[:, None, :, None]
         return prior, torch.softmax(scores + gathered - own, dim=-1)
-
-
-def _total(tile: Tile) -> Tensor:
-    """(T, G, S, 1): the messages of all rows about each key."""
-    return Messages(tile).total()[..., None]
-
-
-def _agreement(tile: Tile, rows: Tensor) -> Tensor:
-    """(T, G, S, 1): the products of each row of the prior with one more, (T, G, S, 1)."""
-    return torch.cat([block.prior @ rows[:, :, block.keys] for block in tile.blocks()], dim=2)

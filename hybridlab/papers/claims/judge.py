@@ -1,4 +1,4 @@
-"""The verdict on a claim of an experiment, by the rule of hybridlab/statistics/rule.py."""
+"""The verdict on a claim of an experiment, by the rule of hybridlab/statistics.py."""
 
 from __future__ import annotations
 

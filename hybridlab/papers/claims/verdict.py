@@ -1,7 +1,7 @@
 """What a claim's test comes to: a word, its evidence, and for an open one what it would take.
 
 A kind that reads trained models returns comparisons (comparison.py), one number for each seed, and the rule of
-hybridlab/statistics/rule.py makes the verdict of them. A kind that is about printed or computed numbers returns its
+hybridlab/statistics.py makes the verdict of them. A kind that is about printed or computed numbers returns its
 `Verdict`, which needs no seeds.
 """
 

@@ -1,0 +1,498 @@
+"""Means, standard errors, tests, power, and the rule by which trained numbers decide claims. No torch.
+
+A measurement is a value with its standard error and number of observations. The value is None if nothing was measured;
+the standard error is None if there is only one observation.
+
+The unit of the rule is the training seed, and each comparison of a claim is one number for each seed. What the claim
+asks of these numbers is `Above`, `Below`, `Between`, `Apart`, `Always` or `FewerShared`; `decide` puts the comparisons
+of one claim together under Holm's correction. With fewer than FEWEST_SEEDS seeds nothing is decided.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+
+class Measurement(BaseModel):
+    """value ± stderr over n observations."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float | None
+    stderr: float | None = None
+    n: int = 0
+
+    def scaled(self, factor: float) -> Measurement:
+        """The measurement multiplied by a factor, for other units."""
+        value, stderr = (None if x is None else x * factor for x in (self.value, self.stderr))
+        return Measurement(value=value, stderr=stderr, n=self.n)
+
+
+NOT_MEASURED = Measurement(value=None)
+
+
+def known(measurement: Measurement) -> float:
+    """The value of something that was measured; ValueError if it was not."""
+    if measurement.value is None:
+        raise ValueError("not measured")
+    return measurement.value
+
+
+def mean_and_error(values: Sequence[float] | np.ndarray) -> Measurement:
+    """The mean and its standard error, from the sample standard deviation."""
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    return Measurement(value=float(array.mean()), stderr=error, n=len(array))
+
+
+def clustered_mean(values: Sequence[float] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> Measurement:
+    """The mean of values that are not independent within a cluster, such as the answers of one row.
+
+    clusters: for each value a whole number ≥ 0, equal for values of one cluster. The error is that of a ratio of sums
+    over clusters; None if there is only one. n counts values.
+    """
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    numbers = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    mean, count = float(array.mean()), int(numbers.max()) + 1
+    if count == 1:
+        return Measurement(value=mean, n=len(array))
+    deviations = np.bincount(numbers, weights=array - mean)
+    error = math.sqrt(count / (count - 1) * float(np.square(deviations).sum())) / len(array)
+    return Measurement(value=mean, stderr=error, n=len(array))
+
+
+def block_mean(values: Sequence[float] | np.ndarray, size: int = 10) -> Measurement:
+    """The mean of values that are correlated with their neighbours, such as the losses of validation windows; its
+    standard error is that of the means of whole blocks of `size` values, None for fewer than two blocks."""
+    if not len(values):
+        return NOT_MEASURED
+    array = np.asarray(values, dtype=np.float64)
+    blocks = len(array) // size
+    error = mean_and_error(array[: blocks * size].reshape(blocks, size).mean(axis=1)).stderr
+    return Measurement(value=float(array.mean()), stderr=error, n=len(array))
+
+
+def proportion(right: Sequence[bool] | np.ndarray) -> Measurement:
+    """The share of true values with its binomial standard error."""
+    n = len(right)
+    if n == 0:
+        return NOT_MEASURED
+    p = float(np.mean(right))
+    return Measurement(value=p, stderr=math.sqrt(p * (1 - p) / n), n=n)
+
+
+def paired_difference(left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray) -> Measurement:
+    """Mean of the differences left − right of paired observations, with its standard error."""
+    return mean_and_error(np.subtract(left, right))
+
+
+def resolved(difference: Measurement) -> bool:
+    """Whether a difference is further from 0 than twice its standard error."""
+    value, error = difference.value, difference.stderr
+    return value is not None and error is not None and abs(value) > 2 * error
+
+
+def paired_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Measurement:
+    """The median of the ratios of paired values, with its standard error from their median absolute deviation.
+
+    A single outlier, such as a benchmark round that was interrupted, has little effect on either.
+    """
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=True)]
+    middle = float(np.median(ratios))
+    deviation = 1.4826 * float(np.median([abs(ratio - middle) for ratio in ratios]))
+    return Measurement(value=middle, stderr=1.2533 * deviation / len(ratios) ** 0.5, n=len(ratios))
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's rank correlation; equal values get their mean rank. None if either list is constant."""
+    if len(set(one)) < 2 or len(set(other)) < 2:
+        return None
+    from scipy.stats import rankdata  # here, so that commands that measure nothing start fast
+
+    return float(np.corrcoef(rankdata(one), rankdata(other))[0, 1])
+
+
+class Pearson(NamedTuple):
+    """Pearson's r and its two-sided p-value under independence; None for fewer than three pairs, and where a list is
+    constant."""
+
+    r: float | None
+    p: float | None
+
+
+def pearson(one: Sequence[float], other: Sequence[float]) -> Pearson:
+    """The linear correlation of paired values; see `Pearson`."""
+    if len(one) < 3 or len(set(one)) < 2 or len(set(other)) < 2:
+        return Pearson(None, None)
+    from scipy.stats import pearsonr
+
+    found = pearsonr(one, other)
+    return Pearson(float(found.statistic), float(found.pvalue))
+
+
+def evenness(shares: Sequence[float]) -> float:
+    """The entropy of positive amounts as shares of their sum, over that of equal ones: 1 where all are equal, 0 where
+    there is only one."""
+    share = np.array(shares) / sum(shares)
+    return float(-(share[share > 0] * np.log(share[share > 0])).sum() / math.log(len(share)))
+
+
+def correlation(value: float, n: int) -> Measurement:
+    """A correlation r over n pairs, with its standard error (1 − r²) / √(n − 1)."""
+    return Measurement(value=value, stderr=(1 - value**2) / math.sqrt(max(1, n - 1)), n=n)
+
+
+def spread_of(values: Sequence[float] | np.ndarray) -> float:
+    """The standard deviation; 0 for fewer than two values, and where they differ by rounding only."""
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2:
+        return 0.0
+    spread = float(array.std(ddof=1))
+    return spread if spread > 1e-9 * float(np.abs(array).max()) else 0.0
+
+
+# ---- tests ----
+
+
+FEWEST_SEEDS = 3
+"""With fewer pairs of runs there is no test: a difference is open, whatever its size."""
+LEVEL = 0.05
+"""The level α of a test, after Holm's correction where there are several."""
+
+
+class PairedTest(BaseModel):
+    """Student's t-test of paired differences, two-sided.
+
+    interval: of 95 %. p: the probability of such a difference, or a larger one, if there were none. Both are None for
+    fewer than FEWEST_SEEDS pairs, and where all differences are equal, so that their spread is unknown.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    difference: Measurement
+    interval: tuple[float, float] | None = None
+    p: float | None = None
+
+
+def paired_t(left: Sequence[float] | np.ndarray, right: Sequence[float] | np.ndarray) -> PairedTest:
+    """The test of left − right, one pair for each training seed."""
+    difference = paired_difference(left, right)
+    if difference.n < FEWEST_SEEDS or spread_of(np.subtract(left, right)) == 0:
+        return PairedTest(difference=difference)
+    from scipy import stats
+
+    result = stats.ttest_rel(left, right)
+    low, high = result.confidence_interval(1 - LEVEL)
+    return PairedTest(difference=difference, interval=(float(low), float(high)), p=float(result.pvalue))
+
+
+def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
+    """The 95 % t-interval of a mean; None for fewer than FEWEST_SEEDS values, or without a spread."""
+    return paired_t(values, np.zeros(len(values))).interval
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction of the p-values of one family of tests, in the same order; None stays None, uncounted."""
+    order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        corrected[i] = largest
+    return corrected
+
+
+def survive(p_values: Sequence[float]) -> list[bool]:
+    """Whether each of several tests is still resolved at LEVEL after Benjamini and Hochberg's correction, which bounds
+    the share of false ones among all that are called resolved."""
+    if not p_values:
+        return []
+    from scipy import stats
+
+    return [bool(p <= LEVEL) for p in stats.false_discovery_control(p_values, method="bh")]
+
+
+def sign_p(right: Sequence[bool]) -> float:
+    """The two-sided p of so many yes and no, if both were equally likely."""
+    from scipy import stats
+
+    return float(stats.binomtest(sum(right), len(right)).pvalue)
+
+
+# ---- power ----
+
+
+POWER = 0.8
+"""The power that a number of seeds is asked for."""
+MOST_SEEDS = 10_000
+"""Differences that would need more seeds count as not to be found."""
+
+
+def seeds_for_difference(spread: float, effect: float, level: float = LEVEL) -> int | None:
+    """Seeds with which a two-sided paired t-test resolves an effect, on its side, with 80 % power (noncentral t).
+
+    spread: the standard deviation of the differences; effect: their true mean. None beyond MOST_SEEDS.
+    """
+    return _fewest_seeds(spread, [abs(effect)], level / 2)
+
+
+def seeds_for_equivalence(spread: float, below: float | None, above: float, level: float = LEVEL) -> int | None:
+    """Seeds for 80 % power of two one-sided t-tests. below, above: how far the true mean is from the two bounds; None
+    for no bound."""
+    return _fewest_seeds(spread, [above] if below is None else [below, above], level)
+
+
+def _fewest_seeds(spread: float, distances: Sequence[float], tail: float) -> int | None:
+    """The fewest seeds with which one-sided t-tests at the level `tail` all reject, with enough power, bounds that lie
+    at these distances from the mean."""
+    from scipy import stats
+
+    def power(n: int) -> float:
+        # Beyond a shift of 30 all is power, and no digits are left.
+        shifts = [min(distance / spread * math.sqrt(n), 30.0) for distance in distances]
+        powers = [float(stats.nct.sf(stats.t.ppf(1 - tail, n - 1), n - 1, shift)) for shift in shifts]
+        # The chance that all tests reject is at least the sum of their powers, less 1 for each but the first.
+        return sum(powers) - (len(powers) - 1)
+
+    # A shift of 2 standard errors has less than enough power in every test here, one of 8 more (from ten seeds on).
+    ratio = min(distances) / spread
+    if ratio < 2 / math.sqrt(MOST_SEEDS):
+        return None
+    numbers = range(max(FEWEST_SEEDS, int((2 / ratio) ** 2)), max(10, math.ceil((8 / ratio) ** 2)))
+    found = numbers.start + bisect.bisect_left(numbers, True, key=lambda n: power(n) >= POWER)
+    return found if found <= MOST_SEEDS else None
+
+
+def seeds_for_signs(right: Sequence[bool], level: float = LEVEL) -> int | None:
+    """Seeds for 80 % power of the two-sided sign test at the share of yes among these."""
+    from scipy import stats
+
+    if not right:
+        return None
+    share = max(np.mean(right), 1 - np.mean(right))
+    for n in range(FEWEST_SEEDS, 400):
+        # The largest number of no with which n seeds are resolved.
+        most = int(stats.binom.ppf(level / 2, n, 0.5)) - 1
+        if most >= 0 and stats.binom.cdf(most, n, 1 - share) >= POWER:
+            return n
+    return None
+
+
+# ---- the rule ----
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A test of one number for each seed. estimate: their mean. spread: their standard deviation, 0 where they are all
+    the same. side: 1 if the estimate is as the claim asks, -1 if it is the opposite, 0 if it is neither. p: of that
+    side, before Holm's correction; None for fewer than FEWEST_SEEDS seeds, and where there is nothing to test."""
+
+    estimate: Measurement
+    spread: float
+    side: int
+    p: float | None = None
+
+
+class _Asked:
+    """What a claim asks of the numbers of its seeds."""
+
+    def tested(self, values: Sequence[float]) -> Finding:
+        """The test of these values."""
+        estimate, spread = self._estimate(values), spread_of(values)
+        if estimate.value is None:
+            return Finding(estimate, spread, 0)
+        side = self._side(estimate.value)
+        p = None if estimate.n < FEWEST_SEEDS else self._p(values, spread, side)
+        return Finding(estimate, spread, side, p)
+
+    def _estimate(self, values: Sequence[float]) -> Measurement:
+        return mean_and_error(values)
+
+    def _side(self, mean: float) -> int:
+        """See `Finding`."""
+        raise NotImplementedError
+
+    def _p(self, values: Sequence[float], spread: float, side: int) -> float | None:
+        """See `Finding`; of enough seeds."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _OfBound(_Asked):
+    bound: float = 0.0
+    sign: ClassVar[int]
+
+    def _side(self, mean: float) -> int:
+        distance = mean - self.bound
+        return self.sign * int(np.sign(distance)) if abs(distance) > 1e-12 else 0
+
+    def _p(self, values: Sequence[float], spread: float, side: int) -> float | None:
+        if spread == 0:
+            # Equal to the bound in every seed: there is nothing to test.
+            return sign_p([value > self.bound for value in values]) if side else None
+        from scipy import stats
+
+        return float(stats.ttest_1samp(values, self.bound).pvalue)
+
+    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+        """Seeds for 80 % power at the spread of these values, if the mean is `effect` beyond the bound (by default as
+        far as theirs); None if no number of seeds up to MOST_SEEDS has it."""
+        spread = spread_of(values)
+        if spread == 0:
+            return seeds_for_signs([value > self.bound for value in values if value != self.bound], level)
+        return seeds_for_difference(spread, float(np.mean(values)) - self.bound if effect is None else effect, level)
+
+
+class Above(_OfBound):
+    """The mean lies above a bound: Student's t, two-sided. Where all seeds have the same number a spread is not known,
+    and each of them counts as a yes or a no (a two-sided sign test)."""
+
+    sign = 1
+
+
+class Below(_OfBound):
+    """The mean lies below a bound; see `Above`."""
+
+    sign = -1
+
+
+@dataclass(frozen=True)
+class Between(_Asked):
+    """The mean lies between two bounds: two one-sided t-tests (equivalence, TOST), each at LEVEL. low: None for no
+    bound below, which makes it a test of not being higher (non-inferiority). Not resolved is not equal; the opposite is
+    a mean that is resolved, two-sided, to lie outside."""
+
+    low: float | None
+    high: float
+
+    def _contains(self, value: float) -> bool:
+        return value < self.high and (self.low is None or value > self.low)
+
+    def _side(self, mean: float) -> int:
+        return 1 if self._contains(mean) else -1
+
+    def _p(self, values: Sequence[float], spread: float, side: int) -> float:
+        if spread == 0:
+            return sign_p([self._contains(value) for value in values])
+        from scipy import stats
+
+        below = float(stats.ttest_1samp(values, self.high, alternative="less").pvalue)
+        above = 0.0 if self.low is None else float(stats.ttest_1samp(values, self.low, alternative="greater").pvalue)
+        return max(below, above) if side == 1 else min(1.0, 2 * (1 - max(below, above)))
+
+    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+        """Seeds for 80 % power at the spread of these values if the true mean is `effect` (by default 0, or the middle
+        where that lies outside)."""
+        spread = spread_of(values)
+        if spread == 0:
+            return seeds_for_signs([self._contains(value) for value in values], level)
+        truth = effect or 0.0
+        if not self._contains(truth):
+            truth = self.high - spread if self.low is None else (self.low + self.high) / 2
+        return seeds_for_equivalence(spread, None if self.low is None else truth - self.low, self.high - truth, level)
+
+
+@dataclass(frozen=True)
+class Apart(_Asked):
+    """The mean lies farther than `by` from 0, on either side: the opposite of `Between(-by, by)`, at its p-values."""
+
+    by: float
+
+    def tested(self, values: Sequence[float]) -> Finding:
+        near = Between(-self.by, self.by).tested(values)
+        return replace(near, side=-near.side)
+
+    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+        """As `Above.seeds`, on the side on which the mean lies."""
+        sign = -1.0 if np.mean(values) < 0 else 1.0
+        return Above(self.by).seeds([sign * value for value in values], effect, level)
+
+
+@dataclass(frozen=True)
+class Always(_Asked):
+    """A yes (1) from every seed rather than a no (0): the two-sided sign test. Five seeds that all say yes have
+    p = 0.0625, six 0.03125."""
+
+    def _estimate(self, values: Sequence[float]) -> Measurement:
+        return proportion([value > 0 for value in values])
+
+    def _side(self, mean: float) -> int:
+        return int(np.sign(mean - 0.5))
+
+    def _p(self, values: Sequence[float], spread: float, side: int) -> float:
+        return sign_p([value > 0 for value in values])
+
+    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+        """Seeds for 80 % power if the share of yes is that of these values."""
+        return seeds_for_signs([value > 0 for value in values], level)
+
+
+@dataclass(frozen=True)
+class FewerShared(_Asked):
+    """Two choices of things have fewer in common than random choices of the same sizes: the sum over seeds against the
+    sum of hypergeometric numbers, two-sided. sizes: for each seed the numbers that are chosen once, chosen the other
+    time, and that there are in all."""
+
+    sizes: tuple[tuple[int, int, int], ...]
+
+    @property
+    def expected(self) -> float:
+        """What random choices have in common, in the mean over seeds."""
+        return float(np.mean([first * second / whole for first, second, whole in self.sizes]))
+
+    def _side(self, mean: float) -> int:
+        return int(np.sign(self.expected - mean))
+
+    def _p(self, values: Sequence[float], spread: float, side: int) -> float:
+        from scipy import stats
+
+        chances = np.ones(1)
+        for first, second, whole in self.sizes:
+            chances = np.convolve(chances, stats.hypergeom(whole, first, second).pmf(np.arange(first + 1)))
+        total = round(sum(values))
+        return min(1.0, 2 * min(float(chances[: total + 1].sum()), float(chances[total:].sum())))
+
+    def seeds(self, values: Sequence[float], effect: float | None = None, level: float = LEVEL) -> int | None:
+        """As `Below.seeds`, at the spread of these values."""
+        return Below(self.expected).seeds(values, effect, level)
+
+
+Question = Above | Below | Between | Apart | Always | FewerShared
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the comparisons of one claim come to. outcome: True if each of them is resolved as asked, False if one is
+    resolved the other way, else None. p: of each, after Holm's correction. resolved: whether each is."""
+
+    outcome: bool | None
+    p: list[float | None]
+    resolved: list[bool]
+
+
+def decide(tests: Sequence[Finding], needed: Sequence[bool] | None = None) -> Decision:
+    """The decision on one claim from its comparisons, at LEVEL over all of them. A comparison without a p counts in
+    Holm's correction like one with p = 1. needed: False for a comparison that must not be resolved the other way but
+    need not be resolved as asked; by default all are."""
+    needed = needed or [True] * len(tests)
+    corrected = holm([1.0 if test.p is None else test.p for test in tests])
+    resolved = [p is not None and p < LEVEL and test.side != 0 for test, p in zip(tests, corrected, strict=True)]
+    if any(clear and test.side < 0 for test, clear in zip(tests, resolved, strict=True)):
+        outcome: bool | None = False
+    else:
+        clear_of_needed = [clear for clear, must in zip(resolved, needed, strict=True) if must]
+        outcome = True if clear_of_needed and all(clear_of_needed) else None
+    return Decision(
+        outcome, [None if test.p is None else p for test, p in zip(tests, corrected, strict=True)], resolved
+    )
