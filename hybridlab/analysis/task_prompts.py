@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.analysis.probe import spaced_windows
-from hybridlab.data.benchmarks.root import DataRoot, data_root
+from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_model import Scoring

@@ -65,10 +65,14 @@ _PREPARED = ".prepared.json"
 """Of what a folder was made, so that the same command finds it finished."""
 _ADDED = ("validation_by", "skip_bad_lines")
 """Settings that data which were prepared before them have at None; they need not be prepared again."""
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""That this process may use."""
 _CHARACTERS_AT_ONCE = 200_000
 _DOCUMENTS_AT_ONCE = 64
 
 Say = Callable[[str], None]
+_Group = tuple[list[str], list[np.ndarray], Place]
+"""Several documents: their texts, the ids of each, with the end-of-document token, and the place after the last."""
 
 
 def silent(text: str) -> None:
@@ -95,20 +99,16 @@ def corpus_of(config: RunConfig, cache: Path, job: Job = ALL_CORES) -> Corpus:
     """The corpus of a run's settings, after preparing in `cache` what text has not been prepared yet."""
     if config.finetune is None:
         return corpus_for(config.data, cache, job)
-    length, causal = config.training.seq_len, config.shape.traits.causal
-    corpus = task_corpus(config.finetune, _tokenizer_of(config, cache, job), length, causal, job.say)
-    tokenizer = {**corpus.meta["tokenizer"], "spec": config.data.tokenizer}
-    return replace(corpus, meta={**corpus.meta, "tokenizer": tokenizer})
+    spec = own = config.data.tokenizer
+    if is_trained(spec) or spec == "shards":
+        # It is made from the text, which is the same for the run that the model comes from.
+        spec = f"file:{corpus_for(config.data, cache, job).parts[0].corpus.folder / 'tokenizer.json'}"
+    corpus = task_corpus(config.finetune, spec, config.training.seq_len, config.shape.traits.causal, job.say)
+    return replace(corpus, meta={**corpus.meta, "tokenizer": {**corpus.meta["tokenizer"], "spec": own}})
 
 
-def _tokenizer_of(config: RunConfig, cache: Path, job: Job) -> str:
-    """The model's tokenizer as `data.tokenizer` names it; one that is made from the text, which is the same for the run
-    that the model comes from, is read from the prepared text."""
-    spec = config.data.tokenizer
-    if not is_trained(spec) and spec != "shards":
-        return spec
-    prepared = corpus_for(config.data, cache, job).parts[0].corpus
-    return f"file:{prepared.folder / 'tokenizer.json'}"
+class _NotPreparedYet(Exception):
+    """Something would have to be prepared first."""
 
 
 def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
@@ -118,10 +118,6 @@ def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
         return corpus_for(data, cache, None)
     except _NotPreparedYet:
         return None
-
-
-class _NotPreparedYet(Exception):
-    """Something would have to be prepared first."""
 
 
 def corpus_for(data: Data, cache: Path, job: Job | None = ALL_CORES) -> Corpus:
@@ -273,25 +269,19 @@ def prepare(data: Data, folder: Path, job: Job = ALL_CORES) -> None:
         if data.sources is None:
             _CorpusWriter(data, partial, None, job).write()
         else:
-            _prepare_each(data, partial, job)
+            common = _common_tokenizer(data, partial, job)
+            for name, part in zip(source_labels(data.all_sources), data.each_source(), strict=True):
+                if not (partial / name / "meta.json").is_file():
+                    (partial / name).mkdir(exist_ok=True)
+                    _CorpusWriter(part, partial / name, common, job).write()
+            for kept in partial.glob("tokenizer-*.json"):
+                kept.unlink()
         write_json(partial / _PREPARED, {"key": key})
 
 
 def _check_empty(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: the folder is not empty; choose another one with --out")
-
-
-def _prepare_each(data: Data, partial: Path, job: Job) -> None:
-    """Prepare what is not complete yet of several sources; the tokenizer that they share is kept until all are."""
-    common = _common_tokenizer(data, partial, job)
-    names = source_labels(data.all_sources)
-    for name, part in zip(names, data.each_source(), strict=True):
-        if not (partial / name / "meta.json").is_file():
-            (partial / name).mkdir(exist_ok=True)
-            _CorpusWriter(part, partial / name, common, job).write()
-    for kept in partial.glob("tokenizer-*.json"):
-        kept.unlink()
 
 
 def _key_of_all(data: Data) -> str:
@@ -473,29 +463,23 @@ class _CorpusWriter:
         return state if there and state["tokenizer"] == self.digest else {}
 
     def _write_documents(self, documents: Documents, writers: dict[str, ShardWriter], count: int) -> int:
-        """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all."""
-        recorded, workers = time.monotonic(), self.job.workers or _available_cores()
+        """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all.
+        Every few seconds it is written how far this is, once the tokens before have reached the disk."""
+        recorded, workers = time.monotonic(), self.job.workers or _CORES
         done, share = _tokens(writers), documents.share if count else None
         with _Progress(self.source, self.job.say, self.job.bar, count, done, share) as progress:
-            for group in _encode_documents(self.tokenizer, documents, self.end, self.dtype, workers):
-                self._add(group, writers, count)
-                count += len(group.texts)
+            for texts, encoded, place in _encode_documents(self.tokenizer, documents, self.end, self.dtype, workers):
+                for text, tokens in zip(texts, encoded, strict=True):
+                    split = "validation" if self.split.held_out(count, text) else "train"
+                    writers[split].add(tokens, len(text.encode()))
+                    count += 1
                 progress.update(count, _tokens(writers), documents.share, documents.bad)
                 if time.monotonic() - recorded >= SECONDS_BETWEEN_RECORDS:
-                    self._record(count, group, writers)
+                    splits = {split: writer.state() for split, writer in writers.items()}
+                    state = {"documents": count, "place": place, "splits": splits, "tokenizer": self.digest}
+                    write_json(self.folder / _STATE, state)
                     recorded = time.monotonic()
         return count
-
-    def _add(self, group: _Group, writers: dict[str, ShardWriter], count: int) -> None:
-        for number, (text, tokens) in enumerate(zip(group.texts, group.tokens, strict=True), count):
-            split = "validation" if self.split.held_out(number, text) else "train"
-            writers[split].add(tokens, len(text.encode()))
-
-    def _record(self, count: int, group: _Group, writers: dict[str, ShardWriter]) -> None:
-        """Write how far the preparation is after a group, once the tokens before have reached the disk."""
-        splits = {split: writer.state() for split, writer in writers.items()}
-        state = {"documents": count, "place": group.place, "splits": splits, "tokenizer": self.digest}
-        write_json(self.folder / _STATE, state)
 
     def _write_meta(self, count: int, bad: int, splits: dict[str, dict[str, Any]]) -> None:
         fingerprint = hashlib.sha256(self.digest.encode())
@@ -540,20 +524,6 @@ def _tokens(writers: dict[str, ShardWriter]) -> int:
     return sum(writer.tokens for writer in writers.values())
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Several documents. tokens: the ids of each, with the end-of-document token. place: after the last of them."""
-
-    texts: list[str]
-    tokens: list[np.ndarray]
-    place: Place
-
-
-def _available_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _encode_documents(
     tokenizer: Tokenizer, documents: Documents, end: int, dtype: np.dtype, workers: int
 ) -> Iterator[_Group]:
@@ -561,7 +531,7 @@ def _encode_documents(
 
     def encode(texts: list[str], place: Place) -> _Group:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return _Group(texts, [np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings], place)
+        return texts, [np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings], place
 
     waiting: deque[Future[_Group]] = deque()
     # Without the library's own parallelism each call to it keeps to one core.
@@ -597,15 +567,7 @@ class _Progress(WithBar):
     which is the given share of the source.
     """
 
-    def __init__(
-        self,
-        source: str,
-        say: Say = silent,
-        bar: bool = False,
-        documents: int = 0,
-        tokens: int = 0,
-        share: float | None = None,
-    ) -> None:
+    def __init__(self, source: str, say: Say, bar: bool, documents: int, tokens: int, share: float | None) -> None:
         self.source, self.say, self.documents, self.tokens = source, say, documents, tokens
         self.bad = 0
         self.before = (documents, tokens, share or 0.0)

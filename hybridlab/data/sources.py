@@ -125,11 +125,9 @@ def source_files(source: str) -> list[Path]:
 
 def files_key(source: str) -> str:
     """A digest of names, sizes and modification times of the files of a local source."""
-    digest = hashlib.sha256()
-    for path in source_files(source):
-        stat = path.stat()
-        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    stats = ((path, path.stat()) for path in source_files(source))
+    lines = "".join(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n" for path, stat in stats)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def source_labels(sources: list[str]) -> list[str]:
@@ -498,16 +496,15 @@ class HubDocuments(Iterator[str]):
             raise self._explained(error) from None
 
     def _open(self) -> None:
-        if self.stream is not None:
-            return
-        if self.name.folder is None:
-            _check_access(self.source, self.name)
-        import datasets
+        if self.stream is None:
+            name = self.name
+            if name.folder is None:
+                _check_access(self.source, name)
+            import datasets
 
-        name, where = self.name, str(self.name.folder or self.name.name)
-        self.stream = datasets.load_dataset(
-            where, name.config, split=name.split, revision=name.revision, streaming=True
-        )
+            self.stream = datasets.load_dataset(
+                str(name.folder or name.name), name.config, split=name.split, revision=name.revision, streaming=True
+            )
 
     def _explained(self, error: Exception) -> UserError:
         """The library's reason on one line, with what to write instead where that is known."""

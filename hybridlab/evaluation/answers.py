@@ -36,8 +36,11 @@ def answers(
     right, losses = [], []
     for part in chunks(rows, model, len(rows[0].tokens)):
         tokens = torch.from_numpy(np.stack([row.tokens for row in part]) + offset).to(device)
+        marked = torch.zeros(tokens.shape, dtype=torch.bool)
+        for row, answered in zip(part, marked, strict=True):
+            answered[row.answers] = True
         with torch.no_grad(), context:
-            logits = model(asks.hidden(tokens, _marked(part).to(device)), **(inputs or {})).logits.float()
+            logits = model(asks.hidden(tokens, marked.to(device)), **(inputs or {})).logits.float()
         for scores, row in zip(logits, part, strict=True):
             options = torch.from_numpy(row.options + offset).to(device)
             true = torch.from_numpy(row.tokens[row.answers] + offset).to(device)
@@ -46,11 +49,3 @@ def answers(
             place = (options == true[:, None]).int().argmax(1)
             losses.append(F.cross_entropy(among, place, reduction="none").cpu().numpy())
     return np.concatenate(right), np.concatenate(losses)
-
-
-def _marked(rows: list[TaskRow]) -> torch.Tensor:
-    """(R, S) bool: where the answers of these rows are."""
-    marked = torch.zeros(len(rows), len(rows[0].tokens), dtype=torch.bool)
-    for row, answered in zip(rows, marked, strict=True):
-        answered[row.answers] = True
-    return marked

@@ -37,8 +37,8 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Kind
 from lm_eval.utils import env
 
-from hybridlab.data.benchmarks.root import DataRoot, Served, TaskDataset
-from hybridlab.data.benchmarks.rows import whole
+from hybridlab.data.benchmark_rows import whole
+from hybridlab.data.files import DataRoot, Served, TaskDataset
 from hybridlab.data.hub_access import environment
 from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.lm_eval_model import HarnessModel

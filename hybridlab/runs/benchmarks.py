@@ -14,12 +14,11 @@ from tokenizers import Tokenizer
 
 from hybridlab.config.evaluation import Benchmarks as Settings
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.benchmarks.root import DataRoot, data_root
+from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
-from hybridlab.evaluation.results import BenchmarkResult, Results
-from hybridlab.evaluation.suites import Suite, load_suite
+from hybridlab.evaluation.results import BenchmarkResult, Results, Suite, load_suite
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.structure import Structure

@@ -13,7 +13,7 @@ from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
-from hybridlab.data.benchmarks.root import DataRoot, data_root
+from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure

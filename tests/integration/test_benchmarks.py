@@ -9,7 +9,7 @@ import pytest
 import hybridlab as public
 from hybridlab import UserError
 from hybridlab.config.loading import preset_names
-from hybridlab.evaluation.suites import load_suite
+from hybridlab.evaluation.results import load_suite
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.runs.record import number_at, read_record
@@ -159,7 +159,7 @@ def test_replace_is_refused_where_it_has_no_effect(run, root, tmp_path):
 
 def test_the_same_task_with_and_without_examples(run, root, monkeypatch):
     """SpiralFormer's suite asks each of its tasks twice."""
-    from hybridlab.evaluation import suites
+    from hybridlab.evaluation import results as suites
 
     column = {"tasks": ["arc_easy"], "metric": "acc"}
     columns = [{"name": str(shots), "shots": shots, **column} for shots in (0, 2)]
@@ -327,7 +327,7 @@ def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, 
     pytest.importorskip("accelerate")
     from lm_eval.models.huggingface import HFLM
 
-    from hybridlab.data.benchmarks.root import DataRoot
+    from hybridlab.data.files import DataRoot
     from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
 
     folder = saved_model(family, tmp_path / family)
@@ -361,7 +361,7 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root)
     pytest.importorskip("accelerate")
     from lm_eval.models.huggingface import HFLM
 
-    from hybridlab.data.benchmarks.root import DataRoot
+    from hybridlab.data.files import DataRoot
     from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
 
     folder = tmp_path / "exported"
@@ -403,7 +403,7 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root)
 def test_a_task_without_its_packages_says_what_to_install(error, says, root, monkeypatch):
     from lm_eval.tasks import TaskManager
 
-    from hybridlab.data.benchmarks.root import DataRoot
+    from hybridlab.data.files import DataRoot
     from hybridlab.evaluation.lm_eval_tasks import Library
 
     def missing(*_, **__):

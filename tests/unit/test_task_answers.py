@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridlab.data.benchmarks.root import DataRoot
+from hybridlab.data.files import DataRoot
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_tasks import Library, NotHere
 from tests.conftest import ROOT

@@ -34,9 +34,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from hybridlab.config.finetune import Finetune
-from hybridlab.data.benchmarks.root import located
-from hybridlab.data.benchmarks.rows import one_of
-from hybridlab.data.files import Layout, Record, SourceFile, read_records, table_header
+from hybridlab.data.benchmark_rows import one_of
+from hybridlab.data.files import Layout, Record, SourceFile, located, read_records, table_header
 from hybridlab.data.finetune.tasks import Columns, FineTask
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
