@@ -190,7 +190,7 @@ def _sizes() -> list[dict[str, Any]]:
 
 
 def _scales() -> list[dict[str, Any]]:
-    from hybridlab.papers.scales import SAYS
+    from hybridlab.papers.ids import SAYS
 
     return [{"name": name, "summary": summary} for name, summary in SAYS.items()]
 

@@ -38,7 +38,7 @@ def announce(
     jobs: int | None,
 ) -> None:
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
-    from hybridlab.papers.scales import TUNING
+    from hybridlab.papers.ids import TUNING
     from hybridlab.runs.preview import preview
 
     for wanted in all_wanted:

@@ -33,8 +33,8 @@ def report(
     """
     from hybridlab.cli.ablate import print_grid
     from hybridlab.errors import UserError
+    from hybridlab.papers.cells import best_scale
     from hybridlab.papers.loading import experiment_ids, load_experiment
-    from hybridlab.papers.records import best_scale
     from hybridlab.reporting.ablation import is_grid, read_grid, write_grid
     from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.entry import print_entry, write_entry

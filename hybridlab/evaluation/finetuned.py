@@ -28,7 +28,9 @@ from hybridlab.evaluation.results import FinetuneResult
 from hybridlab.evaluation.text import Text
 from hybridlab.models.decoder import Transformer
 from hybridlab.statistics import Measurement, clustered_mean
+from hybridlab.training.batch import Batch
 from hybridlab.training.finetuning import FineTuning
+from hybridlab.training.world import world
 
 ANSWER_TOKENS = 30
 """Tokens that the answer of a span has at most, by default."""
@@ -71,12 +73,15 @@ def answers_of(
     spans = objective.task.kind == "span"
     best = SpanAnswers(encoded, objective.settings.answer_tokens or ANSWER_TOKENS)
     answers: list[int] | list[float] = []
-    for numbers, batch in objective.batches(encoded, range(len(encoded))):
-        batch = batch.to(device)
+
+    def measured(item: tuple[list[int], Batch]) -> tuple[list[int], Tensor]:
+        numbers, batch = item[0], item[1].to(device)
         with torch.no_grad(), text.context:
-            outcome = objective.outcome(model(**batch.inputs, **text.inputs), batch)
+            return numbers, objective.outcome(model(**batch.inputs, **text.inputs), batch).cpu()
+
+    for numbers, outcome in world().map(measured, objective.batches(encoded, range(len(encoded)))):
         if spans:
-            best.add(numbers, outcome.cpu())
+            best.add(numbers, outcome)
         else:
             answers += outcome.tolist()
     return best.texts() if spans else answers

@@ -10,9 +10,10 @@ import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, create_model
+from pydantic import AfterValidator, BaseModel, create_model
 
 from hybridlab.config.loading import KeyPath, Layer, check
 from hybridlab.config.types import Strict
@@ -78,14 +79,25 @@ class Function:
     def references(self, values: dict[str, Any]) -> Iterator[tuple[KeyPath, Refers, str]]:
         """(path in the arguments, what it refers to, name) of every name in the arguments."""
         for argument, hint in self.hints.items():
-            for path, refers, name in _references(hint, values.get(argument), (argument,)):
+            for path, refers, name in references(hint, values.get(argument), (argument,)):
                 yield path, Refers("row") if refers.row_if and values.get(refers.row_if) else refers, name
 
 
-def _references(hint: Any, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Refers, str]]:
+_hints = lru_cache(get_type_hints)
+
+
+def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Refers, str]]:
+    """(path, what it refers to, name) of every name in a value whose type is marked, also in the fields of a model."""
     if get_origin(hint) in (Union, types.UnionType):
         for part in get_args(hint):
-            yield from _references(part, value, path)
+            yield from references(part, value, path)
+    elif isinstance(value, BaseModel):
+        hints = _hints(type(value), include_extras=True)
+        for name in type(value).model_fields:
+            yield from references(hints[name], getattr(value, name), (*path, name))
+    elif isinstance(value, dict) and get_args(hint):
+        for key, item in value.items():
+            yield from references(get_args(hint)[1], item, (*path, key))
     elif isinstance(value, str):
         yield from ((path, mark, value) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Refers))
     elif isinstance(value, list | tuple):
@@ -94,7 +106,7 @@ def _references(hint: Any, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath,
         inner = [part for part in get_args(hint) if part is not Ellipsis]
         for index, item in enumerate(value):
             # A tuple has a type for each index, a list one for all.
-            yield from _references(inner[index % len(inner)] if inner else Any, item, (*path, index))
+            yield from references(inner[index % len(inner)] if inner else Any, item, (*path, index))
 
 
 CLAIM_KINDS: Registry[Function] = Registry("claim kind", loads="hybridlab.papers.claims")

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.papers.calls import CLAIM_KINDS, reads_print
+from hybridlab.papers.cells import benchmark_record, records_of
 from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.claims.not_here import KIND as NOT_HERE
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.plans import history
-from hybridlab.papers.records import benchmark_record, records_of
-from hybridlab.papers.verdicts import verdicts
+from hybridlab.papers.verdicts import history, verdicts
 
 ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
 """What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
@@ -118,7 +116,7 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
 def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:
     """One of ABOUT. without: the verdict without any record, which a claim about runs cannot have."""
     name = claim.test["kind"]
-    if name == NOT_HERE:
+    if name == "not_here":
         return "not here"
     if reads_print(name):
         return "transcribed" if _in_words_alone(claim, experiment) else "printed"

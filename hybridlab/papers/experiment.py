@@ -19,11 +19,209 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers.calls import CLAIM_KINDS, one_of
+from hybridlab.papers.calls import (
+    CLAIM_KINDS,
+    CellName,
+    ColumnName,
+    MetricPath,
+    Refers,
+    RowName,
+    TablePath,
+    one_of,
+)
+from hybridlab.papers.formula import Measure
 from hybridlab.papers.ids import SCALES
-from hybridlab.papers.measures import Measure
-from hybridlab.papers.plot import Plot
-from hybridlab.papers.rows import BENCHMARK, Column, Row
+from hybridlab.registry import FIGURE_KINDS
+
+# ---- a figure ----
+
+
+class Series(Strict):
+    """One line, row or heat map of a figure, from the run of one cell, or with a point for the run of each of several
+    cells. x: the points' x values, if no metric gives them. divide_by: dotted path to a number of the run by which a
+    history is divided, such as the number of terms in a sum."""
+
+    cell: str = ""
+    cells: list[CellName] = []
+    label: str
+    x: list[float] = []
+    divide_by: TablePath | None = None
+
+    @property
+    def named(self) -> list[str]:
+        return self.cells or [self.cell]
+
+
+class PaperMark(Strict):
+    """Values that the paper prints, drawn in grey: points at x and y; with x or y alone a line at each, or a band
+    between two. source: where the paper prints them. of: the paper's whole x axis, such as its number of layers or
+    steps, where these differ from the run's; x is then drawn at the same share of the run's axis."""
+
+    label: str
+    source: str
+    x: list[float] = []
+    y: list[float] = []
+    band: bool = False
+    of: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> PaperMark:
+        if not self.x and not self.y:
+            raise ValueError("give the values that the paper prints: x and y for points, x or y alone for lines")
+        if self.x and self.y and (len(self.x) != len(self.y) or self.band):
+            raise ValueError(f"points need as many x ({len(self.x)}) as y ({len(self.y)}), and are no band")
+        if self.band and len(self.x or self.y) != 2:
+            raise ValueError(f"a band lies between two values, not {len(self.x or self.y)}")
+        return self
+
+
+Colours = Literal["even", "log", "diverging"]
+
+
+class Panel(Strict):
+    """One picture of a figure. In the title, `{flops}` stands for the training FLOPs of its runs."""
+
+    title: str = ""
+    series: list[Series] = []
+    targets: list[float] = []
+    """Target values, drawn as dotted lines."""
+    paper: list[PaperMark] = []
+    relative_to: CellName | None = None
+    """A cell: the series are differences to its history, at the same x or, where x is not the step, at equal x."""
+    metric: str | None = None
+    x: str | None = None
+    x_label: str | None = None
+    y_label: str | None = None
+    value_range: tuple[float, float] | None = None
+    skip: Annotated[float, Field(ge=0, lt=1)] | None = None
+    bar_label: str | None = None
+    colours: Colours | None = None
+    level: str | None = None
+    y_scale: Literal["linear", "log", "symlog"] | None = None
+    """These ten replace the figure's own in this panel."""
+
+
+class Plot(Strict):
+    """A figure. kind: one of reporting/kinds/, or one that a plug-in registers. metric: a column of a record's
+    history (history), a dotted path into a record (points) or also a measure (profile), or a statistic of a probe."""
+
+    kind: str
+    panels: list[Panel]
+    metric: str | None = None
+    x: str = "step"
+    """The quantity on the x axis: a column of the history, or a dotted path."""
+    exponential: bool = False
+    """Show e to the power of the metric: perplexity for a loss."""
+    x_label: str = ""
+    y_label: str = ""
+    smooth: Annotated[int, Field(ge=1)] = 1
+    """Width of the moving average in points."""
+    skip: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of a history that is left out at its beginning, so that the axis shows what follows."""
+    value_range: tuple[float, float] | None = None
+    """What the axis of values shows at least, so that figures which are compared have the same."""
+    bar_label: str = ""
+    """What the colours of a heat map show, with its unit. Panels with the same one share a scale."""
+    colours: Colours = "even"
+    """How colours of a heat map follow the values: evenly, by their logarithm, or in two hues around 0 where the sign
+    matters."""
+    level: str | None = None
+    """Beside the numbers of each run, a number of the run, drawn as a line across: a dotted path or a measure."""
+    y_scale: Literal["linear", "log", "symlog"] = "linear"
+    """log: for values above 0. symlog: values below 0.01 in size on a linear axis, others on a logarithmic one, so that
+    both can be seen."""
+    depth: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Only the layer at this share of the depth, 0 the first and 1 the last."""
+    count: Annotated[int, Field(ge=1)] | None = None
+    """The largest number of lines: evenly spaced layers, or the heads whose values change most."""
+    heads: Literal["dynamic", "all"] = "dynamic"
+    """Which heads a distribution shows."""
+    example: Annotated[int, Field(ge=0)] = 0
+    """Index of the example, among those in the run's record."""
+    _measures: dict[str, Measure] = PrivateAttr(default_factory=dict)
+    """Those of the experiment, by name."""
+
+    @field_validator("kind")
+    @classmethod
+    def _kind_exists(cls, kind: str) -> str:
+        if kind not in FIGURE_KINDS:
+            raise ValueError(f"{kind!r} is not a kind of figure; {nearest(kind, FIGURE_KINDS.names())}")
+        return kind
+
+
+# ---- a table ----
+
+
+BENCHMARK = "benchmark"
+"""The `cell` of rows whose numbers come from the benchmark."""
+CellClass = Literal["exact", "fitted", "last digit", "named discrepancy", "transcribed", "trained", "timed"]
+"""exact: follows from what the paper prints. fitted: needs a constant that it does not print. last digit: may be off by
+one there. named discrepancy: the notes name where it is off. trained, timed: measured here."""
+
+
+class Column(Strict):
+    """A column of a table. With neither `metric` nor `compute` it only shows what the paper prints."""
+
+    name: str
+    title: str
+    kind: CellClass
+    digits: int = 2
+    metric: str | None = None
+    """Dotted path into a record, to a number or to {value, stderr, n}, or a measure of the file. `{name}` in it stands
+    for the value of this name under the row's `given`, `{short}` for the row's short name."""
+    compute: dict[str, Any] | None = None
+    """An analytic function with its arguments; see papers/analytic.py."""
+    run: str | None = None
+    """Another run of the row, whose record `metric` reads: `sst2` is that of the cell CELL/sst2, where CELL is the
+    row's own."""
+    mean_of: list[ColumnName] = []
+    """Columns whose mean this one shows, in place of a metric; where one of them was not measured, nothing."""
+    factor: float = 1.0
+    panel: Annotated[str, Refers("panel")] = "measured"
+    fitted_rows: list[RowName] = []
+    """Rows whose value needs a constant that the paper does not print; the class of their cells is `fitted`."""
+    neutral: float | None = None
+    """For a column that is a comparison itself: its value without a difference, such as 1 for a ratio."""
+
+    def class_of(self, row: Row) -> CellClass:
+        """The class of this column's cell in a row."""
+        return "fitted" if row.short in self.fitted_rows else self.kind
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the cells are measured or computed here, or are the paper's words; the others it only prints."""
+        return self.metric is not None or self.compute is not None or bool(self.mean_of) or self.kind == "transcribed"
+
+    @property
+    def of_benchmarks(self) -> bool:
+        """Whether the cells are benchmarks, which a run may be without (`evaluation.benchmarks`)."""
+        return (self.metric or "").startswith(("results.suites.", "results.lm_eval."))
+
+    def cell_of(self, row: Row) -> str | None:
+        """The cell whose run this column reads in a row."""
+        return row.cell if self.run is None or row.cell in (None, BENCHMARK) else f"{row.cell}/{self.run}"
+
+    def metric_of(self, row: Row) -> str:
+        """The metric's path for a row, with the row's value for each `{name}` in it."""
+        given = {"short": row.short, **row.given}
+        try:
+            return (self.metric or "").format_map(given)
+        except KeyError as error:
+            name = str(error.args[0])
+            raise UserError(
+                f"column {self.name!r} asks for {{{name}}}, which row {row.short!r} does not give; "
+                f"{nearest(name, list(given))}"
+            ) from None
+
+
+class Row(Strict):
+    name: str
+    short: str
+    cell: str | None = None
+    paper: dict[str, float | str] = {}
+    given: dict[str, Any] = {}
+    """Arguments that this row adds to the columns' analytic functions."""
+
 
 Scale = Annotated[str, one_of("scale", lambda: SCALES)]
 Scalar = bool | int | float | str
@@ -55,7 +253,7 @@ class CellSpec(Strict):
     @property
     def parents(self) -> list[str]:
         """The cells whose runs must finish before this one starts."""
-        texts = [self.model or "", *_texts(self.config)]
+        texts = [self.model or "", *texts_in(self.config)]
         named = [value.removeprefix(CELL) for value in texts if value.startswith(CELL)]
         return [name for name in (self.start, self.masks, *named) if name]
 
@@ -70,11 +268,12 @@ def cell_of_arm(name: str) -> str:
     return name.partition(RATE_FOR)[0]
 
 
-def _texts(values: Any) -> Iterator[str]:
+def texts_in(values: Any) -> Iterator[str]:
+    """All texts in nested values, without the names of their parts."""
     if isinstance(values, str):
         yield values
     for inner in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
-        yield from _texts(inner)
+        yield from texts_in(inner)
 
 
 class ScaleSpec(Strict):
@@ -132,11 +331,11 @@ class Sweep(Strict):
     seed: int
     """The tuning seed; it must not be among the scale's seeds."""
     scale: Scale
-    cells: Annotated[list[str], Field(min_length=1)]
-    metrics: Annotated[list[str], Field(min_length=1)] = ["results.validation.loss"]
+    cells: Annotated[list[CellName], Field(min_length=1)]
+    metrics: Annotated[list[MetricPath], Field(min_length=1)] = ["results.validation.loss"]
     """The numbers that are judged, each of which chooses its own value: dotted paths into the record, or measures of
     the file. What is read with any other metric is the run of the first one."""
-    measured_in: dict[str, str] = {}
+    measured_in: dict[str, CellName] = {}
     """Cell → the cell that starts from it, whose record is measured in the place of its own."""
     better: Literal["lower", "higher"] = "lower"
     chosen: dict[str, dict[str, Scalar]] = {}
@@ -219,7 +418,7 @@ class Experiment(Strict):
     differ_in: list[str] = []
     """Settings, or their first parts, in which arms may differ beside their method, because the table is about them.
     What else compared arms differ in is an error."""
-    reference: str | list[str] | None = None
+    reference: RowName | list[RowName] | None = None
     """Short name of the row that the others are compared with. Of several, each row is compared with the last one that
     stands above it."""
     cells: dict[str, CellSpec] = {}

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Union, get_args, get_origin
 
-from hybridlab.config.loading import Layer, check, is_file_name, load_file
+from pydantic import BaseModel
+
+from hybridlab.config import resolve
+from hybridlab.config.loading import KeyPath, Layer, check, is_file_name, load_file
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers import ids
-from hybridlab.papers.checks import check_names, check_settings
-from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.analytic import ANALYTIC
+from hybridlab.papers.calls import CLAIM_KINDS, called, references
+from hybridlab.papers.cells import nested, study_of
+from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
+from hybridlab.papers.formula import measure_problem
 from hybridlab.papers.ids import experiments_folder
+from hybridlab.runs.record import BenchmarkRecord, Record
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _OTHER_FOLDERS = ("records",)
@@ -62,3 +72,308 @@ def _checked(path: Path) -> tuple[Experiment, Layer]:
     experiment = check(Experiment, layer)
     experiment._written, experiment._others = layer, load_experiment
     return experiment, layer
+
+
+# ---- the names in a file ----
+
+
+def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Experiment]) -> None:
+    """UserError for a name that the experiment does not have, and for a call that does not fit its function.
+
+    read: loads another experiment by its id, without checks.
+    """
+    names = Names(experiment, read)
+    _check_measures(experiment, layer)
+    for path, refers, name in references(Experiment, experiment):
+        names.check(path, refers.to, name, layer)
+    _check_rows(experiment, layer, names)
+    _check_starts(experiment, layer)
+    _check_shared(experiment, layer, names)
+    _check_sweep(experiment, layer)
+    parts = _by_entry(layer)
+    for i, claim in enumerate(experiment.claims):
+        keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
+        for key, test in zip(keys, claim.tests, strict=True):
+            call = Layer(test, _below(parts.get(("claims", i), {}), *key))
+            kind, arguments = called(CLAIM_KINDS, "kind", call)
+            for path, refers, name in kind.references(arguments):
+                elsewhere = arguments[refers.of] if refers.of else None
+                names.check(path, refers.to, name, call, elsewhere)
+    for i, column in enumerate(experiment.columns):
+        for j, row in enumerate(experiment.rows if column.compute else []):
+            origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
+            called(ANALYTIC, "function", Layer({**(column.compute or {}), **row.given}, origins))
+
+
+def check_settings(experiment: Experiment, layer: Layer) -> None:
+    """UserError for an unknown setting of any cell, row, scale or benchmark model, also of those that are not needed
+    here: an experiment file shares its cells with others."""
+    for path, values in _settings(experiment):
+        resolve.check_names(layer.part(path, values))
+    check_studies(experiment, layer)
+    for name, spec in experiment.scales.items():
+        cells = experiment.cells_at(name)
+        groups = {cell.group for cell in cells.values() if cell.group}
+        sizes = spec.size if isinstance(spec.size, dict) else {}
+        names = [("overrides", cell, "cell", list(cells)) for cell in spec.overrides]
+        names += [("size", group, "group of cells", sorted(groups)) for group in sizes]
+        for key, written, what, known in names:
+            if written not in known:
+                origin = layer.origin(("scales", name, key, written))
+                raise UserError(f"{origin}: {experiment.id} has no {what} {written!r}; {nearest(written, known)}")
+
+
+def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
+    """Path and values of every part of the file that is a part of a run's configuration."""
+    studies = _phases_of_studies(experiment)
+    for name, cell in experiment.cells.items():
+        if cell.model is None:
+            yield ("cells", name, "config"), cell.config
+    for name, spec in experiment.scales.items():
+        yield ("scales", name, "config"), spec.config
+        for cell_name, cell in spec.cells.items():
+            if cell.model is None:
+                yield ("scales", name, "cells", cell_name, "config"), cell.config
+        cells = experiment.cells_at(name)
+        own = {"phases": studies, "overrides": {key for key, cell in cells.items() if cell.model is not None}}
+        for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
+            for key, values in settings.items():
+                if key not in own[part]:
+                    yield ("scales", name, part, key), values or {}
+    for i, row in enumerate(experiment.rows):
+        yield ("rows", i, "given", "config"), row.given.get("config", {})
+    for i, column in enumerate(experiment.columns):
+        yield ("columns", i, "compute", "config"), (column.compute or {}).get("config", {})
+    if experiment.sweep is not None:
+        yield ("sweep", "setting"), nested(experiment.sweep.setting, experiment.sweep.grid[0])
+    for name, model in (experiment.benchmark.models if experiment.benchmark else {}).items():
+        yield ("benchmark", "models", name, "config"), model.config
+
+
+def _phases_of_studies(experiment: Experiment) -> set[str]:
+    """The phases that only studies have."""
+    everywhere = [
+        *experiment.cells.values(),
+        *(cell for spec in experiment.scales.values() for cell in spec.cells.values()),
+    ]
+    return {cell.phase for cell in everywhere if cell.model is not None} - {
+        cell.phase for cell in everywhere if cell.model is None
+    }
+
+
+def check_studies(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a setting of a study that does not exist or cannot be."""
+    for scale, spec in experiment.scales.items():
+        for name, cell in experiment.cells_at(scale).items():
+            if cell.model is None or (cell.phase in spec.phases and spec.phases[cell.phase] is None):
+                continue
+            if cell.phase not in spec.phases:
+                place = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
+                origin, hint = layer.origin((*place, "phase")), nearest(cell.phase, list(spec.phases))
+                raise UserError(f"{origin}: {experiment.id}: scale {scale} has no phase {cell.phase!r}; {hint}")
+            study_of(experiment, scale, name, {})
+
+
+class Names:
+    """The rows, columns, panels, models and cells of an experiment, which its file can name."""
+
+    def __init__(self, experiment: Experiment, read: Callable[[str], Experiment]) -> None:
+        self.experiment, self.read = experiment, read
+        self.others: dict[str, Names] = {}
+
+    def check(self, path: KeyPath, what: str, name: str, layer: Layer, elsewhere: str | None = None) -> None:
+        """elsewhere: the id of the experiment that must have it, if it is another one."""
+        origin = layer.origin(path)
+        try:
+            owner = self if elsewhere is None else self.of(elsewhere)
+            problem = owner.problem(what, name)
+        except UserError as error:
+            problem = str(error)
+        if problem:
+            raise UserError(f"{origin}: {problem}" if origin else problem)
+
+    def problem(self, what: str, name: str) -> str | None:
+        """What is wrong with a name; None if the experiment has it."""
+        if what == "metric or measure" and name in self.experiment.measures:
+            return measure_problem(name, self.experiment.measures)
+        if what == "metric or measure" and "." not in name and self.experiment.measures:
+            problem = metric_problem(name, Record)
+            near = nearest(name, list(self.experiment.measures))
+            return problem and f"{self.experiment.id} has no measure {name!r}, and a record no such metric; {near}"
+        if what in ("metric", "metric or measure"):
+            return metric_problem(name, BenchmarkRecord if self.experiment.benchmark else Record)
+        if what == "experiment":
+            self.of(name)
+            return None
+        known = self._known(what)
+        if name in known:
+            return None
+        return f"{self.experiment.id} has no {what} {name!r}; {nearest(name, known, None if known else 'it has none')}"
+
+    def _known(self, what: str) -> list[str]:
+        experiment = self.experiment
+        if what == "row":
+            return [row.short for row in experiment.rows]
+        if what == "column":
+            return [column.name for column in experiment.columns]
+        if what == "panel":
+            return list(experiment.panels)
+        if what == "model":
+            return list(experiment.benchmark.models) if experiment.benchmark else []
+        return experiment.known_cells()
+
+    def of(self, identifier: str) -> Names:
+        """The names of another experiment, or of this one."""
+        if identifier == self.experiment.id:
+            return self
+        if identifier not in self.others:
+            self.others[identifier] = Names(self.read(identifier), self.read)
+        return self.others[identifier]
+
+
+def _check_rows(experiment: Experiment, layer: Layer, names: Names) -> None:
+    """UserError for a cell, column or metric that a row, a column or a series names, and that is not there."""
+    for i, row in enumerate(experiment.rows):
+        if row.cell is not None and not (experiment.benchmark is not None and row.cell == BENCHMARK):
+            names.check(("rows", i, "cell"), "cell", row.cell, layer)
+        for name in row.paper:
+            names.check(("rows", i, "paper", name), "column", name, layer)
+    for i, column in enumerate(experiment.columns):
+        for row in experiment.rows:
+            if column.run and (cell := column.cell_of(row)) not in (None, BENCHMARK):
+                names.check(("columns", i, "run"), "cell", str(cell), layer)
+        for row in experiment.rows if column.metric else []:
+            path = ("columns", i, "metric")
+            try:
+                metric = column.metric_of(row)
+            except UserError as error:
+                raise UserError(f"{layer.origin(path)}: {error}") from None
+            names.check(path, "metric or measure", metric, layer)
+    for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
+        for j, series in enumerate(panel.series):
+            if not series.cells:
+                names.check(("plot", "panels", i, "series", j, "cell"), "cell", series.cell, layer)
+
+
+def _check_starts(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a cell that starts from, or uses, one that does not exist: for the file's cells one of the file,
+    for those of a scale one that this scale has."""
+    places: list[tuple[KeyPath, dict[str, CellSpec], set[str], str]] = [
+        (("cells",), experiment.cells, {*experiment.cells}, experiment.id)
+    ]
+    for scale, spec in experiment.scales.items():
+        owner = f"{experiment.id} at scale {scale}"
+        known = {*experiment.cells_at(scale), *spec.places}
+        places.append((("scales", scale, "cells"), spec.cells, known, owner))
+    for place, cells, known, owner in places:
+        for name, cell in cells.items():
+            for other in cell.parents:
+                if other not in known:
+                    key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
+                    origin = layer.origin((*place, name, key))
+                    raise UserError(f"{origin}: {owner} has no cell {other!r}; {nearest(other, sorted(known))}")
+
+
+def _check_shared(experiment: Experiment, layer: Layer, names: Names) -> None:
+    """UserError for a cell that is to be the run of another experiment, which this does not have at the scale."""
+    for scale, spec in experiment.scales.items():
+        for here, (identifier, there) in spec.places.items():
+            path: KeyPath = ("scales", scale, "shared", identifier, here)
+            names.check(path, "experiment", identifier, layer)
+            names.check(path, "cell", there, layer, identifier)
+            other = names.of(identifier).experiment
+            cells = other.cells_at(scale)
+            if scale not in other.scales or there not in cells or other.scales[scale].size_of(cells[there]) is None:
+                raise UserError(f"{layer.origin(path)}: {identifier} does not train {there!r} at scale {scale}")
+
+
+def _check_sweep(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a sweep whose parts do not fit each other or the scale."""
+    sweep = experiment.sweep
+    if sweep is None:
+        return
+
+    def wrong(key: KeyPath, problem: str) -> UserError:
+        return UserError(f"{layer.origin(('sweep', *key))}: {experiment.id}: {problem}")
+
+    if sweep.scale not in experiment.scales:
+        known = ", ".join(experiment.scales)
+        raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
+    spec = experiment.scales[sweep.scale]
+    experiment.refuse_tuning_seed(sweep.scale, spec.seeds)
+    for key, values in (("grid", sweep.grid), ("cells", sweep.cells), ("metrics", sweep.metrics)):
+        if len(set(values)) < len(values):
+            raise wrong((key,), f"sweep.{key} names a value twice; give each once")
+    for i, name in enumerate(sweep.cells):
+        cell = experiment.cells_at(sweep.scale).get(name)
+        if cell is None or spec.size_of(cell) is None:
+            raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
+    for measured, reader in sweep.measured_in.items():
+        if measured not in sweep.cells:
+            hint = nearest(measured, sweep.cells)
+            raise wrong(("measured_in", measured), f"sweep.cells has no {measured!r} to measure in {reader}; {hint}")
+        if len(sweep.metrics) > 1:
+            raise wrong(("measured_in", measured), "a cell that is measured in another one can have one metric only")
+    for metric, chosen in sweep.chosen.items():
+        if metric not in sweep.metrics:
+            hint = nearest(metric, sweep.metrics)
+            raise wrong(("chosen", metric), f"sweep.metrics has no {metric!r} to choose by; {hint}")
+        for name, value in chosen.items():
+            if name not in sweep.cells:
+                hint = nearest(name, sweep.cells)
+                raise wrong(("chosen", metric, name), f"sweep.chosen has no cell {name!r} to choose for; {hint}")
+            if value not in sweep.grid:
+                grid = ", ".join(map(str, sweep.grid))
+                raise wrong(
+                    ("chosen", metric, name),
+                    f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid",
+                )
+
+
+def _check_measures(experiment: Experiment, layer: Layer) -> None:
+    """UserError for a measure whose name could be a path into a record."""
+    for name in experiment.measures:
+        if "." in name or metric_problem(name, Record) is None:
+            origin = layer.origin(("measures", name))
+            raise UserError(
+                f"{origin}: measures: {name!r} is, or looks like, a path into a record; choose another name"
+            )
+
+
+def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:
+    """The origins of values below each entry of the file's lists, such as (claims, 3), from one pass over all."""
+    parts: dict[KeyPath, dict[KeyPath, str]] = {}
+    for path, origin in layer.origins.items():
+        parts.setdefault(path[:2], {})[path[2:]] = origin
+    return parts
+
+
+def _below(origins: dict[KeyPath, str], *key: str | int) -> dict[KeyPath, str]:
+    """The origins of the values under a key, by their path below it."""
+    return {path[len(key) :]: origin for path, origin in origins.items() if path[: len(key)] == key}
+
+
+# ---- dotted paths into a record ----
+
+
+def metric_problem(path: str, root: type[BaseModel]) -> str | None:
+    """What is wrong with a dotted path into a record, judged by its types; None if nothing is."""
+    here: Any = root
+    for part in path.split("."):
+        here = _not_none(here)
+        if get_origin(here) is dict:
+            here = get_args(here)[1]
+        elif isinstance(here, type) and issubclass(here, BaseModel):
+            known = list(here.model_fields)
+            if part not in known and not isinstance(getattr(here, part, None), property):
+                return f"{path}: a record has no {part!r} there; {nearest(part, known)}"
+            here = here.model_fields[part].annotation if part in known else Any
+        elif here is not Any:
+            return f"{path}: {path[: path.index(part) - 1]} has no parts"
+    return None
+
+
+def _not_none(annotation: Any) -> Any:
+    """X for `X | None`."""
+    inner = [part for part in get_args(annotation) if part is not type(None)]
+    return inner[0] if get_origin(annotation) in (Union, types.UnionType) and len(inner) == 1 else annotation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,19 +12,16 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import Study
 from hybridlab.data.files import missing_files
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.cells import CellRun, cell_runs
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids
-from hybridlab.papers.plans import readers, register
 from hybridlab.papers.speed import run_benchmark
-from hybridlab.papers.verdicts import check_plan
+from hybridlab.papers.sweep import Pending
+from hybridlab.papers.verdicts import check_plan, readers, register
 from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
 from hybridlab.store.folders import Runs
-
-Pending = dict[str, tuple[str, RunConfig]]
-"""hash → (name, configuration), parents before children."""
 
 
 @dataclass(frozen=True)
@@ -75,25 +72,28 @@ class ExperimentAtScale:
                     raise UserError(f"{option} has no effect on {experiment.id}, which trains nothing; leave it out")
             return {}
         ordered: Pending = {}
-        seeds = experiment.at(scale).seeds if self.seeds is None else self.seeds
-        experiment.refuse_tuning_seed(scale, seeds)
-        for seed in seeds:
-            for run in cell_runs(experiment, scale, seed):
-                if isinstance(run.config, RunConfig):
-                    name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
-                    ordered.setdefault(run.hash, (name, self._computed(run.config)))
+        experiment.refuse_tuning_seed(scale, self._seeds)
+        for name, _, run in self._named_runs():
+            if isinstance(run.config, RunConfig):
+                ordered.setdefault(run.hash, (name, self._computed(run.config)))
         return ordered
+
+    @property
+    def _seeds(self) -> Sequence[int]:
+        return self.experiment.at(self.scale).seeds if self.seeds is None else self.seeds
+
+    def _named_runs(self) -> Iterator[tuple[str, int, CellRun]]:
+        """(name, seed, run) of every needed cell, seed by seed."""
+        for seed in self._seeds:
+            for run in cell_runs(self.experiment, self.scale, seed):
+                yield f"{run.cell} (seed {seed})" if len(self._seeds) > 1 else run.cell, seed, run
 
     def studies(self) -> dict[str, QueuedStudy]:
         """hash → study of a model that is there already, seed by seed, in the order in which they need each other."""
-        experiment = self.experiment
         found: dict[str, QueuedStudy] = {}
-        seeds = () if not experiment.needed_cells(self.scale) else self.seeds or experiment.at(self.scale).seeds
-        for seed in seeds:
-            for run in cell_runs(experiment, self.scale, seed):
-                if isinstance(run.config, Study):
-                    name = f"{run.cell} (seed {seed})" if len(seeds) > 1 else run.cell
-                    found.setdefault(run.hash, QueuedStudy(name, run.config, seed))
+        for name, seed, run in self._named_runs() if self.experiment.needed_cells(self.scale) else ():
+            if isinstance(run.config, Study):
+                found.setdefault(run.hash, QueuedStudy(name, run.config, seed))
         return found
 
     def _computed(self, config: RunConfig) -> RunConfig:

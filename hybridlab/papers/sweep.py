@@ -9,7 +9,7 @@ RESULTS-DIR, so that what was chosen can be checked from them. A run that diverg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,14 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment, Scalar, Sweep
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.measures import number_of
+from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.runs.record import Record, read_record, record_path, save_record
 
 if TYPE_CHECKING:
     from hybridlab.runs.queue import Outcome
 
 Pending = dict[str, tuple[str, RunConfig]]
-"""hash → (name, configuration)."""
+"""hash → (name, configuration), parents before children."""
 
 
 @dataclass(frozen=True)
@@ -182,10 +181,7 @@ def sweep_data(experiment: Experiment, sweep: Sweep, results_dir: Path) -> dict[
         {
             "metric": swept.metric,
             "cell": swept.cell,
-            "values": [
-                {"value": one.value, "run": one.run, "measured": one.measured, "diverged": one.diverged}
-                for one in swept.tries
-            ],
+            "values": [asdict(one) for one in swept.tries],
             "best": swept.best,
             "at_edge": swept.at_edge,
             "chosen": swept.chosen,

@@ -18,7 +18,7 @@ import pandas as pd
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json, write_text
-from hybridlab.papers.records import copied_record
+from hybridlab.papers.cells import copied_record
 from hybridlab.reporting.latex import Panel, tex_table
 from hybridlab.reporting.style import COLOURS, label_axes, write_picture
 from hybridlab.reporting.table import DASH

@@ -20,8 +20,7 @@ from rich.text import Text
 
 from hybridlab.files import write_text
 from hybridlab.papers.ids import VERDICTS
-from hybridlab.papers.plans import CHANGED
-from hybridlab.papers.verdicts import is_method
+from hybridlab.papers.verdicts import CHANGED, is_method
 from hybridlab.reporting.latex import Panel
 from hybridlab.reporting.style import COLOURS, PAPER, write_picture
 

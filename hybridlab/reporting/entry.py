@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.plans import history, register
-from hybridlab.papers.rows import Column
+from hybridlab.papers.experiment import Column, Experiment
+from hybridlab.papers.verdicts import history, register
 from hybridlab.reporting.claims import print_claims
 from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.figures import write_figure

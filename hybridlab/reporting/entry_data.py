@@ -8,12 +8,10 @@ from typing import Any
 
 from hybridlab.config.study import HUB
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import CELL, Experiment
-from hybridlab.papers.plans import Planned
-from hybridlab.papers.records import Records, complete_seeds
-from hybridlab.papers.rows import BENCHMARK
-from hybridlab.papers.scales import SAYS
-from hybridlab.papers.verdicts import arms_differ, verdicts
+from hybridlab.papers.cells import Records, complete_seeds
+from hybridlab.papers.experiment import BENCHMARK, CELL, Experiment
+from hybridlab.papers.ids import SAYS
+from hybridlab.papers.verdicts import Planned, arms_differ, verdicts
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers.plot import Plot, Series
+from hybridlab.papers.experiment import Plot, Series
 from hybridlab.runs.record import Record
 
 if TYPE_CHECKING:

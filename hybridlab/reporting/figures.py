@@ -17,11 +17,10 @@ import pandas as pd
 
 from hybridlab.errors import UserError
 from hybridlab.files import write_json, write_text
-from hybridlab.papers.experiment import CELL, Experiment
-from hybridlab.papers.plans import history
-from hybridlab.papers.plot import Panel, Plot, Series
-from hybridlab.papers.records import Records, benchmark_record, records_of
+from hybridlab.papers.cells import Records, benchmark_record, records_of
+from hybridlab.papers.experiment import CELL, Experiment, Panel, Plot, Series
 from hybridlab.papers.sweep import sweep_notes
+from hybridlab.papers.verdicts import history
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_table, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, model_of, models_text, named_in_errors

@@ -18,13 +18,11 @@ import pandas as pd
 
 from hybridlab.files import write_json, write_text
 from hybridlab.papers.analytic import compute
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.measures import number_of
-from hybridlab.papers.plans import history
-from hybridlab.papers.records import Records, benchmark_record, records_of
-from hybridlab.papers.rows import BENCHMARK, CellClass, Column, Row
+from hybridlab.papers.cells import Records, benchmark_record, records_of
+from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
+from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.papers.sweep import sweep_notes
+from hybridlab.papers.verdicts import history
 from hybridlab.reporting.claims import claims_panel, claims_table, counted, differ_lines, write_claims_figure
 from hybridlab.reporting.entry_data import caption, entry_data, model_of, model_text, models_text, named_in_errors
 from hybridlab.reporting.latex import Panel, tex_table

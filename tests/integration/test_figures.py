@@ -9,11 +9,10 @@ from rich.console import Console
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import cell_configs
+from hybridlab.papers.cells import benchmark_record, cell_configs, records_of
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.records import benchmark_record, records_of
 from hybridlab.plan.lineage import lineage_to_json
 from hybridlab.reporting.entry import print_entry, write_entry
 from hybridlab.reporting.figures import build_figure

@@ -13,8 +13,8 @@ import typer
 from hybridlab.cli.main import app
 from hybridlab.config.loading import parse_setting, preset_names
 from hybridlab.config.resolve import resolve
+from hybridlab.papers.ids import SAYS
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.scales import SAYS
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -143,7 +143,8 @@ def front_row(text, identifier):
     words = [f"{len(met)} of {len(claim['comparisons'])} as claimed"]
     words += [f"{len(resolved) - len(met)} opposite"] if len(resolved) > len(met) else []
     worst = max(measured, key=short_by)
-    shown = f"{worst['label']}: {worst['value']:+.4f} ± {worst['stderr']:.4f}"
+    spread = "(one seed)" if worst["stderr"] is None else f"± {worst['stderr']:.4f}"
+    shown = f"{worst['label']}: {worst['value']:+.4f} {spread}"
     seeds = f"{min(one['n'] for one in measured)} of {len(planned)}"
     return f"| {text} | {where} | {verdict} | {', '.join(words)} | {shown} | {seeds} |"
 

@@ -12,17 +12,15 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.papers import cells as cells_module
 from hybridlab.papers import loading as experiment_module
-from hybridlab.papers import records as records_module
-from hybridlab.papers.cells import cell_configs, cell_runs
+from hybridlab.papers.cells import best_scale, cell_configs, cell_runs
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.records import best_scale
 from hybridlab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
 from hybridlab.reporting.entry import print_table
 from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.table import build_table, write_table
 from hybridlab.runs import queued_run as attempt_module
 from hybridlab.runs.queue import run_all
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 
 
@@ -169,7 +167,7 @@ def test_a_table_derives_each_configuration_hash_and_record_once(tmp_path, monke
 
     count(cells_module, "resolve")
     count(cells_module, "run_hash")
-    count(records_module, "load_record")
+    count(cells_module, "load_record")
     write_table(experiment, "smoke", tmp_path / "results", tmp_path / "runs")
     cells = len(experiment.needed_cells("smoke")) * len(experiment.scales["smoke"].seeds)
     assert calls == {"resolve": cells, "run_hash": cells, "load_record": cells} and cells > 1
@@ -348,9 +346,9 @@ def test_after_any_exception_in_one_run_the_others_go_on(small, tmp_path, runs, 
     def out_of_memory_on_seed_0(config, *arguments, **settings):
         if config.training.seed == 0:
             raise MemoryError("out of memory")
-        return execute(config, *arguments, **settings)
+        return train_run(config, *arguments, **settings)
 
-    monkeypatch.setattr(attempt_module, "execute", out_of_memory_on_seed_0)
+    monkeypatch.setattr(attempt_module, "train_run", out_of_memory_on_seed_0)
     configs = [small(settings=[f"training.seed={seed}"]) for seed in (0, 1)]
     pending = {run_hash(c): (f"seed {c.training.seed}", c) for c in configs}
     outcome = run_all(pending, runs, tmp_path / "results", lambda text: None, quiet=True)

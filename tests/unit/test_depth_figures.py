@@ -7,9 +7,8 @@ import pytest
 
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.formula import names_in, parsed
+from hybridlab.papers.formula import names_in, number_of, parsed, values_of
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.measures import number_of, values_of
 from hybridlab.reporting.figures import build_figure
 from tests.depth_probes import depth_probes
 from tests.records import make_record, make_results

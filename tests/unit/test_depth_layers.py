@@ -5,9 +5,8 @@ import pytest
 
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.formula import NoValue
+from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.measures import number_of
 from hybridlab.plan.lineage import first_lineage, grown_lineage, lineage_to_json
 from hybridlab.reporting.figures import build_figure
 from tests.records import make_record, make_results

@@ -7,12 +7,11 @@ from hybridlab.errors import UserError
 from hybridlab.papers import loading as experiments
 from hybridlab.papers.analytic import ANALYTIC, analytic
 from hybridlab.papers.calls import CLAIM_KINDS, CellName, called
-from hybridlab.papers.checks import metric_problem
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim
-from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.loading import load_experiment, metric_problem
 from hybridlab.runs.record import BenchmarkRecord, Record
 from tests.unit.verdicts.building import record, table
 

@@ -8,8 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.plot import Panel, PaperMark, Plot
+from hybridlab.papers.experiment import Experiment, Panel, PaperMark, Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, moving_average, one_run, whole
 from hybridlab.reporting.figures import _csv_lines, _errors_text, _panel_data, draw

@@ -6,9 +6,18 @@ import pytest
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
 from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import FUNCTIONS, NoValue, computed, names_in, parsed
+from hybridlab.papers.formula import (
+    FUNCTIONS,
+    Measure,
+    NotMeasured,
+    NoValue,
+    computed,
+    names_in,
+    number_of,
+    parsed,
+    values_of,
+)
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.measures import Measure, NotMeasured, number_of, values_of
 from tests.records import make_loss, make_record, make_results
 
 Y = np.array([1.0, 4.0, 2.0, 8.0, 6.0, 7.0])

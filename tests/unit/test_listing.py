@@ -11,12 +11,10 @@ from hybridlab.cli.main import app
 from hybridlab.config.loading import first_sentence, preset_names, summaries
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.experiment import benchmark_hash
-from hybridlab.papers.ids import SCALES
+from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
+from hybridlab.papers.ids import SAYS, SCALES
 from hybridlab.papers.listing import entries, read_head
 from hybridlab.papers.loading import experiment_ids, load_experiment
-from hybridlab.papers.rows import BENCHMARK
-from hybridlab.papers.scales import SAYS
 from tests.conftest import ROOT, run_python
 
 

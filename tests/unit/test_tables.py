@@ -8,11 +8,10 @@ from rich.console import Console
 from hybridlab.errors import UserError
 from hybridlab.papers import verdicts as verdicts_module
 from hybridlab.papers.claims.verdict import Control, Verdict
-from hybridlab.papers.experiment import Experiment, benchmark_hash
+from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
+from hybridlab.papers.formula import Measure
+from hybridlab.papers.ids import SAYS
 from hybridlab.papers.loading import load_experiment
-from hybridlab.papers.measures import Measure
-from hybridlab.papers.rows import BENCHMARK, Column, Row
-from hybridlab.papers.scales import SAYS
 from hybridlab.reporting import table as table_module
 from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
 from hybridlab.reporting.entry import print_table

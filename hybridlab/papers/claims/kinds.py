@@ -16,21 +16,20 @@ numbers alone returns a `Verdict`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hybridlab.errors import UserError
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.calls import CLAIM_KINDS, Function
+from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
-from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.measures import NotMeasured, number_of
-from hybridlab.papers.records import Records
-from hybridlab.papers.rows import Row
+from hybridlab.papers.experiment import Experiment, Row
+from hybridlab.papers.formula import NotMeasured, NoValue, number_of
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import Question
+from hybridlab.statistics import Above, Below, Question
 
 Kind = TypeVar("Kind", bound=Callable[..., Verdict | list[Comparison]])
 
@@ -103,6 +102,23 @@ class Given:
         except Open as reason:
             run = not isinstance(reason, NotRun)
             return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, cells=named)
+
+    def each(
+        self, cells: Sequence[str], what: str, number: Callable[..., float], asked: Question, **more: Any
+    ) -> list[Comparison]:
+        """For each cell the comparison of a number of its runs, as `CELL: what`; see `compared`."""
+        return [self.compared(f"{cell}: {what}", [cell], number, asked, **more) for cell in cells]
+
+    def minus(
+        self, label: str, cell: str, other: str, number: Callable[..., float], asked: Question, *also: str, **more: Any
+    ) -> Comparison:
+        """The comparison of a number of one cell's runs less that of another's, paired by seed; see `compared`. also:
+        cells of whose runs the number is made too."""
+
+        def difference(ours: Record, theirs: Record, *others: Record) -> float:
+            return number(ours, *others) - number(theirs, *others)
+
+        return self.compared(label, [cell, other, *also], difference, asked, paired=True, **more)
 
     def printed(self, *cells: tuple[str, str]) -> list[float]:
         """The paper's numbers in these (row, column)s."""
@@ -177,6 +193,20 @@ def metric_of(record: Record, path: str) -> float:
     if value is None:
         raise NotRun(f"not measured: {path}")
     return value
+
+
+def beyond(kind: str, above: float | None, below: float | None) -> list[Question]:
+    """What a kind of claim with these bounds asks; UserError where both are left out."""
+    if above is None and below is None:
+        raise UserError(f"{kind} asks for nothing; write above, below or both")
+    return [*([] if above is None else [Above(above)]), *([] if below is None else [Below(below)])]
+
+
+def within(said: str, values: Mapping[str, float], low: float, high: float, shown: str, unit: str = "") -> Verdict:
+    """Holds where all values lie between two bounds. said: what they are. shown: the format of a value."""
+    outside = [f"{name}: {value:{shown}}" for name, value in values.items() if not low <= value <= high]
+    span = f"{min(values.values()):{shown}} to {max(values.values()):{shown}}{unit}"
+    return Verdict(not outside, f"{said}: {span}, stated {low:g} to {high:g}{listed(outside)}")
 
 
 def listed(items: Sequence[str]) -> str:

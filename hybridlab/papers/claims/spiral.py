@@ -43,7 +43,7 @@ def trend_with_resolution(
     """The mean over heads falls (or rises) from every resolution to the next finer one, as the paper measures it. The
     evidence adds the same less what fresh weights show, since causal attention over 16 latents differs from that over
     128 even without training."""
-    steps = len(_loops_of(on, cell)) - 1
+    chunks: list[int] = probe_of(on.first_seed(cell), "loops")["chunks"]
     asked = Below() if direction == "falls" else Above()
 
     def change(step: int) -> Comparison:
@@ -56,16 +56,14 @@ def trend_with_resolution(
             return float(((values - fresh)[step + 1] - (values - fresh)[step]).mean())
 
         ours = on.compared("the same by training alone", [cell], by_training, asked)
-        label = f"{cell}, {heads} heads, {metric.replace('_', ' ')}, resolution {step + 2} − {step + 1}"
+        label = f"{cell}, {heads} heads, {_words(metric)}, resolution {step + 2} − {step + 1}"
         return on.compared(label, [cell], trained, asked, note=ours.described(None))
 
-    return [change(step) for step in range(steps)]
+    return [change(step) for step in range(len(chunks) - 1)]
 
 
-def _loops_of(on: Given, cell: str) -> list[int]:
-    """The chunk sizes of a cell's loops."""
-    chunks: list[int] = probe_of(on.first_seed(cell), "loops")["chunks"]
-    return chunks
+def _words(metric: LoopMetric) -> str:
+    return metric.replace("_", " ")
 
 
 @claim_kind
@@ -79,15 +77,9 @@ def weaker_shift(on: Given, cell: CellName, over_cell: CellName, metric: LoopMet
         values = trained - fresh if minus_fresh else trained
         return float(np.abs(values[-1] - values[0]).mean())
 
-    def weaker(minus_fresh: bool, label: str, note: str = "") -> Comparison:
-        def difference(ours: Record, theirs: Record) -> float:
-            return shift(ours, minus_fresh) - shift(theirs, minus_fresh)
-
-        return on.compared(label, [cell, over_cell], difference, Below(), note=note, paired=True)
-
-    ours = weaker(True, "the same by training alone")
-    name = metric.replace("_", " ")
-    return [weaker(False, f"change of {name} over the loops, {cell} − {over_cell}", ours.described(None))]
+    ours = on.minus("the same by training alone", cell, over_cell, lambda run: shift(run, True), Below())
+    label = f"change of {_words(metric)} over the loops, {cell} − {over_cell}"
+    return [on.minus(label, cell, over_cell, lambda run: shift(run, False), Below(), note=ours.described(None))]
 
 
 @claim_kind
@@ -100,11 +92,8 @@ def less_specialized(on: Given, cell: CellName, over_cell: CellName, metrics: li
             values, _ = _statistic(run, metric)
             return float((values[-1] - values[0]).std(ddof=1))
 
-        def difference(ours: Record, theirs: Record) -> float:
-            return spread(ours) - spread(theirs)
-
-        label = f"spread over heads of the change of {metric.replace('_', ' ')}, {cell} − {over_cell}"
-        return on.compared(label, [cell, over_cell], difference, Below(), paired=True)
+        label = f"spread over heads of the change of {_words(metric)}, {cell} − {over_cell}"
+        return on.minus(label, cell, over_cell, spread, Below())
 
     return [compared(metric) for metric in metrics]
 
@@ -118,10 +107,8 @@ def concentrates(on: Given, cell: CellName, metric: LoopMetric, share: float = 0
         after, before = (_held_by_first(np.ptp(values, axis=0), share) for values in _statistic(run, metric))
         return after - before
 
-    label = (
-        f"{cell}: share of the range of {metric.replace('_', ' ')} in the {100 * share:.0f} % of heads that move most"
-    )
-    return [on.compared(f"{label}, trained − fresh", [cell], gained, Above())]
+    label = f"share of the range of {_words(metric)} in the {100 * share:.0f} % of heads that move most"
+    return on.each([cell], f"{label}, trained − fresh", gained, Above())
 
 
 def _held_by_first(ranges: np.ndarray, share: float) -> float:
@@ -131,24 +118,57 @@ def _held_by_first(ranges: np.ndarray, share: float) -> float:
     return float(spread[: max(1, round(share * len(spread)))].sum()) / whole if whole else share
 
 
+def _dynamic(record: Record, metric: LoopMetric) -> np.ndarray:
+    """Which heads are dynamic (N,)."""
+    return np.array(probe_of(record, "loops")[metric]["dynamic"], dtype=bool).flatten()
+
+
 @claim_kind
 def other_heads(on: Given, cell: CellName) -> list[Comparison]:
     """The dynamic heads of the two metrics differ: they have fewer heads in common than random choices of their sizes
     (hypergeometric, over all seeds)."""
 
-    def flags(run: Record) -> list[np.ndarray]:
-        loops = probe_of(run, "loops")
-        return [np.array(loops[metric]["dynamic"]).flatten() for metric in ("entropy", "local_mass")]
+    def flags(run: Record) -> tuple[np.ndarray, np.ndarray]:
+        return _dynamic(run, "entropy"), _dynamic(run, "local_mass")
 
-    def shared(run: Record) -> float:
-        one, other = flags(run)
-        return float((one & other).sum())
-
-    label = f"{cell}: dynamic heads in common"
-    seeds = on.over_seeds([cell], shared)
+    seeds = on.over_seeds([cell], lambda run: float(np.logical_and(*flags(run)).sum()))
     chosen = [flags(on.runs(cell)[seed]) for seed in seeds]
     sizes = tuple((int(one.sum()), int(other.sum()), len(one)) for one, other in chosen)
-    return [Comparison(label, seeds, FewerShared(sizes))]
+    return [Comparison(f"{cell}: dynamic heads in common", seeds, FewerShared(sizes))]
+
+
+def _shift(record: Record, metric: LoopMetric) -> np.ndarray:
+    """How far every head of the loop's body moves from the first loop to the last (N,)."""
+    loops = probe_of(record, "loops")
+    values = np.array(loops[metric]["values"], dtype=float).reshape(len(loops["chunks"]), -1)
+    change: np.ndarray = values[-1] - values[0]
+    return change
+
+
+@claim_kind
+def less_systematic(on: Given, cell: CellName, over_cell: CellName, metric: LoopMetric) -> list[Comparison]:
+    """From the first to the last loop the heads of one run agree less on a direction than those of another: their mean
+    change, divided by the mean size of a change, is nearer to 0."""
+
+    def agreement(run: Record) -> float:
+        change = _shift(run, metric)
+        if not change.any():
+            raise Open("no head changes from loop to loop")
+        return float(abs(change.mean()) / np.abs(change).mean())
+
+    label = f"agreement of heads on the change of {_words(metric)}, {cell} − {over_cell}"
+    return [on.minus(label, cell, over_cell, agreement, Below())]
+
+
+@claim_kind
+def diluted_over_all(on: Given, cell: CellName, metric: LoopMetric) -> list[Comparison]:
+    """The mean shift from the first to the last loop is smaller over all heads than over the dynamic ones."""
+
+    def less(run: Record) -> float:
+        change = _shift(run, metric)
+        return float(abs(change.mean()) - abs(change[_dynamic(run, metric)].mean()))
+
+    return on.each([cell], f"shift of {_words(metric)} over all heads − over dynamic ones", less, Below())
 
 
 # ---- losses by ratio and by compute ----
@@ -158,11 +178,12 @@ def other_heads(on: Given, cell: CellName) -> list[Comparison]:
 def u_shaped(on: Given, cells: list[CellName]) -> list[Comparison]:
     """Cells in the order of a rising ratio: both ends have a higher validation loss than the lowest cell between them,
     and the loss turns once: no step towards that cell goes up, no step away from it goes down."""
-    losses = _losses(on, cells)
+    losses = {cell: on.over_seeds([cell], lambda run: metric_of(run, LOSS)) for cell in cells}
+    means = {cell: known(mean_and_error(list(by_seed.values()))) for cell, by_seed in losses.items()}
     inner = cells[1:-1]
     if not inner:
         raise Open("a curve of two points has no shape")
-    lowest = cells.index(min(inner, key=losses.__getitem__))
+    lowest = cells.index(min(inner, key=means.__getitem__))
     ends = compared_pairs(on, [(cells[lowest], cells[0]), (cells[lowest], cells[-1])], [LOSS], False, Below())
     pairs = [(b, a) if i < lowest else (a, b) for i, (a, b) in enumerate(itertools.pairwise(cells))]
     known_ends = {(cells[lowest], cells[0]), (cells[lowest], cells[-1])}
@@ -219,12 +240,3 @@ def _frontier(runs: tuple[Record, ...], budget: float) -> float:
     points = sorted((run.flops, metric_of(run, LOSS)) for run in runs)
     flops, losses = zip(*points, strict=True)
     return float(np.interp(np.log(budget), np.log(flops), losses))
-
-
-def _losses(on: Given, cells: list[str]) -> dict[str, float]:
-    """cell → mean validation loss over seeds."""
-
-    def loss(run: Record) -> float:
-        return metric_of(run, LOSS)
-
-    return {cell: known(mean_and_error(list(on.over_seeds([cell], loss).values()))) for cell in cells}

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridlab.errors import UserError
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.measures import values_of
-from hybridlab.papers.plot import Plot
+from hybridlab.papers.experiment import Plot
+from hybridlab.papers.formula import NoValue, values_of
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import (
     WIDTH,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.papers.plot import Plot
+from hybridlab.papers.experiment import Plot
 from hybridlab.plan.lineage import growth_steps, lineage_from_json
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import (

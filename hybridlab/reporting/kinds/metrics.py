@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers.formula import NoValue
-from hybridlab.papers.measures import values_of
-from hybridlab.papers.plot import Plot, Series
+from hybridlab.papers.experiment import Plot, Series
+from hybridlab.papers.formula import NoValue, values_of
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import (
     MANY,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from hybridlab.evaluation.results import LossResult, Results
 from hybridlab.papers.analytic import analytic
 from hybridlab.papers.claims.judge import judge
-from hybridlab.papers.experiment import Benchmark, Claim, Experiment
-from hybridlab.papers.rows import Column, Row
+from hybridlab.papers.experiment import Benchmark, Claim, Column, Experiment, Row
 from hybridlab.runs.record import Record, Speed
 from hybridlab.statistics import Measurement, mean_and_error
 from tests.records import make_benchmark, make_record
