@@ -55,9 +55,10 @@ class Map(Strict):
     """Whether a controller has to learn which heads keep full attention."""
 
     @classmethod
-    def draws(cls, settings: dict[str, Any]) -> bool:
-        """Whether it draws at random, by default with the seed of the run. settings: as written."""
-        return False
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        """Its settings whose defaults stand elsewhere in the configuration, with their dotted name. settings: as
+        written."""
+        return {}
 
     @abstractmethod
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -89,6 +90,10 @@ class Windowed(Map):
 
     window: Window
     """Tokens that a head sees, its own included. Default: `window`."""
+
+    @classmethod
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        return {"window": "window"}
 
 
 class WindowMap(Windowed):
@@ -151,8 +156,8 @@ class RandomMap(Allocated):
     """Seed of the draw. Default: `training.seed`, so that every seed of an experiment draws anew."""
 
     @classmethod
-    def draws(cls, settings: dict[str, Any]) -> bool:
-        return True
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        return {"window": "window", "seed": "training.seed"}
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
         masks = self.allocation(num_layers, num_kv_heads).random(self.seed, self.draw)
