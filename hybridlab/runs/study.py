@@ -13,7 +13,7 @@ from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
 from hybridlab.data.files import DataRoot, data_root
-from hybridlab.data.preparing import Job, corpus_of
+from hybridlab.data.preparing import Preparation, corpus_of
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import NO_LOSS, Results
@@ -112,7 +112,7 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs, sa
     if study.text:
         assert opened.config is not None, "text is for runs alone"
         config = opened.config.model_copy(update={"evaluation": settings})
-        corpus = corpus_of(config, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
+        corpus = corpus_of(config, runs.directory / "data", Preparation(say))
         results = measure(model, config, corpus, "fp32", say=say)
     else:
         probes = {name: _probed(name, model, tokenizer, length, settings) for name in settings.all_probes}
