@@ -30,16 +30,18 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, cast
 from xml.etree import ElementTree
 
 import yaml
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.config.loading import preset_folder
@@ -456,27 +458,34 @@ class TaskDataset:
     name: str | None = None
 
 
-@dataclass(frozen=True)
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda written: [written] if isinstance(written, str) else written)]
+"""A text stands for a list of one."""
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SplitFiles(Layout):
     """The files of one split in one layout. labels: a file with one label on each line. only: a field and its value,
     of the records that are taken."""
 
-    paths: Sequence[str] = ()
+    paths: Texts = ()
     labels: str | None = None
     only: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
+_PATH_ALONE = BeforeValidator(lambda written: {"paths": written} if isinstance(written, str) else written)
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Entry:
     """An entry of the list: which tasks it serves, the kind of their rows, and where their files are. classes: columns
     with the number of a class → the names of the classes."""
 
     rows: str = "as_they_are"
-    tasks: Sequence[str] = ()
-    hub: Sequence[str] = ()
+    tasks: Texts = ()
+    hub: Texts = ()
     name: str | None = None
-    folders: Sequence[str] = ()
-    files: dict[str, list[SplitFiles]] = field(default_factory=dict)
+    folder: Texts = ()
+    files: dict[str, list[Annotated[SplitFiles, _PATH_ALONE]]] = field(default_factory=dict)
     classes: dict[str, list[str]] = field(default_factory=dict)
 
     def serves(self, wanted: TaskDataset) -> bool:
@@ -516,7 +525,7 @@ class DataRoot:
         entry = _entry(wanted)
         named = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
         named = [_filled(path, wanted) for path in named]
-        general = [f"{_filled(folder, wanted)}/{splits[0]}.jsonl" for folder in entry.folders]
+        general = [f"{_filled(folder, wanted)}/{splits[0]}.jsonl" for folder in entry.folder]
         return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
 
     def _is_there(self, source: SplitFiles) -> bool:
@@ -538,7 +547,7 @@ class DataRoot:
             skipped += file.bad
         if not made:
             raise UserError(f"{self.folder / source.paths[0]}: this file has no example that can be read; restore it")
-        return Served([row for row, _ in made], [origin for _, origin in made], tuple(source.paths), skipped)
+        return Served([row for row, _ in made], [origin for _, origin in made], source.paths, skipped)
 
     def _records(self, file: SourceFile, source: SplitFiles) -> Iterator[Record]:
         records = read_records(file, source)
@@ -574,10 +583,10 @@ def _places(entry: Entry, wanted: TaskDataset, split: str) -> Iterator[SplitFile
     """Where the files of a split may be, the first choice first."""
     for source in entry.files.get(split, []):
         labels = None if source.labels is None else _filled(source.labels, wanted)
-        yield replace(source, paths=[_filled(path, wanted) for path in source.paths], labels=labels)
-    for folder in entry.folders:
+        yield replace(source, paths=tuple(_filled(path, wanted) for path in source.paths), labels=labels)
+    for folder in entry.folder:
         for ends in product(_WORDS.get(split, (split,)), _SPLIT_ENDINGS, ("", *_COMPRESSIONS)):
-            yield SplitFiles(paths=[f"{_filled(folder, wanted)}/{''.join(ends)}"])
+            yield SplitFiles(paths=(f"{_filled(folder, wanted)}/{''.join(ends)}",))
 
 
 def _filled(path: str, wanted: TaskDataset) -> str:
@@ -586,28 +595,14 @@ def _filled(path: str, wanted: TaskDataset) -> str:
 
 def _entry(wanted: TaskDataset) -> Entry:
     entry = next((entry for entry in _entries() if entry.serves(wanted)), Entry())
-    if entry.files or entry.folders:
+    if entry.files or entry.folder:
         return entry
     dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
     named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
-    return replace(entry, folders=tuple(dict.fromkeys((wanted.task, *named, dataset))))
+    return replace(entry, folder=tuple(dict.fromkeys((wanted.task, *named, dataset))))
 
 
 @cache
 def _entries() -> tuple[Entry, ...]:
-    """The entries of the list, in which a text stands for a list of one."""
-    entries = []
-    for entry in yaml.safe_load((preset_folder("benchmarks") / "files.yaml").read_text(encoding="utf-8")):
-        listed = {
-            key: [text] if isinstance(text := entry.pop(key, []), str) else text for key in ("tasks", "hub", "folder")
-        }
-        files = {split: [_source(written) for written in given] for split, given in entry.pop("files", {}).items()}
-        entries.append(Entry(**entry, tasks=listed["tasks"], hub=listed["hub"], folders=listed["folder"], files=files))
-    return tuple(entries)
-
-
-def _source(written: str | dict[str, Any]) -> SplitFiles:
-    if isinstance(written, str):
-        return SplitFiles(paths=[written])
-    paths = written.pop("paths", None) or [written.pop("path")]
-    return SplitFiles(paths=paths, **written)
+    written = yaml.safe_load((preset_folder("benchmarks") / "files.yaml").read_text(encoding="utf-8"))
+    return tuple(Entry(**entry) for entry in written)

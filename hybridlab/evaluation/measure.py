@@ -175,11 +175,8 @@ def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
 def task_results(model: Transformer, config: RunConfig, text: Text) -> dict[str, TaskResult]:
     """The result of every task in the run's mix, by its name."""
     window = task_window(model, config)
-    offsets = task_offsets(config.data.mix.tasks)[0]
-    return {
-        task: task_result(model, config, text, task, text.corpus.vocab + offset, window)
-        for task, offset in offsets.items()
-    }
+    first, offsets = text.corpus.vocab, task_offsets(config.data.mix.tasks)[0]
+    return {task: task_result(model, config, text, task, first + offset, window) for task, offset in offsets.items()}
 
 
 def task_result(

@@ -229,12 +229,12 @@ def test_multiple_choice_by_intervention_and_by_exit(made, choices, monkeypatch)
     wanted = torch.nn.functional.cross_entropy(scores, answers_, reduction="none")
     np.testing.assert_allclose(losses, wanted.numpy(), rtol=1e-6)
     found = probed(made, rows=2, kinds="skip", sizes="1")["skip"]["1"]["choices"]["assignment"]
-    skipped = scores_of(made.model.with_plan(made.model.plan.skip(3)), None, asked, ["shots"])
+    skipped = scores_of(made.model.with_plan(made.model.plan.skip(3)), asked)
     assert found["accuracy"][3] == pytest.approx((skipped.argmax(1) == answers_.numpy()).mean(), abs=1e-5)
     early = probed(made, "tuned-lens", rows=2, steps=0)
     assert early["accuracy"]["choices"]["assignment"][-1] == pytest.approx(right.mean(), abs=1e-5)
     lens = Lens(made.model)
-    third = scores_of(lens.model(3, made.model), None, asked, ["shots"])
+    third = scores_of(lens.model(3, made.model), asked)
     assert early["accuracy"]["choices"]["assignment"][3] == pytest.approx(
         (third.argmax(1) == answers_.numpy()).mean(), abs=1e-5
     )
