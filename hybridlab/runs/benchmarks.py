@@ -183,7 +183,7 @@ def _benchmarks(
 ) -> Benchmarks:
     """See `benchmark_model`. root: the data root."""
     from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
-    from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
+    from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
     if folder is None:
         end = end_token(tokenizer)
@@ -195,13 +195,10 @@ def _benchmarks(
     if positions is not None and length > positions:
         raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
     harness = HarnessModel(model, tokenizer, special, length, request.batch_size, say)
-    library = Library(None if root is None else DataRoot(root, request.skip_bad_lines), say)
+    source = None if root is None else DataRoot(root, request.skip_bad_lines)
     suite = load_suite(request.suite) if request.suite else None
-    if suite is None:
-        asked = [TaskWithShots(task, request.shots) for task in dict.fromkeys(request.tasks)]
-    else:
-        asked = [TaskWithShots(task, shots) for task, shots in suite.asked()]
-    results, missing = measure_tasks(harness, library, asked, request.limit, lenient or suite is not None)
+    asked = [(task, request.shots) for task in dict.fromkeys(request.tasks)] if suite is None else suite.asked()
+    results, missing = measure_tasks(harness, source, asked, request.limit, lenient or suite is not None)
     if suite is None:
         return Benchmarks(results, missing)
     return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite)

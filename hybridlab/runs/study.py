@@ -70,12 +70,12 @@ def _found_now(record: Record) -> bool:
     missing, root = missing_tasks(record), data_root()
     if not missing or root is None:
         return False
-    from hybridlab.evaluation.lm_eval_tasks import Library, NotHere
+    from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
 
-    library = Library(DataRoot(root))
+    files = DataRoot(root)
     for name in missing:
         try:
-            library.load(name.partition("@")[0])
+            load_task(name.partition("@")[0], files)
         except NotHere:
             continue
         return True
