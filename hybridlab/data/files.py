@@ -25,12 +25,13 @@ every machine.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -177,6 +178,13 @@ def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: 
     return files
 
 
+def files_key(files: Iterable[Path]) -> str:
+    """A digest of names, sizes and modification times of files."""
+    stats = ((path, path.stat()) for path in files)
+    lines = "".join(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n" for path, stat in stats)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
 def visible_files(folder: Path) -> list[Path]:
     """All files in a folder and in those below it, sorted, without hidden ones."""
     paths = (path for path in folder.rglob("*") if path.is_file())
@@ -213,23 +221,13 @@ def read_records(file: SourceFile, layout: Layout = Layout()) -> Iterator[Record
     """The unread records of a file. UserError for a file that cannot be read, or a broken record that is not left
     out."""
     ending = layout.ending or file.ending
-    if ending == ".parquet":
-        return _parquet(file, layout)
-    if ending == ".jsonl":
-        return _json_lines(file)
-    if ending == ".json":
-        return _json(file)
-    if ending in (".csv", ".tsv"):
-        return _table(file, layout)
-    if ending == ".xml":
-        return _xml(file, layout)
-    if ending in (".txt", ".lst") or layout.block or layout.pages:
-        return _lines(file, layout)
-    known = ".jsonl, .json, .csv, .tsv, .parquet, .xml, .txt, .lst"
-    raise UserError(f"{file.path}: {ending or 'no ending'} is no format of data files; use {known}")
+    read = _READERS.get(ending) or (_lines if layout.block or layout.pages else None)
+    if read is None:
+        raise UserError(f"{file.path}: {ending or 'no ending'} is no format of data files; use {', '.join(_READERS)}")
+    return read(file, layout)
 
 
-def _json_lines(file: SourceFile) -> Iterator[Record]:
+def _json_lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
     with file.lines(newline=None) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip() or not file.unread():
@@ -250,14 +248,14 @@ def _json_lines(file: SourceFile) -> Iterator[Record]:
             yield Record(values, origin)
 
 
-def _json(file: SourceFile) -> Iterator[Record]:
+def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
     text = file.text()
     try:
         whole = json.loads(text)
     except json.JSONDecodeError as error:
         first = text.lstrip().split("\n", 1)[0].strip()
         if first.startswith("{") and first.endswith("}"):
-            yield from _json_lines(file)
+            yield from _json_lines(file, layout)
             return
         raise UserError(f"{file.path}:{error.lineno}: this file is not JSON ({error.msg}); correct it") from None
     except RecursionError:
@@ -402,6 +400,18 @@ def _lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
         yield from (Record(line, f"{file.path}:{number}") for number, line in enumerate(lines, 1))
 
 
+_READERS: dict[str, Callable[[SourceFile, Layout], Iterator[Record]]] = {
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".csv": _table,
+    ".tsv": _table,
+    ".parquet": _parquet,
+    ".xml": _xml,
+    ".txt": _lines,
+    ".lst": _lines,
+}
+
+
 # ---- the data root ----
 
 
@@ -491,6 +501,13 @@ class Entry:
     def serves(self, wanted: TaskDataset) -> bool:
         return wanted.task in self.tasks or wanted.dataset in self.hub and self.name in (None, wanted.name)
 
+    def places(self, split: str) -> Iterator[SplitFiles]:
+        """Where the files of a split may be, the first choice first."""
+        yield from self.files.get(split, [])
+        for folder in self.folder:
+            for ends in product(_WORDS.get(split, (split,)), _SPLIT_ENDINGS, ("", *_COMPRESSIONS)):
+                yield SplitFiles(paths=(f"{folder}/{''.join(ends)}",))
+
 
 @dataclass(frozen=True)
 class Served:
@@ -516,7 +533,7 @@ class DataRoot:
         key = (wanted, split)
         if key not in self._read:
             entry = _entry(wanted)
-            found = next((place for place in _places(entry, wanted, split) if self._is_there(place)), None)
+            found = next((place for place in entry.places(split) if self._is_there(place)), None)
             self._read[key] = None if found is None else self._rows(entry, found)
         return self._read[key]
 
@@ -524,8 +541,7 @@ class DataRoot:
         """Where files of the splits were looked for, in words."""
         entry = _entry(wanted)
         named = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
-        named = [_filled(path, wanted) for path in named]
-        general = [f"{_filled(folder, wanted)}/{splits[0]}.jsonl" for folder in entry.folder]
+        general = [f"{folder}/{splits[0]}.jsonl" for folder in entry.folder]
         return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
 
     def _is_there(self, source: SplitFiles) -> bool:
@@ -579,27 +595,24 @@ def _problem(error: Exception) -> str:
     return "it has not the form of such a record"
 
 
-def _places(entry: Entry, wanted: TaskDataset, split: str) -> Iterator[SplitFiles]:
-    """Where the files of a split may be, the first choice first."""
-    for source in entry.files.get(split, []):
-        labels = None if source.labels is None else _filled(source.labels, wanted)
-        yield replace(source, paths=tuple(_filled(path, wanted) for path in source.paths), labels=labels)
-    for folder in entry.folder:
-        for ends in product(_WORDS.get(split, (split,)), _SPLIT_ENDINGS, ("", *_COMPRESSIONS)):
-            yield SplitFiles(paths=(f"{_filled(folder, wanted)}/{''.join(ends)}",))
-
-
-def _filled(path: str, wanted: TaskDataset) -> str:
-    return path.replace("{name}", wanted.name or "")
-
-
 def _entry(wanted: TaskDataset) -> Entry:
+    """The entry that serves a task, with its name of the configuration in all places."""
     entry = next((entry for entry in _entries() if entry.serves(wanted)), Entry())
-    if entry.files or entry.folder:
-        return entry
-    dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
-    named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
-    return replace(entry, folder=tuple(dict.fromkeys((wanted.task, *named, dataset))))
+    if not entry.files and not entry.folder:
+        dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
+        named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
+        return replace(entry, folder=tuple(dict.fromkeys((wanted.task, *named, dataset))))
+
+    def filled(path: str) -> str:
+        return path.replace("{name}", wanted.name or "")
+
+    files = {
+        split: [
+            replace(one, paths=tuple(map(filled, one.paths)), labels=one.labels and filled(one.labels)) for one in given
+        ]
+        for split, given in entry.files.items()
+    }
+    return replace(entry, folder=tuple(map(filled, entry.folder)), files=files)
 
 
 @cache

@@ -37,10 +37,19 @@ from tokenizers import Tokenizer
 
 from hybridlab.bars import WithBar
 from hybridlab.config.schema import Data, RunConfig, WeightedSource
+from hybridlab.data.files import files_key
 from hybridlab.data.finetune.corpus import task_corpus
 from hybridlab.data.hub_access import environment
 from hybridlab.data.shards import FORMAT, SPLITS, Corpus, Part, ShardWriter, open_for_run
-from hybridlab.data.sources import Documents, NoSuchField, Place, files_key, read_documents, source_labels, split_source
+from hybridlab.data.sources import (
+    Documents,
+    NoSuchField,
+    Place,
+    read_documents,
+    source_files,
+    source_labels,
+    split_source,
+)
 from hybridlab.data.tokenizers import (
     TRAINING_CHARACTERS,
     end_token,
@@ -184,7 +193,7 @@ def _cache_key(data: Data, tokenizer: Tokenizer | None = None) -> str:
     plugin = SOURCES.plugins.get(split_source(data.source)[0])
     also = [f"{plugin.name} {plugin.version}"] if plugin else []
     also += [tokenizer_digest(tokenizer)] if tokenizer is not None else []
-    content = json.dumps([FORMAT, settings, files_key(data.source), *also], sort_keys=True)
+    content = json.dumps([FORMAT, settings, files_key(source_files(data.source)), *also], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -400,7 +409,6 @@ class Split:
 
 
 def _documents_of(data: Data) -> Documents:
-    """The documents of a single source."""
     assert data.source is not None
     return read_documents(data.source, data.field, data.max_documents, data.skip_bad_lines or False)
 
@@ -437,7 +445,6 @@ class _CorpusWriter:
 
     @cached_property
     def digest(self) -> str:
-        """Of the tokenizer."""
         return tokenizer_digest(self.tokenizer)
 
     def write(self) -> None:

@@ -26,7 +26,6 @@ up to the place.
 from __future__ import annotations
 
 import codecs
-import hashlib
 import os
 import re
 import sysconfig
@@ -121,13 +120,6 @@ def source_files(source: str) -> list[Path]:
     """The files of a local source, in the order of reading; none for a data set of the hub."""
     kind, argument = split_source(source)
     return SOURCES.get(kind).files(argument)
-
-
-def files_key(source: str) -> str:
-    """A digest of names, sizes and modification times of the files of a local source."""
-    stats = ((path, path.stat()) for path in source_files(source))
-    lines = "".join(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n" for path, stat in stats)
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def source_labels(sources: list[str]) -> list[str]:
@@ -560,7 +552,6 @@ def _check_access(source: str, name: HubName) -> None:
 
 
 def _library_files(argument: str) -> list[Path]:
-    """The source files of the Python standard library."""
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
     return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))

@@ -158,7 +158,6 @@ def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int)
 
 
 def _losses(model: Transformer, text: Text, batch: Batch) -> list[float]:
-    """The loss of each example of a batch."""
     batch = batch.to(next(model.parameters()).device)
     with torch.no_grad(), text.context:
         return text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()

@@ -248,19 +248,14 @@ def load_suite(name: str) -> Suite:
 def _value(results: dict[str, BenchmarkResult], task: str, column: Column) -> Measurement:
     result = results.get(f"{task}@{column.shots}" if column.shots else task)
     measured = result.metrics.get(column.metric or "", NOT_MEASURED) if result else NOT_MEASURED
-    if measured.value is None or not column.percent:
-        return measured
-    error = None if measured.stderr is None else 100 * measured.stderr
-    return Measurement(value=100 * measured.value, stderr=error, n=measured.n)
+    return measured.scaled(100) if column.percent else measured
 
 
 def _mean(parts: list[Measurement]) -> Measurement:
     """The mean of measurements with the error of a stratified sample."""
     if not parts or any(part.value is None for part in parts):
         return NOT_MEASURED
-    errors = [part.stderr for part in parts]
-    error = None
-    if all(e is not None for e in errors):
-        error = sum(e * e for e in errors if e is not None) ** 0.5 / len(parts)
-    value = sum(part.value or 0.0 for part in parts) / len(parts)
+    errors = [part.stderr for part in parts if part.stderr is not None]
+    error = sum(e * e for e in errors) ** 0.5 / len(parts) if len(errors) == len(parts) else None
+    value = sum(map(known, parts)) / len(parts)
     return Measurement(value=value, stderr=error, n=sum(part.n for part in parts))

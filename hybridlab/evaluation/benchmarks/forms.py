@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import random
 import re
-import string
 from collections import Counter
 from functools import cache
 from importlib import import_module
@@ -24,6 +23,8 @@ from lm_eval.tasks.race.preprocess_race import doc_to_choice as race_choices
 from lm_eval.tasks.race.preprocess_race import doc_to_target as race_target
 from lm_eval.tasks.race.preprocess_race import doc_to_text as race_text
 
+from hybridlab.evaluation import finetuned
+
 __all__ = ["race_choices", "race_target", "race_text"]
 
 _FIRST = ("argparse", "asyncio", "collections", "csv", "datetime", "decimal", "difflib", "email", "fractions", "heapq")
@@ -31,17 +32,15 @@ _MORE = ("inspect", "json", "logging", "pathlib", "random", "shutil", "statistic
 _KEYS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "island", "jungle", "karst", "lagoon")
 _SEED = 0
 UNANSWERABLE = "unanswerable"
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 def words(text: str) -> list[str]:
     """The words of an answer, as SQuAD compares them; of Chinese its characters."""
-    plain = "".join(mark for mark in text.lower() if mark not in string.punctuation)
-    if _CHINESE.search(plain):
-        return [mark for mark in plain if mark.isalnum()]
-    return _ARTICLES.sub(" ", plain).split()
+    if _CHINESE.search(text):
+        return [mark for mark in text.lower() if mark.isalnum()]
+    return finetuned.words(text)
 
 
 def f1(given: str, accepted: str) -> float:
