@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from hybridlab.analysis.material import Material, material, text_losses
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
-from hybridlab.evaluation.answers import answers
+from hybridlab.evaluation.text import answers
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import TASKS
 
@@ -81,9 +81,9 @@ def performance(measured: Suite, model: Transformer) -> Performance:
 def _chosen(
     measured: Suite, model: Transformer, asked: Sequence[Any], before: Sequence[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    from hybridlab.evaluation.choices import score_choices
+    from hybridlab.evaluation.choices import score_choices, tokenized
 
-    scores = score_choices(model, measured.tokenizer, asked, before)
+    scores = score_choices(model, tokenized(measured.tokenizer, asked, before))
     correct = np.array([item.answer for item in asked])
     highest = scores.max(1, keepdims=True)
     among = scores - highest - np.log(np.exp(scores - highest).sum(1, keepdims=True))

@@ -20,7 +20,7 @@ from torch import Tensor
 from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
-from hybridlab.data.benchmarks.root import NO_ROOT, DataRoot, TaskDataset, data_root
+from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer

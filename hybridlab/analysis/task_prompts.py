@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.analysis.probe import spaced_windows
-from hybridlab.data.benchmarks.root import DataRoot, data_root
+from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_model import Scoring
@@ -132,14 +132,14 @@ def _of_tasks(
     tokenizer: Tokenizer, tasks: Sequence[str], rows: int, longest: int, shots: int, root: Path | None
 ) -> tuple[Prompts, dict[str, str]]:
     """See `task_prompts`. root: the data root."""
-    from hybridlab.evaluation.lm_eval_tasks import Library, NotHere
+    from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
 
-    library = Library(None if root is None else DataRoot(root))
+    files = None if root is None else DataRoot(root)
     found: dict[str, TaskPrompts] = {}
     missing: dict[str, str] = {}
     for name in dict.fromkeys(tasks):
         try:
-            loaded = library.load(name)
+            loaded = load_task(name, files)
         except NotHere as error:
             missing[name] = error.reason
             continue

@@ -53,7 +53,7 @@ def reproduce(
     Without --scale it is the cheapest that an experiment has.
     """
     from hybridlab.cli.sweep import reproduce_sweep
-    from hybridlab.data.benchmarks.root import use_data_root
+    from hybridlab.data.files import use_data_root
     from hybridlab.errors import UserError
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale

@@ -13,22 +13,40 @@ All but parquet may be compressed (.gz, .bz2, .zst).
 The package `datasets`, which reads data sets of the hub (data/sources.py), does not serve here. It infers the types of
 a table (a text `007` becomes the number 7), its errors name no line, one broken line ends the reading, and what it does
 not stream it copies into a cache first.
+
+The data root is the folder below which the files of benchmarks and fine-tuning tasks lie; `--data-root DIR` or the
+environment variable HYBRIDLAB_DATA_ROOT names it. Benchmarks lie in the places of presets/benchmarks/files.yaml. An
+experiment names the files of fine-tuning tasks as `root:glue/sst2/validation.jsonl`, so that its runs are the same on
+every machine.
+
+    DataRoot(Path("data")).split(TaskDataset("piqa", "baber/piqa"), "validation").rows
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, cast
 from xml.etree import ElementTree
 
+import yaml
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from hybridlab.config.finetune import ROOT, Finetune
+from hybridlab.config.loading import preset_folder
+from hybridlab.data import benchmark_rows as kinds
 from hybridlab.errors import UserError
 
 _COMPRESSIONS = {
@@ -38,6 +56,14 @@ _COMPRESSIONS = {
 }
 """Ending → name of the compression, and the bytes that such a file begins with."""
 _ROWS_AT_ONCE = 1024
+_WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+"""What files of a split are called."""
+_SPLIT_ENDINGS = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
+_INSTEAD = "leave such lines out with --skip-bad-lines"
+DATA_ROOT = "HYBRIDLAB_DATA_ROOT"
+NO_ROOT = (
+    "no data root is set; name the folder of the task files with HYBRIDLAB_DATA_ROOT=DIR or `reproduce --data-root DIR`"
+)
 _NEVER_CLOSED = "this row is not CSV (a quote that opens here is never closed)"
 _QUOTES = "a text that contains a separator or a line end needs quotes"
 
@@ -152,6 +178,13 @@ def local_files(kind: str, endings: tuple[str, ...], argument: str, compressed: 
     return files
 
 
+def files_key(files: Iterable[Path]) -> str:
+    """A digest of names, sizes and modification times of files."""
+    stats = ((path, path.stat()) for path in files)
+    lines = "".join(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n" for path, stat in stats)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
 def visible_files(folder: Path) -> list[Path]:
     """All files in a folder and in those below it, sorted, without hidden ones."""
     paths = (path for path in folder.rglob("*") if path.is_file())
@@ -188,23 +221,13 @@ def read_records(file: SourceFile, layout: Layout = Layout()) -> Iterator[Record
     """The unread records of a file. UserError for a file that cannot be read, or a broken record that is not left
     out."""
     ending = layout.ending or file.ending
-    if ending == ".parquet":
-        return _parquet(file, layout)
-    if ending == ".jsonl":
-        return _json_lines(file)
-    if ending == ".json":
-        return _json(file)
-    if ending in (".csv", ".tsv"):
-        return _table(file, layout)
-    if ending == ".xml":
-        return _xml(file, layout)
-    if ending in (".txt", ".lst") or layout.block or layout.pages:
-        return _lines(file, layout)
-    known = ".jsonl, .json, .csv, .tsv, .parquet, .xml, .txt, .lst"
-    raise UserError(f"{file.path}: {ending or 'no ending'} is no format of data files; use {known}")
+    read = _READERS.get(ending) or (_lines if layout.block or layout.pages else None)
+    if read is None:
+        raise UserError(f"{file.path}: {ending or 'no ending'} is no format of data files; use {', '.join(_READERS)}")
+    return read(file, layout)
 
 
-def _json_lines(file: SourceFile) -> Iterator[Record]:
+def _json_lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
     with file.lines(newline=None) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip() or not file.unread():
@@ -225,14 +248,14 @@ def _json_lines(file: SourceFile) -> Iterator[Record]:
             yield Record(values, origin)
 
 
-def _json(file: SourceFile) -> Iterator[Record]:
+def _json(file: SourceFile, layout: Layout) -> Iterator[Record]:
     text = file.text()
     try:
         whole = json.loads(text)
     except json.JSONDecodeError as error:
         first = text.lstrip().split("\n", 1)[0].strip()
         if first.startswith("{") and first.endswith("}"):
-            yield from _json_lines(file)
+            yield from _json_lines(file, layout)
             return
         raise UserError(f"{file.path}:{error.lineno}: this file is not JSON ({error.msg}); correct it") from None
     except RecursionError:
@@ -375,3 +398,224 @@ def _lines(file: SourceFile, layout: Layout) -> Iterator[Record]:
             yield Record("\n".join(lines[start:end]), f"{file.path}:{start + 1}")
     else:
         yield from (Record(line, f"{file.path}:{number}") for number, line in enumerate(lines, 1))
+
+
+_READERS: dict[str, Callable[[SourceFile, Layout], Iterator[Record]]] = {
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".csv": _table,
+    ".tsv": _table,
+    ".parquet": _parquet,
+    ".xml": _xml,
+    ".txt": _lines,
+    ".lst": _lines,
+}
+
+
+# ---- the data root ----
+
+
+def use_data_root(folder: Path | None) -> None:
+    """Take a folder as the data root of this process and those that it starts; None keeps the one that is set.
+    UserError if there is no such folder."""
+    if folder is not None:
+        os.environ[DATA_ROOT] = str(data_root(folder))
+
+
+def data_root(folder: Path | None = None) -> Path | None:
+    """The data root: this folder, or the one that is set; None without. UserError if there is no such folder."""
+    if folder is not None:
+        if not folder.is_dir():
+            raise UserError(f"--data-root {folder}: there is no such folder; give the folder that holds the task files")
+        return folder.expanduser().absolute()
+    root = os.environ.get(DATA_ROOT)
+    if root and not Path(root).is_dir():
+        raise UserError(f"{DATA_ROOT}={root}: there is no such folder; name the folder that holds the task files")
+    return Path(root) if root else None
+
+
+def located(text: str) -> Path:
+    """The path of a setting; UserError for one below a data root that is not set."""
+    if not text.startswith(ROOT):
+        return Path(text)
+    root = os.environ.get(DATA_ROOT)
+    if not root:
+        raise UserError(f"{text}: {NO_ROOT}")
+    return Path(root) / text.removeprefix(ROOT)
+
+
+def missing_files(settings: Finetune) -> str | None:
+    """Why a task's files below the data root cannot be read, in words; None if they are there or need no root."""
+    for text in (settings.data, settings.validation):
+        if text is None or not text.startswith(ROOT):
+            continue
+        if not os.environ.get(DATA_ROOT):
+            return NO_ROOT
+        if not located(text).exists():
+            return f"{located(text)} is not there"
+    return None
+
+
+# ---- benchmarks ----
+
+
+@dataclass(frozen=True)
+class TaskDataset:
+    """What a task of lm-eval reads: its name, and the dataset and configuration that it names."""
+
+    task: str
+    dataset: str | None = None
+    name: str | None = None
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda written: [written] if isinstance(written, str) else written)]
+"""A text stands for a list of one."""
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class SplitFiles(Layout):
+    """The files of one split in one layout. labels: a file with one label on each line. only: a field and its value,
+    of the records that are taken."""
+
+    paths: Texts = ()
+    labels: str | None = None
+    only: tuple[str, str] | None = None
+
+
+_PATH_ALONE = BeforeValidator(lambda written: {"paths": written} if isinstance(written, str) else written)
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Entry:
+    """An entry of the list: which tasks it serves, the kind of their rows, and where their files are. classes: columns
+    with the number of a class → the names of the classes."""
+
+    rows: str = "as_they_are"
+    tasks: Texts = ()
+    hub: Texts = ()
+    name: str | None = None
+    folder: Texts = ()
+    files: dict[str, list[Annotated[SplitFiles, _PATH_ALONE]]] = field(default_factory=dict)
+    classes: dict[str, list[str]] = field(default_factory=dict)
+
+    def serves(self, wanted: TaskDataset) -> bool:
+        return wanted.task in self.tasks or wanted.dataset in self.hub and self.name in (None, wanted.name)
+
+    def places(self, split: str) -> Iterator[SplitFiles]:
+        """Where the files of a split may be, the first choice first."""
+        yield from self.files.get(split, [])
+        for folder in self.folder:
+            for ends in product(_WORDS.get(split, (split,)), _SPLIT_ENDINGS, ("", *_COMPRESSIONS)):
+                yield SplitFiles(paths=(f"{folder}/{''.join(ends)}",))
+
+
+@dataclass(frozen=True)
+class Served:
+    """The rows of a split. origins: for each row, where it stands. files: the paths below the data root. skipped: how
+    many broken lines were left out."""
+
+    rows: list[dict[str, Any]]
+    origins: list[str]
+    files: tuple[str, ...]
+    skipped: int
+
+
+@dataclass
+class DataRoot:
+    """See the module. skip_bad_lines: leave out and count what would be an error."""
+
+    folder: Path
+    skip_bad_lines: bool = False
+    _read: dict[tuple[TaskDataset, str], Served | None] = field(default_factory=dict)
+
+    def split(self, wanted: TaskDataset, split: str) -> Served | None:
+        """The rows of a split; None if there is no file. UserError, with file and line, for a broken line."""
+        key = (wanted, split)
+        if key not in self._read:
+            entry = _entry(wanted)
+            found = next((place for place in entry.places(split) if self._is_there(place)), None)
+            self._read[key] = None if found is None else self._rows(entry, found)
+        return self._read[key]
+
+    def missing(self, wanted: TaskDataset, splits: tuple[str, ...]) -> str:
+        """Where files of the splits were looked for, in words."""
+        entry = _entry(wanted)
+        named = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
+        general = [f"{folder}/{splits[0]}.jsonl" for folder in entry.folder]
+        return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
+
+    def _is_there(self, source: SplitFiles) -> bool:
+        return all((self.folder / path).is_file() for path in source.paths)
+
+    def _rows(self, entry: Entry, source: SplitFiles) -> Served:
+        make, made = getattr(kinds, entry.rows), list[tuple[dict[str, Any], str]]()
+        skipped = 0
+        for path in source.paths:
+            file = SourceFile(self.folder / path, skip_bad=self.skip_bad_lines, instead=_INSTEAD)
+            for record in self._records(file, source):
+                if source.only is not None and record.values.get(source.only[0]) != source.only[1]:
+                    continue
+                try:
+                    rows = list(make(record.values))
+                    made += [(_numbered(row, entry.classes), record.origin) for row in rows]
+                except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+                    file.broken(record.origin, _problem(error))
+            skipped += file.bad
+        if not made:
+            raise UserError(f"{self.folder / source.paths[0]}: this file has no example that can be read; restore it")
+        return Served([row for row, _ in made], [origin for _, origin in made], source.paths, skipped)
+
+    def _records(self, file: SourceFile, source: SplitFiles) -> Iterator[Record]:
+        records = read_records(file, source)
+        if source.labels is None or not (self.folder / source.labels).is_file():
+            yield from records
+            return
+        # A label belongs to a line, so that a broken line does not shift those after it.
+        labels = [label.values for label in read_records(SourceFile(self.folder / source.labels))]
+        for record in records:
+            line = int(record.origin.rpartition(":")[2])
+            if line > len(labels):
+                file.broken(record.origin, f"{source.labels} has no label for it, only {len(labels)}")
+            elif isinstance(record.values, dict):
+                yield Record({**record.values, "label": labels[line - 1].strip()}, record.origin)
+            else:
+                yield record
+
+
+def _numbered(row: dict[str, Any], classes: dict[str, list[str]]) -> dict[str, Any]:
+    """A row with the numbers of classes in the place of their names."""
+    return row | {column: kinds.one_of(row[column], len(names), names) for column, names in classes.items()}
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"there is no {error.args[0]!r}"
+    if isinstance(error, ValueError) and error.args:
+        return str(error.args[0])
+    return "it has not the form of such a record"
+
+
+def _entry(wanted: TaskDataset) -> Entry:
+    """The entry that serves a task, with its name of the configuration in all places."""
+    entry = next((entry for entry in _entries() if entry.serves(wanted)), Entry())
+    if not entry.files and not entry.folder:
+        dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
+        named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
+        return replace(entry, folder=tuple(dict.fromkeys((wanted.task, *named, dataset))))
+
+    def filled(path: str) -> str:
+        return path.replace("{name}", wanted.name or "")
+
+    files = {
+        split: [
+            replace(one, paths=tuple(map(filled, one.paths)), labels=one.labels and filled(one.labels)) for one in given
+        ]
+        for split, given in entry.files.items()
+    }
+    return replace(entry, folder=tuple(map(filled, entry.folder)), files=files)
+
+
+@cache
+def _entries() -> tuple[Entry, ...]:
+    written = yaml.safe_load((preset_folder("benchmarks") / "files.yaml").read_text(encoding="utf-8"))
+    return tuple(Entry(**entry) for entry in written)

@@ -37,10 +37,19 @@ from tokenizers import Tokenizer
 
 from hybridlab.bars import WithBar
 from hybridlab.config.schema import Data, RunConfig, WeightedSource
+from hybridlab.data.files import files_key
 from hybridlab.data.finetune.corpus import task_corpus
 from hybridlab.data.hub_access import environment
 from hybridlab.data.shards import FORMAT, SPLITS, Corpus, Part, ShardWriter, open_for_run
-from hybridlab.data.sources import Documents, NoSuchField, Place, files_key, read_documents, source_labels, split_source
+from hybridlab.data.sources import (
+    Documents,
+    NoSuchField,
+    Place,
+    read_documents,
+    source_files,
+    source_labels,
+    split_source,
+)
 from hybridlab.data.tokenizers import (
     TRAINING_CHARACTERS,
     end_token,
@@ -65,10 +74,14 @@ _PREPARED = ".prepared.json"
 """Of what a folder was made, so that the same command finds it finished."""
 _ADDED = ("validation_by", "skip_bad_lines")
 """Settings that data which were prepared before them have at None; they need not be prepared again."""
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""That this process may use."""
 _CHARACTERS_AT_ONCE = 200_000
 _DOCUMENTS_AT_ONCE = 64
 
 Say = Callable[[str], None]
+_Group = tuple[list[str], list[np.ndarray], Place]
+"""Several documents: their texts, the ids of each, with the end-of-document token, and the place after the last."""
 
 
 def silent(text: str) -> None:
@@ -76,39 +89,38 @@ def silent(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Job:
-    """How data are prepared. say: prints a line about progress. bar: show a bar instead if standard error is a
+class Preparation:
+    """How data are prepared. tell: takes a line about progress. bar: show a bar instead if standard error is a
     terminal. workers: threads that tokenize; None: one for each core."""
 
-    say: Say = silent
+    tell: Say = silent
     bar: bool = False
     workers: int | None = None
 
+    def say(self, line: str) -> None:
+        self.tell(f"data: {line}")
 
-ALL_CORES = Job()
+
+IN_SILENCE = Preparation()
 
 
 # ---- the data of a run ----
 
 
-def corpus_of(config: RunConfig, cache: Path, job: Job = ALL_CORES) -> Corpus:
+def corpus_of(config: RunConfig, cache: Path, how: Preparation = IN_SILENCE) -> Corpus:
     """The corpus of a run's settings, after preparing in `cache` what text has not been prepared yet."""
     if config.finetune is None:
-        return corpus_for(config.data, cache, job)
-    length, causal = config.training.seq_len, config.shape.traits.causal
-    corpus = task_corpus(config.finetune, _tokenizer_of(config, cache, job), length, causal, job.say)
-    tokenizer = {**corpus.meta["tokenizer"], "spec": config.data.tokenizer}
-    return replace(corpus, meta={**corpus.meta, "tokenizer": tokenizer})
+        return corpus_for(config.data, cache, how)
+    spec = own = config.data.tokenizer
+    if is_trained(spec) or spec == "shards":
+        # It is made from the text, which is the same for the run that the model comes from.
+        spec = f"file:{corpus_for(config.data, cache, how).parts[0].corpus.folder / 'tokenizer.json'}"
+    corpus = task_corpus(config.finetune, spec, config.training.seq_len, config.shape.traits.causal, how.say)
+    return replace(corpus, meta={**corpus.meta, "tokenizer": {**corpus.meta["tokenizer"], "spec": own}})
 
 
-def _tokenizer_of(config: RunConfig, cache: Path, job: Job) -> str:
-    """The model's tokenizer as `data.tokenizer` names it; one that is made from the text, which is the same for the run
-    that the model comes from, is read from the prepared text."""
-    spec = config.data.tokenizer
-    if not is_trained(spec) and spec != "shards":
-        return spec
-    prepared = corpus_for(config.data, cache, job).parts[0].corpus
-    return f"file:{prepared.folder / 'tokenizer.json'}"
+class _NotPreparedYet(Exception):
+    """Something would have to be prepared first."""
 
 
 def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
@@ -120,19 +132,15 @@ def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
         return None
 
 
-class _NotPreparedYet(Exception):
-    """Something would have to be prepared first."""
-
-
-def corpus_for(data: Data, cache: Path, job: Job | None = ALL_CORES) -> Corpus:
+def corpus_for(data: Data, cache: Path, how: Preparation | None = IN_SILENCE) -> Corpus:
     """Open the corpus of a configuration, of one source or of several, after preparing in `cache` what has not been
-    prepared yet. job: None to open only what is prepared, otherwise _NotPreparedYet."""
+    prepared yet. how: None to open only what is prepared, otherwise _NotPreparedYet."""
     _check_lines(data)
     if data.sources is None:
-        return _opened(data, cache, None, job)
+        return _opened(data, cache, None, how)
     try:
-        common = _common_tokenizer(data, cache, job)
-        corpora = [_opened(part, cache, common, job) for part in data.each_source()]
+        common = _common_tokenizer(data, cache, how)
+        corpora = [_opened(part, cache, common, how) for part in data.each_source()]
     except NoSuchField as error:
         way = "--set data.field=NAME for all sources, or with `field: NAME` beside this one in data.sources"
         raise UserError(f"{error.problem}; name it with {way}") from None
@@ -149,7 +157,7 @@ def _check_lines(data: Data) -> None:
         )
 
 
-def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, job: Job | None) -> Corpus:
+def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, how: Preparation | None) -> Corpus:
     """The corpus of a single source. tokenizer: one that several sources share, otherwise that of the settings."""
     assert data.source is not None
     kind, argument = split_source(data.source)
@@ -157,12 +165,12 @@ def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, job: Job | Non
         return open_for_run(Path(argument).expanduser())
     folder = _prepared_folder(data, cache / _cache_key(data, tokenizer))
     if not (folder / "meta.json").exists():
-        if job is None:
+        if how is None:
             raise _NotPreparedYet
-        with _unfinished(folder, "data", job.say) as partial:
+        with _unfinished(folder, "data", how.say) as partial:
             # Another process may have prepared it while this one waited for it.
             if not (folder / "meta.json").exists():
-                _CorpusWriter(data, partial, tokenizer, job).write()
+                _CorpusWriter(data, partial, tokenizer, how).write()
     return open_for_run(folder)
 
 
@@ -185,11 +193,11 @@ def _cache_key(data: Data, tokenizer: Tokenizer | None = None) -> str:
     plugin = SOURCES.plugins.get(split_source(data.source)[0])
     also = [f"{plugin.name} {plugin.version}"] if plugin else []
     also += [tokenizer_digest(tokenizer)] if tokenizer is not None else []
-    content = json.dumps([FORMAT, settings, files_key(data.source), *also], sort_keys=True)
+    content = json.dumps([FORMAT, settings, files_key(source_files(data.source)), *also], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _common_tokenizer(data: Data, cache: Path, job: Job | None) -> Tokenizer | None:
+def _common_tokenizer(data: Data, cache: Path, how: Preparation | None) -> Tokenizer | None:
     """The tokenizer that is trained on all sources in proportion to their weights, and kept in `cache`; None for one
     that is not trained."""
     assert data.sources is not None
@@ -205,9 +213,9 @@ def _common_tokenizer(data: Data, cache: Path, job: Job | None) -> Tokenizer | N
     path = cache / f"tokenizer-{_key_of_all(data)}.json"
     if path.is_file():
         return load_tokenizer(path)
-    if job is None:
+    if how is None:
         raise _NotPreparedYet
-    job.say(f"tokenizer {data.tokenizer}, trained on {len(parts)} sources")
+    how.say(f"tokenizer {data.tokenizer}, trained on {len(parts)} sources")
     weights = [source.weight for source in data.sources]
     texts = in_proportion([partial(_training_documents, part) for part in parts], weights, TRAINING_CHARACTERS)
     tokenizer = make_tokenizer(data.tokenizer, texts)
@@ -251,7 +259,7 @@ def _mixed(sources: list[WeightedSource], corpora: list[Corpus]) -> Corpus:
 # ---- folders that a user names ----
 
 
-def prepare(data: Data, folder: Path, job: Job = ALL_CORES) -> None:
+def prepare(data: Data, folder: Path, how: Preparation = IN_SILENCE) -> None:
     """Tokenise a source into `folder`, or each of several sources into a folder of its own in `folder`, which appears
     only when all is complete. What an earlier call with equal settings has done, in part or whole, is not done again.
     UserError if the folder has something else."""
@@ -262,36 +270,30 @@ def prepare(data: Data, folder: Path, job: Job = ALL_CORES) -> None:
     key = _key_of_all(data)
     done, what = folder / _PREPARED, ("data folder", ("key",), "prepare the data again")
     if done.is_file() and read_object(done, *what)["key"] == key:
-        job.say(f"{folder}: finished before, nothing to do")
+        how.say(f"{folder}: finished before, nothing to do")
         return
     _check_empty(folder)
     for other in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.partial")):
         if other != _partial(folder, key):
-            job.say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
-    with _unfinished(folder, key, job.say) as partial:
+            how.say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
+    with _unfinished(folder, key, how.say) as partial:
         _check_empty(folder)
         if data.sources is None:
-            _CorpusWriter(data, partial, None, job).write()
+            _CorpusWriter(data, partial, None, how).write()
         else:
-            _prepare_each(data, partial, job)
+            common = _common_tokenizer(data, partial, how)
+            for name, part in zip(source_labels(data.all_sources), data.each_source(), strict=True):
+                if not (partial / name / "meta.json").is_file():
+                    (partial / name).mkdir(exist_ok=True)
+                    _CorpusWriter(part, partial / name, common, how).write()
+            for kept in partial.glob("tokenizer-*.json"):
+                kept.unlink()
         write_json(partial / _PREPARED, {"key": key})
 
 
 def _check_empty(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: the folder is not empty; choose another one with --out")
-
-
-def _prepare_each(data: Data, partial: Path, job: Job) -> None:
-    """Prepare what is not complete yet of several sources; the tokenizer that they share is kept until all are."""
-    common = _common_tokenizer(data, partial, job)
-    names = source_labels(data.all_sources)
-    for name, part in zip(names, data.each_source(), strict=True):
-        if not (partial / name / "meta.json").is_file():
-            (partial / name).mkdir(exist_ok=True)
-            _CorpusWriter(part, partial / name, common, job).write()
-    for kept in partial.glob("tokenizer-*.json"):
-        kept.unlink()
 
 
 def _key_of_all(data: Data) -> str:
@@ -407,7 +409,6 @@ class Split:
 
 
 def _documents_of(data: Data) -> Documents:
-    """The documents of a single source."""
     assert data.source is not None
     return read_documents(data.source, data.field, data.max_documents, data.skip_bad_lines or False)
 
@@ -424,9 +425,9 @@ class _CorpusWriter:
     tokenizer: one that several sources share; None for that of the settings.
     """
 
-    def __init__(self, data: Data, folder: Path, tokenizer: Tokenizer | None, job: Job) -> None:
+    def __init__(self, data: Data, folder: Path, tokenizer: Tokenizer | None, how: Preparation) -> None:
         assert data.source is not None
-        self.data, self.folder, self.job, self.source = data, folder, job, data.source
+        self.data, self.folder, self.how, self.source = data, folder, how, data.source
         self.split = Split.of(data)
         self.tokenizer = self._made() if tokenizer is None else tokenizer
         # The text of the end-of-document token inside a document is encoded as ordinary characters.
@@ -439,12 +440,11 @@ class _CorpusWriter:
         kept, spec = self.folder / "tokenizer.json", self.data.tokenizer
         if is_trained(spec) and kept.is_file():
             return load_tokenizer(kept)
-        self.job.say(f"tokenizer {spec}")
+        self.how.say(f"tokenizer {spec}")
         return make_tokenizer(spec, _training_documents(self.data))
 
     @cached_property
     def digest(self) -> str:
-        """Of the tokenizer."""
         return tokenizer_digest(self.tokenizer)
 
     def write(self) -> None:
@@ -456,7 +456,7 @@ class _CorpusWriter:
         }
         documents = _documents_of(self.data)
         if state:
-            self.job.say(f"{self.source}: goes on after {state['documents']:,} documents")
+            self.how.say(f"{self.source}: goes on after {state['documents']:,} documents")
             documents.go_to(state["place"])
         count = self._write_documents(documents, writers, state.get("documents", 0))
         self._check(count, writers)
@@ -473,29 +473,22 @@ class _CorpusWriter:
         return state if there and state["tokenizer"] == self.digest else {}
 
     def _write_documents(self, documents: Documents, writers: dict[str, ShardWriter], count: int) -> int:
-        """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all."""
-        recorded, workers = time.monotonic(), self.job.workers or _available_cores()
-        done, share = _tokens(writers), documents.share if count else None
-        with _Progress(self.source, self.job.say, self.job.bar, count, done, share) as progress:
-            for group in _encode_documents(self.tokenizer, documents, self.end, self.dtype, workers):
-                self._add(group, writers, count)
-                count += len(group.texts)
-                progress.update(count, _tokens(writers), documents.share, documents.bad)
+        """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all.
+        Every few seconds it is written how far this is, once the tokens before have reached the disk."""
+        recorded, workers = time.monotonic(), self.how.workers or _CORES
+        with _Progress(self.source, documents, self.how, count, _tokens(writers)) as progress:
+            for texts, encoded, place in _encode_documents(self.tokenizer, documents, self.end, self.dtype, workers):
+                for text, tokens in zip(texts, encoded, strict=True):
+                    split = "validation" if self.split.held_out(count, text) else "train"
+                    writers[split].add(tokens, len(text.encode()))
+                    count += 1
+                progress.update(count, _tokens(writers))
                 if time.monotonic() - recorded >= SECONDS_BETWEEN_RECORDS:
-                    self._record(count, group, writers)
+                    splits = {split: writer.state() for split, writer in writers.items()}
+                    state = {"documents": count, "place": place, "splits": splits, "tokenizer": self.digest}
+                    write_json(self.folder / _STATE, state)
                     recorded = time.monotonic()
         return count
-
-    def _add(self, group: _Group, writers: dict[str, ShardWriter], count: int) -> None:
-        for number, (text, tokens) in enumerate(zip(group.texts, group.tokens, strict=True), count):
-            split = "validation" if self.split.held_out(number, text) else "train"
-            writers[split].add(tokens, len(text.encode()))
-
-    def _record(self, count: int, group: _Group, writers: dict[str, ShardWriter]) -> None:
-        """Write how far the preparation is after a group, once the tokens before have reached the disk."""
-        splits = {split: writer.state() for split, writer in writers.items()}
-        state = {"documents": count, "place": group.place, "splits": splits, "tokenizer": self.digest}
-        write_json(self.folder / _STATE, state)
 
     def _write_meta(self, count: int, bad: int, splits: dict[str, dict[str, Any]]) -> None:
         fingerprint = hashlib.sha256(self.digest.encode())
@@ -540,20 +533,6 @@ def _tokens(writers: dict[str, ShardWriter]) -> int:
     return sum(writer.tokens for writer in writers.values())
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Several documents. tokens: the ids of each, with the end-of-document token. place: after the last of them."""
-
-    texts: list[str]
-    tokens: list[np.ndarray]
-    place: Place
-
-
-def _available_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _encode_documents(
     tokenizer: Tokenizer, documents: Documents, end: int, dtype: np.dtype, workers: int
 ) -> Iterator[_Group]:
@@ -561,7 +540,7 @@ def _encode_documents(
 
     def encode(texts: list[str], place: Place) -> _Group:
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return _Group(texts, [np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings], place)
+        return texts, [np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings], place
 
     waiting: deque[Future[_Group]] = deque()
     # Without the library's own parallelism each call to it keeps to one core.
@@ -591,31 +570,20 @@ def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 class _Progress(WithBar):
-    """Progress over the documents of a source; rates and the time left are those of this session.
+    """Progress over the documents of a source, of which `count` with so many tokens were done in earlier sessions;
+    rates and the time left are those of this one."""
 
-    say: prints a line. bar: show a bar if standard error is a terminal. documents, tokens: done in earlier sessions,
-    which is the given share of the source.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        say: Say = silent,
-        bar: bool = False,
-        documents: int = 0,
-        tokens: int = 0,
-        share: float | None = None,
-    ) -> None:
-        self.source, self.say, self.documents, self.tokens = source, say, documents, tokens
-        self.bad = 0
-        self.before = (documents, tokens, share or 0.0)
+    def __init__(self, source: str, documents: Documents, how: Preparation, count: int, tokens: int) -> None:
+        self.source, self.documents, self.say = source, documents, how.say
+        self.done = self.before = (count, tokens)
+        share = documents.share if count else None
+        self.share_before = share or 0.0
         self.started = self.printed = time.monotonic()
-        super().__init__(bar, 10, TaskProgressColumn())
+        super().__init__(how.bar, 10, TaskProgressColumn())
         if self.bar:
-            total = None if share is None else 1.0
-            name = f"data: {source.rpartition('/')[2][-20:]}"
+            total, name = None if share is None else 1.0, f"data: {source.rpartition('/')[2][-20:]}"
             # With the share from the start, which is no progress of this session.
-            self.task = self.bar.add_task(name, total=total, completed=self.before[2], note="")  # type: ignore[arg-type]
+            self.task = self.bar.add_task(name, total=total, completed=share or 0.0, note="")  # type: ignore[arg-type]
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -623,32 +591,31 @@ class _Progress(WithBar):
         """After success, say how much has been done, and how fast."""
         super().__exit__(kind, value, trace)
         if kind is None:
-            self.say(f"{self.source}: {self._done()}")
+            self.say(self._line())
 
-    def update(self, documents: int, tokens: int, share: float | None, bad: int = 0) -> None:
-        """Show that so many documents and tokens in all are done. share: of the source, from 0 to 1, if known. bad:
-        lines that were left out."""
-        self.documents, self.tokens, self.bad = documents, tokens, bad
+    def update(self, count: int, tokens: int) -> None:
+        """Show that so many documents and tokens in all are done."""
+        self.done, share = (count, tokens), self.documents.share
         if self.bar:
             total = None if share is None else 1.0
             self.bar.update(self.task, total=total, completed=share or 0.0, note=self._rates("docs/s", "tok/s"))
-            return
-        now = time.monotonic()
-        if now - self.printed >= _SECONDS_BETWEEN_LINES:
-            self.printed = now
-            self.say(f"{self.source}: {self._done()}{self._left(share)}")
+        elif time.monotonic() - self.printed >= _SECONDS_BETWEEN_LINES:
+            self.printed = time.monotonic()
+            self.say(f"{self._line()}{self._left(share)}")
 
-    def _done(self) -> str:
-        left_out = f", bad lines left out: {self.bad:,}" if self.bad else ""
-        return f"{self.documents:,} documents, {self.tokens:,} tokens, {self._rates()}{left_out}"
+    def _line(self) -> str:
+        (count, tokens), bad = self.done, self.documents.bad
+        left_out = f", bad lines left out: {bad:,}" if bad else ""
+        return f"{self.source}: {count:,} documents, {tokens:,} tokens, {self._rates()}{left_out}"
 
-    def _rates(self, documents: str = "documents/s", tokens: str = "tokens/s") -> str:
+    def _rates(self, *units: str) -> str:
         seconds = max(1e-3, time.monotonic() - self.started)
-        new = (self.documents - self.before[0]) / seconds, (self.tokens - self.before[1]) / seconds
-        return f"{new[0]:,.0f} {documents}, {new[1]:,.0f} {tokens}"
+        new = ((now - before) / seconds for now, before in zip(self.done, self.before, strict=True))
+        words = units or ("documents/s", "tokens/s")
+        return ", ".join(f"{rate:,.0f} {unit}" for rate, unit in zip(new, words, strict=True))
 
     def _left(self, share: float | None) -> str:
-        if share is None or share <= self.before[2]:
+        if share is None or share <= self.share_before:
             return ""
-        seconds = (time.monotonic() - self.started) * (1 - share) / (share - self.before[2])
+        seconds = (time.monotonic() - self.started) * (1 - share) / (share - self.share_before)
         return f", {share:.0%} read, about {seconds:,.0f} s left"

@@ -30,7 +30,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 
 import numpy as np
 
@@ -114,21 +114,20 @@ def documents(argument: str, field: str = "text") -> Iterator[str]:
     Document i depends only on the seed, the names and i. UserError for another form of the argument.
     """
     seed, names, count = _parsed(argument)
-    return (_document(seed, names, number) for number in range(count))
+
+    def document(number: int) -> str:
+        rng = np.random.default_rng((_PRIMITIVES, _TRAINING, seed, number))
+        make = CHOICES.get(names[int(rng.integers(len(names)))]).make
+        own = (item for item in (make(rng) for _ in repeat(None)) if _use(item) == _TRAINING)
+        return BETWEEN.join(item.solved for item in islice(own, ITEMS_PER_DOCUMENT))
+
+    return map(document, range(count))
 
 
 def label(argument: str) -> str:
     """A short name of a source: the primitives that it names, or `primitives`."""
     names = [part for part in argument.split(":")[1:] if not part.isdecimal()]
     return names[0].replace(",", "-") if names else "primitives"
-
-
-def _document(seed: int, names: list[str], number: int) -> str:
-    rng = np.random.default_rng((_PRIMITIVES, _TRAINING, seed, number))
-    make = CHOICES.get(names[int(rng.integers(len(names)))]).make
-    drawn = (make(rng) for _ in iter(int, 1))
-    own = (item for item in drawn if _use(item) == _TRAINING)
-    return BETWEEN.join(item.solved for item in islice(own, ITEMS_PER_DOCUMENT))
 
 
 def _parsed(argument: str) -> tuple[int, list[str], int]:
@@ -182,12 +181,10 @@ def _copying(words: Callable[[np.random.Generator], list[str]], rng: np.random.G
 
 
 def _random_words(rng: np.random.Generator) -> list[str]:
-    words: list[str] = []
+    words: dict[str, None] = {}
     while len(words) < NUM_WORDS:
-        word = "".join(chr(ord("a") + letter) for letter in rng.integers(26, size=3).tolist())
-        if word not in words:
-            words.append(word)
-    return words
+        words["".join(chr(ord("a") + letter) for letter in rng.integers(26, size=3).tolist())] = None
+    return list(words)
 
 
 def _real_words(rng: np.random.Generator) -> list[str]:

@@ -153,15 +153,11 @@ def open_corpus(folder: Path, verify: bool = False) -> Corpus:
     try:
         meta = read_object(folder / "meta.json", "data folder", _META, "prepare the data again")
     except FileNotFoundError:
-        inside = [path.name for path in _prepared_inside(folder)]
+        inside, way = [path.name for path in _prepared_inside(folder)], "; make it with `hybridlab data prepare`"
         if inside:
-            raise UserError(
-                f"{folder}: no meta.json, so this is not prepared data, but its folders are ({', '.join(inside)}); "
-                f"give one of them, or mix several: --data shards:{folder / inside[0]}@WEIGHT …"
-            ) from None
-        raise UserError(
-            f"{folder}: no meta.json, so this is not prepared data; make it with `hybridlab data prepare`"
-        ) from None
+            way = f", but its folders are ({', '.join(inside)}); give one of them, or mix several: "
+            way += f"--data shards:{folder / inside[0]}@WEIGHT …"
+        raise UserError(f"{folder}: no meta.json, so this is not prepared data{way}") from None
     if meta["format"] != FORMAT or meta["dtype"] not in _DTYPES:
         raise UserError(f"{folder}/meta.json: its format is not {FORMAT}; prepare the data again")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
@@ -207,7 +203,8 @@ def describe(folder: Path) -> dict[str, Any]:
         totals = ("documents", "train_tokens", "validation_tokens")
         return {"sources": sources} | {name: sum(source[name] for source in sources.values()) for name in totals}
     corpus = open_corpus(folder, verify=True)
-    first, last = (_sample(corpus, split) for split in SPLITS)
+    firsts = [shards[0][:_SAMPLE].tolist() if shards else [] for shards in (corpus.train, corpus.validation)]
+    begins, validation_begins = (corpus.tokenizer.decode(tokens) for tokens in firsts)
     return {
         "source": corpus.meta["source"],
         "documents": corpus.meta["documents"],
@@ -220,8 +217,8 @@ def describe(folder: Path) -> dict[str, Any]:
         "validation_tokens": corpus.tokens("validation"),
         "bytes_per_token": round(corpus.bytes_per_token(*SPLITS), 3),
         "fingerprint": corpus.fingerprint,
-        "begins_with": first,
-        "validation_begins_with": last,
+        "begins_with": begins,
+        "validation_begins_with": validation_begins,
     }
 
 
@@ -229,12 +226,6 @@ def _prepared_inside(folder: Path) -> list[Path]:
     """The prepared folders in a folder that holds nothing else; empty for any other folder."""
     inside = sorted(path for path in folder.glob("*") if not path.name.startswith("."))
     return inside if all((path / "meta.json").is_file() for path in inside) else []
-
-
-def _sample(corpus: Corpus, split: str) -> str:
-    """The beginning of the text of a split."""
-    shards = getattr(corpus, split)
-    return corpus.tokenizer.decode(shards[0][:_SAMPLE].tolist()) if shards else ""
 
 
 def _repeated(corpus: Corpus) -> dict[str, int]:

@@ -26,7 +26,6 @@ up to the place.
 from __future__ import annotations
 
 import codecs
-import hashlib
 import os
 import re
 import sysconfig
@@ -121,15 +120,6 @@ def source_files(source: str) -> list[Path]:
     """The files of a local source, in the order of reading; none for a data set of the hub."""
     kind, argument = split_source(source)
     return SOURCES.get(kind).files(argument)
-
-
-def files_key(source: str) -> str:
-    """A digest of names, sizes and modification times of the files of a local source."""
-    digest = hashlib.sha256()
-    for path in source_files(source):
-        stat = path.stat()
-        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
 
 
 def source_labels(sources: list[str]) -> list[str]:
@@ -498,16 +488,15 @@ class HubDocuments(Iterator[str]):
             raise self._explained(error) from None
 
     def _open(self) -> None:
-        if self.stream is not None:
-            return
-        if self.name.folder is None:
-            _check_access(self.source, self.name)
-        import datasets
+        if self.stream is None:
+            name = self.name
+            if name.folder is None:
+                _check_access(self.source, name)
+            import datasets
 
-        name, where = self.name, str(self.name.folder or self.name.name)
-        self.stream = datasets.load_dataset(
-            where, name.config, split=name.split, revision=name.revision, streaming=True
-        )
+            self.stream = datasets.load_dataset(
+                str(name.folder or name.name), name.config, split=name.split, revision=name.revision, streaming=True
+            )
 
     def _explained(self, error: Exception) -> UserError:
         """The library's reason on one line, with what to write instead where that is known."""
@@ -563,7 +552,6 @@ def _check_access(source: str, name: HubName) -> None:
 
 
 def _library_files(argument: str) -> list[Path]:
-    """The source files of the Python standard library."""
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = (Path(folder) / name for folder, _, names in os.walk(root) for name in names if name.endswith(".py"))
     return sorted(path for path in paths if not _NOT_LIBRARY & set(path.relative_to(root).parts))

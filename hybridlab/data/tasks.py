@@ -267,7 +267,6 @@ def _retrieval(row: _Row, rng: np.random.Generator) -> None:
 
 
 def _assignment(row: _Row, rng: np.random.Generator) -> None:
-    """One episode of the task assignment."""
     keys, values = rng.permutation(NUM_KEYS)[:_ASSIGNED], rng.permutation(NUM_VALUES)[:_ASSIGNED]
     for key, value in zip(keys, values, strict=True):
         row.fact(int(key), int(value))
@@ -277,7 +276,6 @@ def _assignment(row: _Row, rng: np.random.Generator) -> None:
 
 
 def _chain(row: _Row, rng: np.random.Generator) -> None:
-    """One episode of the task chain."""
     keys, values = rng.permutation(NUM_KEYS)[:_ASSIGNED], rng.permutation(NUM_VALUES)[:_ASSIGNED]
     # Name n stands for the n-th of the keys in their random order. Facts of the episode before are forgotten.
     row.waiting.clear()

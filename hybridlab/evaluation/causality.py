@@ -23,6 +23,11 @@ TOLERANCE = 1e-4
 """Relative to the largest logit. Rounding gives about 1e-7, a leak that changes the loss far more."""
 
 
+NOT_APPLICABLE = "not applicable: an encoder's tokens see both sides"
+NO_TOKENS = "not applicable: the model gives no logits of tokens"
+ON_PURPOSE = "tokens see later ones, as the attention map asks: the losses are no measure of what was learned"
+
+
 @dataclass(frozen=True)
 class Leak:
     """The largest change of an earlier logit, relative to the largest logit, and its position."""
@@ -60,10 +65,6 @@ def _logits(model: Transformer, rows: torch.Tensor, taps: Taps | None) -> torch.
         return model(rows.to(next(model.parameters()).device), taps=taps).logits.float()
 
 
-NOT_APPLICABLE = "not applicable: an encoder's tokens see both sides"
-NO_TOKENS = "not applicable: the model gives no logits of tokens"
-
-
 def causality(model: Transformer, length: int, kernels: Sequence[str]) -> dict[str, float | str]:
     """What a record says of causality: `largest_change`, or `probe` for a model that the probe does not apply to.
     RunFailed if a decoder sees later tokens. kernels: see `require_causal`."""
@@ -75,14 +76,6 @@ def causality(model: Transformer, length: int, kernels: Sequence[str]) -> dict[s
     return found if model.attention_map.sealed() == model.attention_map else {**found, "leak": ON_PURPOSE}
 
 
-ON_PURPOSE = "tokens see later ones, as the attention map asks: the losses are no measure of what was learned"
-
-
-def _lengths(length: int) -> tuple[int, ...]:
-    """The lengths of the sequences to probe, up to this one."""
-    return tuple(sorted({2, 3, length // 2 + 1, length} - {0, 1}))
-
-
 def require_causal(
     model: Transformer, length: int, kernels: Sequence[str] = ("auto",), taps: Taps | None = None
 ) -> float:
@@ -91,11 +84,12 @@ def require_causal(
     kernels: all that the evaluation uses; each is probed. A leak that attention kinds have on purpose, as a control, is
     measured and returned; the model must be causal without it.
     """
+    lengths = tuple(sorted({2, 3, length // 2 + 1, length} - {0, 1}))
     sealed = model.attention_map.sealed()
     if sealed != model.attention_map:
         require_causal(model.with_plan(attention_map=sealed), length, kernels, taps)
-        return worst_leak(model, _lengths(length), taps=taps).change
-    lengths, chosen, worst = _lengths(length), model.kernel, 0.0
+        return worst_leak(model, lengths, taps=taps).change
+    chosen, worst = model.kernel, 0.0
     try:
         for kernel in kernels:
             model.kernel = kernel

@@ -31,6 +31,7 @@ from hybridlab.data.primitives import ChoiceItem, items, items_digest, prompt_wi
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import ChoiceResult
+from hybridlab.evaluation.text import Text
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
@@ -86,30 +87,13 @@ def tokenized(tokenizer: Tokenizer, asked: Sequence[ChoiceItem], before: Sequenc
 
 def score_choices(
     model: Transformer,
-    tokenizer: Tokenizer,
-    asked: Sequence[ChoiceItem],
-    before: Sequence[ChoiceItem] = (),
-    context: AbstractContextManager | None = None,
-    forward: Forward | None = None,
-    inputs: Mapping[str, Any] | None = None,
-) -> np.ndarray:
-    """(N, O): the log-likelihood, in nats, of every option of N items with O options each.
-
-    before: solved examples, see `hybridlab.data.primitives.solved_examples`. The other arguments are those of
-    `score_questions`.
-    """
-    return score_questions(model, tokenized(tokenizer, asked, before), context, forward, inputs)
-
-
-def score_questions(
-    model: Transformer,
     questions: list[Question],
     context: AbstractContextManager | None = None,
     forward: Forward | None = None,
     inputs: Mapping[str, Any] | None = None,
     done: Done = lambda number: None,
 ) -> np.ndarray:
-    """(N, O): the log-likelihood, in nats, of every option.
+    """(N, O): the log-likelihood, in nats, of every option of N questions with O options each, see `tokenized`.
 
     context: the precision of the computations; by default that of the weights. forward: computes the logits in the
     place of the model, for example those of an early layer; then nothing is cached. inputs: further arguments of the
@@ -144,18 +128,16 @@ def choice_result(
 def choice_results(
     model: Transformer,
     config: RunConfig,
-    corpus: Corpus,
-    context: AbstractContextManager | None = None,
-    inputs: Mapping[str, Any] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    text: Text,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, ChoiceResult]:
     """The result of every kind of question in `evaluation.choices`, by its name. say: told about progress."""
     settings, results = config.evaluation.choices, {}
     for name in settings.tasks if settings else ():
         assert settings is not None
         asked, before = _asked(settings, name)
-        questions = tokenized(corpus.tokenizer, asked, before)
-        scores = score_questions(model, questions, context, inputs=inputs, done=_lines(say, name, len(asked)))
+        questions = tokenized(text.corpus.tokenizer, asked, before)
+        scores = score_choices(model, questions, text.context, inputs=text.inputs, done=_lines(say, name, len(asked)))
         results[name] = choice_result(
             scores,
             asked,

@@ -200,24 +200,24 @@ _WHOLE: dict[str, Whole] = {
 # ---- spans ----
 
 
-def normalized(answer: str) -> str:
-    """An answer without case, punctuation, articles and further blanks, as in SQuAD's evaluation script."""
+def words(answer: str) -> list[str]:
+    """The words of an answer without case, punctuation and articles, as in SQuAD's evaluation script."""
     kept = "".join(letter for letter in answer.lower() if letter not in _PUNCTUATION)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
 
 
 def exact_match(answer: str, right: str) -> float:
-    """1 if the normalised answers are equal, else 0."""
-    return float(normalized(answer) == normalized(right))
+    """1 if the answers have the same words, else 0."""
+    return float(words(answer) == words(right))
 
 
 def token_f1(answer: str, right: str) -> float:
-    """F1 of the words of the normalised answers; without words in one of them, whether both have none."""
-    words, wanted = normalized(answer).split(), normalized(right).split()
-    if not words or not wanted:
-        return float(words == wanted)
-    common = sum((Counter(words) & Counter(wanted)).values())
+    """F1 of the words of the answers; without words in one of them, whether both have none."""
+    given, wanted = words(answer), words(right)
+    if not given or not wanted:
+        return float(given == wanted)
+    common = sum((Counter(given) & Counter(wanted)).values())
     if common == 0:
         return 0.0
-    precision, recall = common / len(words), common / len(wanted)
+    precision, recall = common / len(given), common / len(wanted)
     return 2 * precision * recall / (precision + recall)

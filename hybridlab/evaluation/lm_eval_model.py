@@ -75,7 +75,7 @@ class HarnessModel(TemplateLM):
         self.max_length, self.batch_size, self.say = max_length, batch_size, say
         self._device = next(model.parameters()).device
         self._said_beyond = False
-        self._encoded = lru_cache(maxsize=4096)(self._encode)
+        self._encoded = lru_cache(4096)(lambda text, add: tuple(tokenizer.encode(text, add_special_tokens=add).ids))
         self._prefix = tokenizer.decode([special.prefix], skip_special_tokens=False)
 
     @property
@@ -102,9 +102,6 @@ class HarnessModel(TemplateLM):
             add = not string.startswith(self._prefix)
         return list(self._encoded(string, add))
 
-    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
-        return tuple(self.tokens.encode(text, add_special_tokens=special).ids)
-
     # ---- log-likelihoods ----
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -121,7 +118,12 @@ class HarnessModel(TemplateLM):
         """See `loglikelihood`. Requests that differ only in the last token share a row. done: is told the number."""
         for _, _, continuation in requests:
             self._check_continuation(continuation)
-        order = Collator(requests, sort_fn=_longest_first, group_by="contexts", group_fn=_without_last)
+        order = Collator(
+            requests,
+            sort_fn=lambda request: (-len(request[1] + request[2]), tuple(request[1] + request[2])),
+            group_by="contexts",
+            group_fn=lambda request: request[1] + request[2][:-1],
+        )
         found: list[tuple[float, bool]] = []
         for batch in self._batches(order):
             for logits, (text, context, continuation) in zip(self._scored(batch), batch, strict=True):
@@ -287,15 +289,6 @@ def _sampling(asked: dict[str, Any]) -> dict[str, Any]:
         )
     chosen = {name: asked[name] for name in _SAMPLING if asked.get(name) is not None}
     return chosen if asked.get("do_sample") else {}
-
-
-def _longest_first(request: Request) -> tuple[int, tuple[int, ...]]:
-    tokens = request[1] + request[2]
-    return -len(tokens), tuple(tokens)
-
-
-def _without_last(request: Request) -> list[int]:
-    return request[1] + request[2][:-1]
 
 
 def _answer(logits: Tensor, likeliest: Tensor, continuation: list[int]) -> tuple[float, bool]:

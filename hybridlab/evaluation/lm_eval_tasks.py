@@ -37,14 +37,15 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Kind
 from lm_eval.utils import env
 
-from hybridlab.data.benchmarks.root import DataRoot, Served, TaskDataset
-from hybridlab.data.benchmarks.rows import whole
+from hybridlab.data.benchmark_rows import whole
+from hybridlab.data.files import DataRoot, Served, TaskDataset
 from hybridlab.data.hub_access import environment
 from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.lm_eval_model import HarnessModel
 from hybridlab.evaluation.results import BenchmarkResult
 from hybridlab.statistics import Measurement
 
+Say = Callable[[str], None]
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 _EXTRA = re.compile(r"lm[_-]eval\[\W*(\w+)")
 _SEEDS = 0, 1234, 1234
@@ -64,7 +65,7 @@ class NotHere(UserError):
 
 
 @dataclass
-class Data:
+class RowsFrom:
     """Where the rows of a task come from. files: split → files below the data root, or the dataset of the hub.
     examples_from: the split that solved examples are taken from, if the task's own is not there. skipped: broken lines
     that were left out."""
@@ -77,63 +78,62 @@ class Data:
 @dataclass(frozen=True)
 class LoadedTask:
     """A task or group of tasks that was asked for by this name. tasks: those that it consists of, by name. shots: the
-    number of solved examples in the configuration of each, None where it has none."""
+    number of solved examples in the configuration of each, None where it has none. rows: where those of each are
+    from."""
 
     name: str
     tasks: dict[str, Task]
     groups: dict[str, Group]
     shots: dict[str, int | None]
+    rows: dict[str, RowsFrom]
 
 
-@dataclass
-class Library:
-    """All tasks that can be measured. root: where their files are; None for the hub. say: told about what takes
+def load_task(name: str, root: DataRoot | None = None, say: Say = lambda line: None) -> LoadedTask:
+    """A task, a group or a tag of lm-eval by its name, with rows from a data root or, without one, from the hub.
+
+    say: told about what takes long. UserError if there is no such task, or if it cannot run here; NotHere if its data
+    cannot be read.
+    """
+    manager = _manager(name, say)
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    random.seed(_SEEDS[0])
+    np.random.seed(_SEEDS[1])
+    torch.manual_seed(_SEEDS[2])
+    entry = manager.task_index[name]
+    if entry.kind is Kind.PY_TASK and root is not None:
+        raise NotHere(name, "lm-eval has it as a program that reads its data from the hub; leave out --data-root")
+    changes = {} if root is None else {"class": type("FromFiles", (_FromFiles,), {"root": root})}
+    try:
+        with contextlib.redirect_stdout(None), without_bars():
+            # TaskManager.load takes no changes for the tasks of a group, its factory does.
+            built = manager._factory.build(entry, overrides=changes, registry=manager.task_index)
+            found = manager.load(built if isinstance(built, list) else [built])
+    except UserError:
+        raise
+    except ImportError as error:
+        raise NotHere(name, _packages(error)) from None
+    except Exception as error:  # the libraries raise many kinds of errors
+        raise NotHere(name, _why(error, root)) from None
+    tasks = found["tasks"]
+    shots = {task: loaded.get_config("num_fewshot") for task, loaded in tasks.items()}
+    rows = {task: getattr(loaded, "rows_from", None) or _of_hub(loaded) for task, loaded in tasks.items()}
+    return LoadedTask(name, tasks, found.get("groups", {}), shots, rows)
+
+
+def _of_hub(task: Task) -> RowsFrom:
+    path = getattr(task, "DATASET_PATH", None)
+    return RowsFrom({"hub": [path]} if path else {})
+
+
+def _manager(name: str, say: Say) -> TaskManager:
+    """lm-eval's index of tasks, of those folders alone that the task is in; of all if that is not enough, which takes
     long."""
-
-    root: DataRoot | None = None
-    say: Callable[[str], None] = lambda text: None
-    data: dict[str, Data] = field(default_factory=dict)
-    """By the name of a loaded task."""
-
-    def load(self, name: str) -> LoadedTask:
-        """A task, a group or a tag of lm-eval by its name. UserError if there is none, or if it cannot run here;
-        NotHere if its data cannot be read."""
-        manager = self._manager(name)
-        logging.getLogger("lm_eval").setLevel(logging.ERROR)
-        random.seed(_SEEDS[0])
-        np.random.seed(_SEEDS[1])
-        torch.manual_seed(_SEEDS[2])
-        entry = manager.task_index[name]
-        if entry.kind is Kind.PY_TASK and self.root is not None:
-            raise NotHere(name, "lm-eval has it as a program that reads its data from the hub; leave out --data-root")
-        changes = {} if self.root is None else {"class": type("FromFiles", (_FromFiles,), {"library": self})}
-        try:
-            with contextlib.redirect_stdout(None), without_bars():
-                # TaskManager.load takes no changes for the tasks of a group, its factory does.
-                built = manager._factory.build(entry, overrides=changes, registry=manager.task_index)
-                found = manager.load(built if isinstance(built, list) else [built])
-        except UserError:
-            raise
-        except ImportError as error:
-            raise NotHere(name, _packages(error)) from None
-        except Exception as error:  # the libraries raise many kinds of errors
-            raise NotHere(name, _why(error, self.root)) from None
-        for task, loaded in found["tasks"].items():
-            if task not in self.data:
-                path = getattr(loaded, "DATASET_PATH", None)
-                self.data[task] = Data({"hub": [path]} if path else {})
-        shots = {task: loaded.get_config("num_fewshot") for task, loaded in found["tasks"].items()}
-        return LoadedTask(name, found["tasks"], found.get("groups", {}), shots)
-
-    def _manager(self, name: str) -> TaskManager:
-        """lm-eval's index of tasks, of those folders alone that the task is in; of all if that is not enough, which
-        takes long."""
-        require_task(name)
-        manager = _index(tuple(dict.fromkeys((OWN, *folders()[name]))), False)
-        if _complete(manager, name):
-            return manager
-        self.say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
-        return _index((OWN,), True)
+    require_task(name)
+    manager = _index(tuple(dict.fromkeys((OWN, *folders()[name]))), False)
+    if _complete(manager, name):
+        return manager
+    say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
+    return _index((OWN,), True)
 
 
 @cache
@@ -155,9 +155,10 @@ def _complete(manager: TaskManager, member: str | dict[str, Any]) -> bool:
 
 
 class _FromFiles(ConfigurableTask):
-    """A task of lm-eval with rows from a library's data root."""
+    """A task of lm-eval with rows from a data root. rows_from: None if it makes its rows itself."""
 
-    library: Library
+    root: DataRoot
+    rows_from: RowsFrom | None = None
 
     def __init__(self, config: dict[str, Any]) -> None:
         config = {key: value for key, value in config.items() if key != "class"}
@@ -237,18 +238,16 @@ class _FromFiles(ConfigurableTask):
 
     def _read(self, config: dict[str, Any]) -> None:
         """Read the files and leave out of the configuration what is not there."""
-        root, data = self.library.root, self.library.data
-        assert root is not None
         wanted = TaskDataset(config["task"], config.get("dataset_path"), config.get("dataset_name"))
         named = [config.get(key) for key in _SPLITS]
         for split in dict.fromkeys([*filter(None, named), "validation", "test"]):
-            if served := root.split(wanted, split):
+            if served := self.root.split(wanted, split):
                 self._splits[split] = served
         if not self._splits:
             if "custom_dataset" in config:
                 return
-            raise NotHere(wanted.task, root.missing(wanted, tuple(filter(None, reversed(named[:3])))))
-        found = data[wanted.task] = Data()
+            raise NotHere(wanted.task, self.root.missing(wanted, tuple(filter(None, reversed(named[:3])))))
+        found = self.rows_from = RowsFrom()
         _keep_what_is_there(config, self._splits, found)
         used = {config.get(key) for key in _SPLITS}
         for split, served in self._splits.items():
@@ -263,7 +262,7 @@ class _FromFiles(ConfigurableTask):
         self.dataset = {split: _as_dataset(served, read) for split, served in self._splits.items()}
 
 
-def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], data: Data) -> None:
+def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows: RowsFrom) -> None:
     """Take the splits without files out of a task's configuration, and say which one gives solved examples if the
     task's own is not there."""
     first = config.get("fewshot_split") or config.get("training_split") or config.get("validation_split")
@@ -277,7 +276,7 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], data:
         config[f"{asked}_split"] = asked
     instead = config["fewshot_split"] or config["training_split"] or config["validation_split"] or config["test_split"]
     if instead != first:
-        data.examples_from = instead
+        rows.examples_from = instead
     if config["training_split"] is None and config["fewshot_split"] is None and config["validation_split"] is None:
         # Named, so that lm-eval leaves the question itself out of its examples.
         config["fewshot_split"] = config["test_split"]
@@ -525,49 +524,42 @@ def whole_numbers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | N
 # ---- measuring ----
 
 
-@dataclass(frozen=True)
-class TaskWithShots:
-    """A task to measure. shots: solved examples before each question; None for the task's own number, mostly 0."""
-
-    task: str
-    shots: int | None = None
-
-
 def measure_tasks(
     model: HarnessModel,
-    library: Library,
-    asked: Sequence[TaskWithShots],
+    root: DataRoot | None,
+    asked: Sequence[tuple[str, int | None]],
     limit: int | None = None,
     lenient: bool = False,
 ) -> tuple[dict[str, BenchmarkResult], dict[str, str]]:
     """The result of each task under its name, and after @ the number of solved examples if there are any; and why a
     task was not measured.
 
-    limit: only so many examples of each task, the first ones. lenient: a task that has no data, or does not fit the
-    model, is not measured; else that is a UserError.
+    root: see `load_task`. asked: tasks, each with the number of solved examples before a question, None for its own
+    number, mostly 0. limit: only so many examples of each task, the first ones. lenient: a task that has no data, or
+    does not fit the model, is not measured; else that is a UserError.
     """
     loaded: dict[str, LoadedTask] = {}
     missing: dict[str, str] = {}
-    for name in dict.fromkeys(one.task for one in asked):
+    for name in dict.fromkeys(name for name, _ in asked):
         try:
-            loaded[name] = library.load(name)
+            loaded[name] = load_task(name, root, model.say)
         except NotHere as error:
             if not lenient:
                 raise
             missing[name] = error.reason
     found: dict[str, BenchmarkResult] = {}
-    for one in asked:
-        if one.task in missing:
+    for name, wanted in asked:
+        if name not in loaded:
             continue
-        key = one.task
+        key, task = name, loaded[name]
         try:
-            shots = _set_shots(loaded[one.task], one.shots)
-            key = f"{one.task}@{shots}" if shots else one.task
-            model.say(f"{key}: {len(loaded[one.task].tasks)} tasks" if len(loaded[one.task].tasks) > 1 else key)
-            found[key] = _measured(model, library, loaded[one.task], shots, limit)
+            shots = _set_shots(task, wanted)
+            key = f"{name}@{shots}" if shots else name
+            model.say(f"{key}: {len(task.tasks)} tasks" if len(task.tasks) > 1 else key)
+            found[key] = _measured(model, task, shots, limit)
         except UserError as error:
             if not lenient:
-                raise UserError(f"{one.task}: {error}") from None
+                raise UserError(f"{name}: {error}") from None
             missing[key] = str(error)
     return found, missing
 
@@ -595,9 +587,7 @@ def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
     return max(numbers)
 
 
-def _measured(
-    model: HarnessModel, library: Library, loaded: LoadedTask, shots: int, limit: int | None
-) -> BenchmarkResult:
+def _measured(model: HarnessModel, loaded: LoadedTask, shots: int, limit: int | None) -> BenchmarkResult:
     groups = loaded.groups
     children = {name: group.child_names for name, group in groups.items()}
     for task in loaded.tasks.values():
@@ -625,8 +615,8 @@ def _measured(
         parts = {}
     else:
         metrics = _metrics(found["results"].get(loaded.name, {}), n) or _means(parts)
-    data = [library.data[name] for name in loaded.tasks]
-    files = {split: [f for one in data for f in one.files.get(split, [])] for one in data for split in one.files}
+    rows = loaded.rows.values()
+    files = {split: [f for one in rows for f in one.files.get(split, [])] for one in rows for split in one.files}
     return BenchmarkResult(
         task=loaded.name,
         metrics=metrics,
@@ -638,8 +628,8 @@ def _measured(
         max_length=model.max_length,
         batch_size=model.batch_size,
         data=files,
-        examples_from=next((one.examples_from for one in data if one.examples_from), None) if shots else None,
-        skipped=sum(one.skipped for one in data),
+        examples_from=next((one.examples_from for one in rows if one.examples_from), None) if shots else None,
+        skipped=sum(one.skipped for one in rows),
     )
 
 

@@ -21,12 +21,11 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Rows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
-from hybridlab.evaluation.answers import answers
 from hybridlab.evaluation.causality import causality
 from hybridlab.evaluation.choices import choice_results
 from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
-from hybridlab.evaluation.text import Text, chunks
+from hybridlab.evaluation.text import Text, answers, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
@@ -68,8 +67,8 @@ def measure(
         causality=seen,
         validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
-        tasks=task_results(model, config, corpus, text),
-        choices=choice_results(model, config, corpus, text.context, say=say),
+        tasks=task_results(model, config, text),
+        choices=choice_results(model, config, text, say),
         probes=probe_results(config.evaluation.all_probes, model, corpus, config),
     )
 
@@ -159,7 +158,6 @@ def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int)
 
 
 def _losses(model: Transformer, text: Text, batch: Batch) -> list[float]:
-    """The loss of each example of a batch."""
     batch = batch.to(next(model.parameters()).device)
     with torch.no_grad(), text.context:
         return text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
@@ -173,13 +171,11 @@ def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
     return Measurement(value=perplexity, stderr=error, n=n)
 
 
-def task_results(model: Transformer, config: RunConfig, corpus: Corpus, text: Text) -> dict[str, TaskResult]:
+def task_results(model: Transformer, config: RunConfig, text: Text) -> dict[str, TaskResult]:
     """The result of every task in the run's mix, by its name."""
     window = task_window(model, config)
-    offsets = task_offsets(config.data.mix.tasks)[0]
-    return {
-        task: task_result(model, config, text, task, corpus.vocab + offset, window) for task, offset in offsets.items()
-    }
+    first, offsets = text.corpus.vocab, task_offsets(config.data.mix.tasks)[0]
+    return {task: task_result(model, config, text, task, first + offset, window) for task, offset in offsets.items()}
 
 
 def task_result(

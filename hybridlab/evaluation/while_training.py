@@ -77,8 +77,8 @@ class AtSteps(Hook):
             seen = model.with_plan(**{n: text.inputs.get(n) for n in ("gates", "factors")})
             result = AtStep(
                 validation=validation(run.model, config, text),
-                tasks=task_results(run.model, config, run.corpus, text),
-                choices=choice_results(run.model, config, run.corpus, text.context, text.inputs, run.say),
+                tasks=task_results(run.model, config, text),
+                choices=choice_results(run.model, config, text, run.say),
                 probes=probe_results(config.evaluation.probes or [], seen, run.corpus, config),
                 finetune=finetune_result(run.model, text),
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import Study
-from hybridlab.data.benchmarks.root import missing_files
+from hybridlab.data.files import missing_files
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 from hybridlab.papers.cells import CellRun, cell_runs

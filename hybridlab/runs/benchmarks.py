@@ -13,12 +13,11 @@ from tokenizers import Tokenizer
 
 from hybridlab.config.evaluation import Benchmarks as Settings
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.benchmarks.root import DataRoot, data_root
+from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
-from hybridlab.evaluation.results import BenchmarkResult, Results
-from hybridlab.evaluation.suites import Suite, load_suite
+from hybridlab.evaluation.results import BenchmarkResult, Results, Suite, load_suite
 from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
@@ -182,7 +181,7 @@ def _benchmarks(
 ) -> Benchmarks:
     """See `benchmark_model`. root: the data root."""
     from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
-    from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
+    from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
     if folder is None:
         end = end_token(tokenizer)
@@ -194,13 +193,10 @@ def _benchmarks(
     if positions is not None and length > positions:
         raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
     harness = HarnessModel(model, tokenizer, special, length, request.batch_size, say)
-    library = Library(None if root is None else DataRoot(root, request.skip_bad_lines), say)
+    source = None if root is None else DataRoot(root, request.skip_bad_lines)
     suite = load_suite(request.suite) if request.suite else None
-    if suite is None:
-        asked = [TaskWithShots(task, request.shots) for task in dict.fromkeys(request.tasks)]
-    else:
-        asked = [TaskWithShots(task, shots) for task, shots in suite.asked()]
-    results, missing = measure_tasks(harness, library, asked, request.limit, lenient or suite is not None)
+    asked = [(task, request.shots) for task in dict.fromkeys(request.tasks)] if suite is None else suite.asked()
+    results, missing = measure_tasks(harness, source, asked, request.limit, lenient or suite is not None)
     if suite is None:
         return Benchmarks(results, missing)
     return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite)

@@ -19,8 +19,7 @@ from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.resolve import linked, parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, structure_of
-from hybridlab.data import preparing
-from hybridlab.data.preparing import corpus_of
+from hybridlab.data.preparing import Preparation, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.messages import on_screen, say
@@ -65,9 +64,7 @@ def link(
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, start)
-    corpus = corpus_of(
-        config, runs.directory / "data", preparing.Job(lambda text: say(f"data: {text}"), bar=on_screen())
-    )
+    corpus = corpus_of(config, runs.directory / "data", Preparation(say, bar=on_screen()))
     objective = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)
     require_benchmarks(config, structure)

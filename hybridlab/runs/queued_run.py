@@ -17,7 +17,7 @@ from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import map_of
-from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
+from hybridlab.data.preparing import Preparation, corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import heard_by, say, silent
@@ -151,12 +151,12 @@ def _corpus(config: RunConfig, runs_dir: Path, prepare: bool, corpora: dict[str,
     if kind == "file" and not Path(path).exists() and str(Path(path)).startswith(str(runs_dir.absolute())):
         return None
     key = config.data.model_dump_json(exclude={"mix", "task_loss_weight"})
-    cache, job = runs_dir / "data", Job(lambda text: say(f"data: {text}"))
+    cache, how = runs_dir / "data", Preparation(say)
     if config.finetune is not None:
-        return corpus_of(config, cache, job)
+        return corpus_of(config, cache, how)
     if key not in corpora:
         if prepare:
-            corpora[key] = corpus_for(config.data, cache, job)
+            corpora[key] = corpus_for(config.data, cache, how)
         else:
             corpora[key] = prepared_corpus(config.data, cache)
     return corpora[key]

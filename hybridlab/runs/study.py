@@ -12,8 +12,8 @@ from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
-from hybridlab.data.benchmarks.root import DataRoot, data_root
-from hybridlab.data.preparing import Job, corpus_of
+from hybridlab.data.files import DataRoot, data_root
+from hybridlab.data.preparing import Preparation, corpus_of
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import NO_LOSS, Results
@@ -69,12 +69,12 @@ def _found_now(record: Record) -> bool:
     missing, root = missing_tasks(record), data_root()
     if not missing or root is None:
         return False
-    from hybridlab.evaluation.lm_eval_tasks import Library, NotHere
+    from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
 
-    library = Library(DataRoot(root))
+    files = DataRoot(root)
     for name in missing:
         try:
-            library.load(name.partition("@")[0])
+            load_task(name.partition("@")[0], files)
         except NotHere:
             continue
         return True
@@ -111,7 +111,7 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
     if study.text:
         assert opened.config is not None, "text is for runs alone"
         config = opened.config.model_copy(update={"evaluation": settings})
-        corpus = corpus_of(config, runs.directory / "data", Job(lambda line: say(f"data: {line}")))
+        corpus = corpus_of(config, runs.directory / "data", Preparation(say))
         results = measure(model, config, corpus, "fp32", say=say)
     else:
         probes = {name: _probed(name, model, tokenizer, length, settings) for name in settings.all_probes}

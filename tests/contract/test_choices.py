@@ -37,7 +37,7 @@ def assert_scored_as_by_hand(model, name, cached=True):
     model = model.double().eval()
     asked, before = items(name, 4, 3), solved_examples(name, 2, 3)
     assert has_cache(model.structure) == cached
-    scores = score_choices(model, TOKENIZER, asked, before)
+    scores = score_choices(model, tokenized(TOKENIZER, asked, before))
     np.testing.assert_allclose(scores, by_hand(model, asked, before), atol=1e-5)
     assert np.ptp(scores, axis=1).min() > 1e-3, "the options differ"
 
@@ -105,7 +105,7 @@ def test_masks_that_are_being_learned_run_whole():
     gates = {layer: torch.full((SMALL_SHAPE["kv_heads"],), 0.5) for layer in range(SMALL_SHAPE["layers"])}
     asked, before = items("copying-real", 4, 0), solved_examples("copying-real", 1, 0)
     assert not has_cache(model.structure)
-    scores = score_choices(model, TOKENIZER, asked, before, inputs={"gates": gates})
+    scores = score_choices(model, tokenized(TOKENIZER, asked, before), inputs={"gates": gates})
     model.gates = gates
     np.testing.assert_allclose(scores, by_hand(model, asked, before), atol=1e-4)
 
@@ -121,9 +121,9 @@ def test_a_forward_of_ones_own_replaces_the_model():
         calls.append(tokens.shape)
         return other(tokens, attention_mask=mask).logits
 
-    scores = score_choices(model, TOKENIZER, asked, before, forward=forward)
-    np.testing.assert_allclose(scores, score_choices(other, TOKENIZER, asked, before), atol=1e-8)
-    assert len(calls) == 1 and not np.allclose(scores, score_choices(model, TOKENIZER, asked, before))
+    scores = score_choices(model, tokenized(TOKENIZER, asked, before), forward=forward)
+    np.testing.assert_allclose(scores, score_choices(other, tokenized(TOKENIZER, asked, before)), atol=1e-8)
+    assert len(calls) == 1 and not np.allclose(scores, score_choices(model, tokenized(TOKENIZER, asked, before)))
 
 
 def test_the_examples_run_once_and_the_cache_of_them_stays_as_it_was(monkeypatch):
@@ -136,8 +136,8 @@ def test_the_examples_run_once_and_the_cache_of_them_stays_as_it_was(monkeypatch
         return forward(self, tokens, *args, **kwargs)
 
     monkeypatch.setattr(type(model), "forward", counting)
-    score_choices(model, TOKENIZER, asked, before)
     questions = tokenized(TOKENIZER, asked, before)
+    score_choices(model, questions)
     shared = len(TOKENIZER.encode(prompt_with(before, asked[0]).rpartition("\n\n")[0]).ids)
     whole = sum(len(row) for question in questions for row in question.rows())
     assert seen[0] >= shared and sum(seen) < 0.12 * whole

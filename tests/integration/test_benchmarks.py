@@ -9,7 +9,7 @@ import pytest
 import hybridlab as public
 from hybridlab import UserError
 from hybridlab.config.loading import preset_names
-from hybridlab.evaluation.suites import load_suite
+from hybridlab.evaluation.results import load_suite
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.runs.record import number_at, read_record
@@ -159,7 +159,7 @@ def test_replace_is_refused_where_it_has_no_effect(run, root, tmp_path):
 
 def test_the_same_task_with_and_without_examples(run, root, monkeypatch):
     """SpiralFormer's suite asks each of its tasks twice."""
-    from hybridlab.evaluation import suites
+    from hybridlab.evaluation import results as suites
 
     column = {"tasks": ["arc_easy"], "metric": "acc"}
     columns = [{"name": str(shots), "shots": shots, **column} for shots in (0, 2)]
@@ -327,26 +327,24 @@ def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, 
     pytest.importorskip("accelerate")
     from lm_eval.models.huggingface import HFLM
 
-    from hybridlab.data.benchmarks.root import DataRoot
-    from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
+    from hybridlab.data.files import DataRoot
+    from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
     folder = saved_model(family, tmp_path / family)
     asked = [
-        TaskWithShots("arc_easy", 2),
-        TaskWithShots("piqa", 3),
-        TaskWithShots("lambada_openai"),
-        TaskWithShots("boolq"),
-        TaskWithShots("mawps_addsub", 2),
+        ("arc_easy", 2),
+        ("piqa", 3),
+        ("lambada_openai", None),
+        ("boolq", None),
+        ("mawps_addsub", 2),
     ]
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=7, dtype="float32")
     theirs.say = lambda text: None
-    expected, _ = measure_tasks(theirs, Library(DataRoot(root)), asked)
+    expected, _ = measure_tasks(theirs, DataRoot(root), asked)
     names = ["arc_easy@2", "piqa@3", "lambada_openai", "boolq", "mawps_addsub@2"]
     assert list(expected) == names
-    for one in asked:
-        found = public.evaluate(
-            folder, tasks=[one.task], num_fewshot=one.shots, batch_size=7, data_root=root, quiet=True
-        )
+    for task, shots in asked:
+        found = public.evaluate(folder, tasks=[task], num_fewshot=shots, batch_size=7, data_root=root, quiet=True)
         (name,) = found.results
         for metric, measured in found.results[name].metrics.items():
             value = expected[name].metrics[metric].value
@@ -361,23 +359,23 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root)
     pytest.importorskip("accelerate")
     from lm_eval.models.huggingface import HFLM
 
-    from hybridlab.data.benchmarks.root import DataRoot
-    from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
+    from hybridlab.data.files import DataRoot
+    from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
     folder = tmp_path / "exported"
     public.export_hf(run, folder)
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=4, dtype="float32", trust_remote_code=True)
     theirs.say = lambda text: None
     asked = [
-        TaskWithShots("arc_easy", 1),
-        TaskWithShots("piqa"),
-        TaskWithShots("lambada_openai"),
-        TaskWithShots("mawps_addsub", 1),
+        ("arc_easy", 1),
+        ("piqa", None),
+        ("lambada_openai", None),
+        ("mawps_addsub", 1),
     ]
-    expected, _ = measure_tasks(theirs, Library(DataRoot(root)), asked)
-    for one in asked:
+    expected, _ = measure_tasks(theirs, DataRoot(root), asked)
+    for task, shots in asked:
         found = public.evaluate(
-            run / "final", tasks=[one.task], num_fewshot=one.shots, batch_size=4, data_root=root, quiet=True
+            run / "final", tasks=[task], num_fewshot=shots, batch_size=4, data_root=root, quiet=True
         )
         ((name, result),) = found.results.items()
         assert result.max_length == theirs.max_length
@@ -403,15 +401,15 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root)
 def test_a_task_without_its_packages_says_what_to_install(error, says, root, monkeypatch):
     from lm_eval.tasks import TaskManager
 
-    from hybridlab.data.benchmarks.root import DataRoot
-    from hybridlab.evaluation.lm_eval_tasks import Library
+    from hybridlab.data.files import DataRoot
+    from hybridlab.evaluation.lm_eval_tasks import load_task
 
     def missing(*_, **__):
         raise error
 
     monkeypatch.setattr(TaskManager, "load", missing)
     with pytest.raises(UserError, match=re.escape(says)):
-        Library(DataRoot(root)).load("piqa")
+        load_task("piqa", DataRoot(root))
 
 
 def test_the_error_of_constant_answers_cannot_be_told(run, root):

@@ -12,7 +12,7 @@ from hybridlab.analysis.effects import Positions, local, propagated
 from hybridlab.analysis.probe import run_probe, spaced_windows
 from hybridlab.analysis.probes.blocks import asymmetry, block_cosines, grown_block
 from hybridlab.config.resolve import run_hash
-from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import AttentionCall, head_index
 from hybridlab.registry import PROBES
@@ -27,7 +27,7 @@ def made(small, tmp_path):
     config = small(shape={"layers": LAYERS}, data={"mix": {"text": 0.5, "retrieval": 0.5}})
     return SimpleNamespace(
         config=config,
-        corpus=corpus_for(config.data, tmp_path / "data", Job(lambda _: None)),
+        corpus=corpus_for(config.data, tmp_path / "data"),
         model=model_of(),
     )
 

@@ -14,9 +14,9 @@ from hybridlab.data.preparing import corpus_for
 from hybridlab.data.tasks import make_row
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.evaluation.answers import answers
 from hybridlab.evaluation.causality import NOT_APPLICABLE
 from hybridlab.evaluation.measure import measure
+from hybridlab.evaluation.text import answers
 from hybridlab.models.export import load_checkpoint
 from hybridlab.registry import PROBES
 from hybridlab.store.metrics import read_metrics

@@ -14,9 +14,9 @@ from hybridlab.analysis.probes.knockout import with_windows
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
-from hybridlab.evaluation.answers import answers
+from hybridlab.evaluation.text import answers
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import draw_weights
 from hybridlab.papers import loading
@@ -36,7 +36,7 @@ def made(small, tmp_path):
     config = small(**MIX)
     model = build_model("vanilla", shape={**SMALL_SHAPE, "init": {"std": 0.3}})
     draw_weights(model, 0)
-    corpus = corpus_for(config.data, tmp_path / "data", Job(lambda _: None))
+    corpus = corpus_for(config.data, tmp_path / "data")
     return SimpleNamespace(config=config, model=model.eval(), corpus=corpus)
 
 

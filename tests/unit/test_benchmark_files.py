@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hybridlab.analysis.prompts import Prompt, prompts_named
-from hybridlab.data.benchmarks.root import DataRoot, TaskDataset
+from hybridlab.data.files import DataRoot, TaskDataset
 from hybridlab.errors import UserError
 from tests.conftest import ROOT
 

@@ -13,9 +13,9 @@ from hybridlab.analysis.lens import Lens
 from hybridlab.analysis.performance import Suite, performance, suite, table
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes.interventions import plan_edits
-from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
-from hybridlab.evaluation.answers import answers
+from hybridlab.evaluation.text import answers
 from hybridlab.plan.plan import Plan
 from tests.contract.test_parity import FIRST, LLAMA_SHAPES, folder_of, theirs
 from tests.models import random_ids
@@ -118,7 +118,7 @@ def made(tmp_path_factory):
         "data": {"source": f"text:{text}", "tokenizer": "byte", "mix": {"text": 0.5, "retrieval": 0.5}},
     }
     config = resolve("vanilla", "tiny", layers=[Layer(parts)])
-    corpus = corpus_for(config.data, folder / "data", Job(lambda _: None))
+    corpus = corpus_for(config.data, folder / "data")
     return SimpleNamespace(config=config, corpus=corpus, model=model_of())
 
 
@@ -193,9 +193,13 @@ def test_the_original_is_untouched_also_after_an_exception(made, monkeypatch):
 # ---- multiple choice, with a stand-in for its scores ----
 
 
-def scores_of(model, tokenizer, asked, before):
-    """Log-likelihoods of one-token options, the plain way."""
+def tokenized(tokenizer, asked, before):
     assert before == ["shots"]
+    return asked
+
+
+def scores_of(model, asked):
+    """Log-likelihoods of one-token options, the plain way."""
     with torch.no_grad():
         last = torch.stack([model(item.ids[None]).logits[0, -1].log_softmax(-1) for item in asked])
     return np.array([[float(row[option]) for option in item.options] for row, item in zip(last, asked, strict=True)])
@@ -203,7 +207,8 @@ def scores_of(model, tokenizer, asked, before):
 
 @pytest.fixture
 def choices(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hybridlab.evaluation.choices", SimpleNamespace(score_choices=scores_of))
+    module = SimpleNamespace(score_choices=scores_of, tokenized=tokenized)
+    monkeypatch.setitem(sys.modules, "hybridlab.evaluation.choices", module)
     rng = np.random.default_rng(0)
     items = [
         SimpleNamespace(ids=random_ids(9, 1, seed=i)[0], options=tuple(rng.permutation(400)[:5].tolist()), answer=i % 5)
@@ -218,18 +223,18 @@ def test_multiple_choice_by_intervention_and_by_exit(made, choices, monkeypatch)
     assert isinstance(measured, Suite) and measured.chance["choices"] == {"assignment": 1 / 5}
     right, losses = performance(measured, made.model).choices["assignment"]
     asked = choices["assignment"][0]
-    scores = torch.tensor(scores_of(made.model, None, asked, ["shots"]))
+    scores = torch.tensor(scores_of(made.model, asked))
     answers_ = torch.tensor([item.answer for item in asked])
     assert right.tolist() == (scores.argmax(1) == answers_).tolist()
     wanted = torch.nn.functional.cross_entropy(scores, answers_, reduction="none")
     np.testing.assert_allclose(losses, wanted.numpy(), rtol=1e-6)
     found = probed(made, rows=2, kinds="skip", sizes="1")["skip"]["1"]["choices"]["assignment"]
-    skipped = scores_of(made.model.with_plan(made.model.plan.skip(3)), None, asked, ["shots"])
+    skipped = scores_of(made.model.with_plan(made.model.plan.skip(3)), asked)
     assert found["accuracy"][3] == pytest.approx((skipped.argmax(1) == answers_.numpy()).mean(), abs=1e-5)
     early = probed(made, "tuned-lens", rows=2, steps=0)
     assert early["accuracy"]["choices"]["assignment"][-1] == pytest.approx(right.mean(), abs=1e-5)
     lens = Lens(made.model)
-    third = scores_of(lens.model(3, made.model), None, asked, ["shots"])
+    third = scores_of(lens.model(3, made.model), asked)
     assert early["accuracy"]["choices"]["assignment"][3] == pytest.approx(
         (third.argmax(1) == answers_.numpy()).mean(), abs=1e-5
     )

@@ -9,7 +9,8 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from hybridlab.data.sources import LONG_DOCUMENT, LONGEST_DOCUMENT, Documents, files_key, read_documents, source_files
+from hybridlab.data.files import files_key
+from hybridlab.data.sources import LONG_DOCUMENT, LONGEST_DOCUMENT, Documents, read_documents, source_files
 from hybridlab.errors import UserError
 from tests.conftest import write_text
 
@@ -104,9 +105,9 @@ def test_a_folder_gives_all_its_files_in_order_without_hidden_ones(tmp_path):
 
 def test_a_changed_file_changes_the_key_of_every_kind(tmp_path):
     path = table(tmp_path / "a.parquet", text=["one"])
-    before = files_key(f"parquet:{path}")
+    before = files_key(source_files(f"parquet:{path}"))
     table(path, text=["one", "two"])
-    assert files_key(f"parquet:{path}") != before and source_files(f"parquet:{tmp_path}") == [path]
+    assert files_key(source_files(f"parquet:{path}")) != before and source_files(f"parquet:{tmp_path}") == [path]
 
 
 def test_the_share_that_has_been_read_grows_to_one(tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridlab.data.benchmarks.root import DataRoot
+from hybridlab.data.files import DataRoot
 from hybridlab.errors import UserError
-from hybridlab.evaluation.lm_eval_tasks import Library, NotHere
+from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
 from tests.conftest import ROOT
 
 NAMES = ["entailment", "contradiction", "neutral"]
@@ -39,7 +39,7 @@ def labelled(rows, labels):
 
 
 def task_of(root, name, **settings):
-    return Library(DataRoot(root, **settings)).load(name).tasks[name]
+    return load_task(name, DataRoot(root, **settings)).tasks[name]
 
 
 def targets(task):
@@ -48,7 +48,7 @@ def targets(task):
 
 def refused(root, name):
     with pytest.raises(UserError) as error:
-        Library(DataRoot(root)).load(name)
+        load_task(name, DataRoot(root))
     return str(error.value)
 
 
@@ -250,7 +250,7 @@ def test_solved_examples_are_checked_where_they_are_shown(tmp_path):
 
     written(tmp_path, "swag/validation.jsonl", labelled(SWAG, [0, 1]))
     written(tmp_path, "swag/train.jsonl", labelled(SWAG, [0, 1, 7]))
-    loaded = Library(DataRoot(tmp_path)).load("swag")
+    loaded = load_task("swag", DataRoot(tmp_path))
     assert _set_shots(loaded, None) == 0
     with pytest.raises(UserError, match=r"swag/train.jsonl:3: the column label is 7"):
         _set_shots(loaded, 1)
@@ -259,7 +259,7 @@ def test_solved_examples_are_checked_where_they_are_shown(tmp_path):
 def test_a_task_in_no_list_says_which_columns_it_reads(tmp_path):
     written(tmp_path, "swag/validation.jsonl", [{"ctx": "He", "label": 0}])
     with pytest.raises(NotHere) as error:
-        Library(DataRoot(tmp_path)).load("swag")
+        load_task("swag", DataRoot(tmp_path))
     said = str(error.value)
     assert "swag/validation.jsonl: there is no column startphrase" in said
     assert "the task reads startphrase" in said and said.endswith("and this file has ctx, label")

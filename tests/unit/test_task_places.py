@@ -4,7 +4,7 @@ import pytest
 
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.resolve import resolve, run_hash
-from hybridlab.data.benchmarks.root import DATA_ROOT, located, missing_files, use_data_root
+from hybridlab.data.files import DATA_ROOT, located, missing_files, use_data_root
 from hybridlab.errors import UserError
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale

@@ -8,7 +8,7 @@ import torch
 
 from hybridlab.analysis.lens import Lens, Recipe, Stream, divergence, exits, overlap, train_lens, training_rows
 from hybridlab.analysis.probes.tuned_lens import read_early, relative
-from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.plan.plan import Plan
 from tests.models import random_ids
@@ -129,7 +129,7 @@ def test_a_lens_that_diverges_says_so():
 
 def test_training_rows_are_those_of_the_run_and_its_tasks(small, tmp_path):
     config = small(data={"mix": {"text": 0.5, "retrieval": 0.5}})
-    corpus = corpus_for(config.data, tmp_path / "data", Job(lambda _: None))
+    corpus = corpus_for(config.data, tmp_path / "data")
     first, again = (list(itertools.islice(training_rows(config, corpus, 3, 0), 4)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True)) and first[0].shape == (3, 32)
     tokens = np.concatenate(list(itertools.islice(training_rows(config, corpus, 3, 1), 30)))

@@ -15,7 +15,7 @@ from hybridlab.analysis.probes.without import without_each
 from hybridlab.attention.belief import Belief
 from hybridlab.config.structures import structure_of
 from hybridlab.data.batches import Rows
-from hybridlab.data.preparing import Job, corpus_for
+from hybridlab.data.preparing import corpus_for
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.plan.attention_map import AttentionMap
@@ -33,7 +33,7 @@ ROWS = 6
 @pytest.fixture
 def made(small, runs_dir):
     config = small(data={"mix": {"text": 0.5, "retrieval": 0.5}})
-    return SimpleNamespace(config=config, corpus=corpus_for(config.data, runs_dir / "data", Job(lambda _: None)))
+    return SimpleNamespace(config=config, corpus=corpus_for(config.data, runs_dir / "data"))
 
 
 def probed(made, model, **settings):
@@ -184,7 +184,7 @@ def test_a_model_without_a_mechanism_is_skipped(made):
 def test_an_encoder_is_measured_on_masked_tokens(small, runs_dir):
     shape = {"family": "bert", "max_positions": 64, "init": {"std": 0.3}}
     config = small("saobp-high", shape=shape, data={"tokenizer": "byte+mask"})
-    corpus = corpus_for(config.data, runs_dir / "data", Job(lambda _: None))
+    corpus = corpus_for(config.data, runs_dir / "data")
     model = make_model(structure_of(config)).eval()
     draw_weights(model, 0)
     found = run_probe("without", model, corpus, 32, config, rows=ROWS)

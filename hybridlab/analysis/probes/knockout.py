@@ -19,7 +19,7 @@ from hybridlab.config.maps import TEXT
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
-from hybridlab.evaluation.answers import answers
+from hybridlab.evaluation.text import answers
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.visit import layer_name

@@ -34,9 +34,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from hybridlab.config.finetune import Finetune
-from hybridlab.data.benchmarks.root import located
-from hybridlab.data.benchmarks.rows import one_of
-from hybridlab.data.files import Layout, Record, SourceFile, read_records, table_header
+from hybridlab.data.benchmark_rows import one_of
+from hybridlab.data.files import Layout, Record, SourceFile, files_key, located, read_records, table_header
 from hybridlab.data.finetune.tasks import Columns, FineTask
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
@@ -535,15 +534,15 @@ def task_corpus(
     return corpus
 
 
-def _files_key(settings: Finetune) -> tuple[Any, ...]:
-    """Sizes and times of the local files, so that a changed file is read again."""
+def _files_key(settings: Finetune) -> str:
+    """Of the local files, so that a changed file is read again."""
     paths = [located(path) for path in (settings.data, settings.validation) if path is not None]
-    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]) if file.is_file()]
-    return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    files = (file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path]))
+    return files_key(file for file in files if file.is_file())
 
 
 @lru_cache(maxsize=2)
-def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, key: tuple[Any, ...]) -> TaskCorpus:
+def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, key: str) -> TaskCorpus:
     """Kept, since epochs are counted before the run is started. key: of the files, which may change in between."""
     task: FineTask = FINETUNE_TASKS.get(settings.task)
     tokenizer = make_tokenizer(spec, ())

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
+from pydantic import TypeAdapter
 
 from hybridlab.registry import FINETUNE_TASKS
 
@@ -90,20 +91,14 @@ class FineTask:
         return len(self.classes) if self.kind == "classes" else 1
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _add(name: str, layouts: list[Any], hub: dict[str, Any] | None = None, preset: str = "", **more: Any) -> None:
-    """Register a task as tasks.yaml writes it."""
-    written = [{"texts": layout} if isinstance(layout, list) else layout for layout in layouts]
-    columns = tuple(Columns(**{key: _tuples(value) for key, value in layout.items()}) for layout in written)
-    fields = {"kind": "classes", "metrics": ["accuracy"], **more}
-    fields |= {"preset": preset or ("pair" if len(columns[0].texts) == 2 else "sentence")}
-    fields |= {"hub": Hub(**(hub or {"name": "nyu-mll/glue", "config": name}))}
-    task = FineTask(name=name, layouts=columns, **{key: _tuples(value) for key, value in fields.items()})
-    FINETUNE_TASKS.add(name, task)
-
-
-for _name, _fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items():
-    _add(_name, **_fields)
+_TASK = TypeAdapter(FineTask)
+for _name, _written in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items():
+    _layouts = [{"texts": layout} if isinstance(layout, list) else layout for layout in _written["layouts"]]
+    _task = {
+        "kind": "classes",
+        "metrics": ["accuracy"],
+        "hub": {"name": "nyu-mll/glue", "config": _name},
+        "preset": "pair" if len(_layouts[0]["texts"]) == 2 else "sentence",
+        **_written,
+    }
+    FINETUNE_TASKS.add(_name, _TASK.validate_python({**_task, "name": _name, "layouts": _layouts}))

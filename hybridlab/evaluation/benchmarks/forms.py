@@ -2,33 +2,45 @@
 
 F1 and exact match of words as in SQuAD (Rajpurkar et al., 2016): lower case, without punctuation and articles, the best
 over all accepted answers. Texts in Chinese are compared by characters.
+
+Needles in a text (as in RULER, Hsieh et al., 2024) are made from a seed on text that every machine has: several keys,
+each with a number, of which one is asked for (multi-key), or one key with several numbers, all asked for (multi-value).
+The text around them is documentation of Python's standard library.
 """
 
 from __future__ import annotations
 
+import inspect
+import random
 import re
-import string
 from collections import Counter
+from functools import cache
+from importlib import import_module
 from typing import Any
 
+import datasets
 from lm_eval.tasks.race.preprocess_race import doc_to_choice as race_choices
 from lm_eval.tasks.race.preprocess_race import doc_to_target as race_target
 from lm_eval.tasks.race.preprocess_race import doc_to_text as race_text
 
+from hybridlab.evaluation import finetuned
+
 __all__ = ["race_choices", "race_target", "race_text"]
 
+_FIRST = ("argparse", "asyncio", "collections", "csv", "datetime", "decimal", "difflib", "email", "fractions", "heapq")
+_MORE = ("inspect", "json", "logging", "pathlib", "random", "shutil", "statistics", "string", "textwrap", "typing")
+_KEYS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "island", "jungle", "karst", "lagoon")
+_SEED = 0
 UNANSWERABLE = "unanswerable"
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 def words(text: str) -> list[str]:
     """The words of an answer, as SQuAD compares them; of Chinese its characters."""
-    plain = "".join(mark for mark in text.lower() if mark not in string.punctuation)
-    if _CHINESE.search(plain):
-        return [mark for mark in plain if mark.isalnum()]
-    return _ARTICLES.sub(" ", plain).split()
+    if _CHINESE.search(text):
+        return [mark for mark in text.lower() if mark.isalnum()]
+    return finetuned.words(text)
 
 
 def f1(given: str, accepted: str) -> float:
@@ -108,6 +120,49 @@ def same_number(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
 
 
 # ---- needles ----
+
+
+def multikey(words: int = 2000, count: int = 100, needles: int = 4, **_: Any) -> dict[str, datasets.Dataset]:
+    """Questions on one of several keys. words: of a text, about 1.5 tokens each. count: questions."""
+    return _needles("multi-key", words, count, keys=needles, values=1)
+
+
+def multivalue(words: int = 2000, count: int = 100, needles: int = 4, **_: Any) -> dict[str, datasets.Dataset]:
+    """Questions on all numbers of one key."""
+    return _needles("multi-value", words, count, keys=1, values=needles)
+
+
+def _needles(kind: str, words: int, count: int, keys: int, values: int) -> dict[str, datasets.Dataset]:
+    rows = [_needle(random.Random(f"{_SEED} {kind} {words} {number}"), words, keys, values) for number in range(count)]
+    return {"test": datasets.Dataset.from_list(rows)}
+
+
+def _needle(rng: random.Random, words: int, keys: int, values: int) -> dict[str, Any]:
+    text, chosen = _sentences(), rng.sample(_KEYS, keys)
+    start, length = rng.randrange(len(text)), 0
+    taken: list[str] = []
+    while length < words:
+        sentence = text[(start + len(taken)) % len(text)]
+        taken.append(sentence)
+        length += len(sentence.split())
+    numbers = {key: [str(n) for n in rng.sample(range(10_000, 100_000), values)] for key in chosen}
+    for key, hidden in numbers.items():
+        for number in hidden:
+            taken.insert(rng.randrange(len(taken) + 1), f"One of the numbers for {key} is {number}.")
+    asked = rng.choice(chosen)
+    return {"context": " ".join(taken), "key": asked, "needles": numbers[asked]}
+
+
+@cache
+def _sentences() -> tuple[str, ...]:
+    """The sentences of the documentation of some modules, in order."""
+    found: list[str] = []
+    for name in (*_FIRST, *_MORE):
+        module = import_module(name)
+        for _, member in sorted(inspect.getmembers(module), key=lambda item: item[0]):
+            text = inspect.getdoc(member) if getattr(member, "__module__", None) == name else None
+            found += re.findall(r"[A-Z][^.!?]{20,200}[.!?](?=\s|$)", " ".join((text or "").split()))
+    return tuple(dict.fromkeys(found))
 
 
 def share_found(doc: dict[str, Any], results: list[str]) -> dict[str, float]:

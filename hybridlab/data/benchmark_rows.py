@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 Rows = Iterator[dict[str, Any]]
@@ -63,12 +64,29 @@ def one_of(value: Any, most: int, names: Sequence[str] = ()) -> int:
     raise ValueError(f"the label is {value!r}, and must be {known}{hidden}")
 
 
-def _from_one(name: str, value: Any, most: int) -> str:
+def _from_one(name: str, most: int, value: Any) -> str:
     """A number from 1 to most, as a text. ValueError with what is wanted for anything else."""
     number = whole(value)
     if number is None or not 1 <= number <= most:
         raise ValueError(f"the {name} is {value!r}, and must be a number from 1 to {most}")
     return str(number)
+
+
+def _fields(names: str, **made: Callable[[Any], Any]) -> Callable[[Any], Rows]:
+    """A kind of row with these entries of a record. made: what a value becomes, by its name."""
+
+    def rows(values: Any) -> Rows:
+        row = need(values, *names.split())
+        yield row | {name: make(row[name]) for name, make in made.items()}
+
+    return rows
+
+
+open_questions = _fields("question answer", question=text, answer=texts)
+"""Natural Questions: a question and its accepted answers."""
+piqa = _fields("goal sol1 sol2 label", label=partial(one_of, most=2))
+sciq = _fields("question distractor1 distractor2 distractor3 correct_answer support")
+social_iqa = _fields("context question answerA answerB answerC label", label=partial(_from_one, "label", 3))
 
 
 def as_they_are(values: Any) -> Rows:
@@ -110,16 +128,11 @@ def hellaswag(values: Any) -> Rows:
     yield {**row, "label": str(one_of(row["label"], 4))}
 
 
-def piqa(values: Any) -> Rows:
-    row = need(values, "goal", "sol1", "sol2", "label")
-    yield {**row, "label": one_of(row["label"], 2)}
-
-
 def winogrande(values: Any) -> Rows:
     row = need(values, "sentence", "option1", "option2", "answer")
     if "_" not in text(row["sentence"]):
         raise ValueError("the sentence has no _")
-    yield {**row, "answer": _from_one("answer", row["answer"], 2)}
+    yield {**row, "answer": _from_one("answer", 2, row["answer"])}
 
 
 def choices(values: Any) -> tuple[str, list[str], list[str], str]:
@@ -146,30 +159,17 @@ def choices(values: Any) -> tuple[str, list[str], list[str], str]:
     return text(question), texts(options), texts(letters), str(values["answerKey"]).strip()
 
 
-def _lettered(values: Any, name: str) -> dict[str, Any]:
+def _lettered(name: str, values: Any) -> Rows:
     question, options, letters, right = choices(values)
     if right not in letters or len(options) != len(letters):
         raise ValueError(f"the answer {right!r} is none of {', '.join(map(str, letters))}")
-    return {name: question, "choices": {"text": options, "label": letters}, "answerKey": right}
+    yield {name: question, "choices": {"text": options, "label": letters}, "answerKey": right}
 
 
-def lettered(values: Any) -> Rows:
-    """ARC, CommonsenseQA, BasicArithmetic."""
-    yield _lettered(values, "question")
-
-
-def stem(values: Any) -> Rows:
-    """OpenBookQA."""
-    yield _lettered(values, "question_stem")
-
-
-def sciq(values: Any) -> Rows:
-    yield need(values, "question", "distractor1", "distractor2", "distractor3", "correct_answer", "support")
-
-
-def social_iqa(values: Any) -> Rows:
-    row = need(values, "context", "question", "answerA", "answerB", "answerC", "label")
-    yield {**row, "label": _from_one("label", row["label"], 3)}
+lettered = partial(_lettered, "question")
+"""ARC, CommonsenseQA, BasicArithmetic."""
+stem = partial(_lettered, "question_stem")
+"""OpenBookQA."""
 
 
 def boolq(values: Any) -> Rows:
@@ -239,12 +239,6 @@ def longbench(values: Any) -> Rows:
 # ---- written answers: reading comprehension, closed books, arithmetic and word problems ----
 
 
-def number_text(value: Any) -> str:
-    """A number as one writes it: 43 for 43.0."""
-    number = float(str(value).replace(",", ""))
-    return str(int(number)) if number == int(number) else str(number)
-
-
 def word_problem(values: Any) -> Rows:
     """SVAMP, MAWPS in three layouts, ASDiv: {question, answer}; only problems whose answer is one number."""
     if "sQuestion" in values:
@@ -262,7 +256,9 @@ def word_problem(values: Any) -> Rows:
         found = re.fullmatch(r"\s*(-?[\d,]*\.?\d+)\s*(\([^)]*\))?\s*", answer)
         answer = found[1] if found else None
     if answer is not None:
-        yield {"question": text(question).strip(), "answer": number_text(answer)}
+        number = float(str(answer).replace(",", ""))
+        written = str(int(number)) if number == int(number) else str(number)
+        yield {"question": text(question).strip(), "answer": written}
 
 
 def asdiv(values: Any) -> Rows:
@@ -291,12 +287,6 @@ def web_questions(values: Any) -> Rows:
     if not values["answers"]:
         raise ValueError("it has no answer")
     yield {"question": text(question), "answers": texts(values["answers"])}
-
-
-def open_questions(values: Any) -> Rows:
-    """Natural Questions: a question and its accepted answers."""
-    row = need(values, "question", "answer")
-    yield {"question": text(row["question"]), "answer": texts(row["answer"])}
 
 
 def webqa(values: Any) -> Rows:
@@ -379,10 +369,8 @@ def _spans(answer: Any) -> dict[str, Any]:
 def _drop_row(name: str, passage: str, question: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
     first, *others = ({part: answer[part] for part in ("number", "date", "spans")} for answer in answers)
     listed = {part: [answer[part] for answer in others] for part in ("number", "date", "spans")}
-    return {"query_id": name, "passage": text(passage), "question": text(question)} | {
-        "answer": first,
-        "validated_answers": listed,
-    }
+    row = {"query_id": name, "passage": text(passage), "question": text(question)}
+    return row | {"answer": first, "validated_answers": listed}
 
 
 def coqa(values: Any) -> Rows:

@@ -1,1 +1,0 @@
-"""Files of benchmarks below a data root, as the rows that lm-eval's tasks read."""
