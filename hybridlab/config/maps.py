@@ -15,9 +15,8 @@ from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
-from hybridlab.plan.allocation import Allocation
+from hybridlab.plan.allocation import Allocation, read_masks
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.masks import read_masks
 from hybridlab.plan.shape import Shape
 from hybridlab.registry import TASKS
 
