@@ -1,4 +1,4 @@
-"""Parameter counts from a shape and a plan, without building the model."""
+"""Parameter counts and KV-cache bytes from a shape and a plan, without building the model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import ClassesOutput, Norm, Shape
+from hybridlab.plan.structure import Structure
 
 
 @dataclass(frozen=True)
@@ -98,3 +99,20 @@ def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
         norms_and_biases=shape.layers * (2 * norm + qk_norms + biases) + outer_norms * norm,
         recurrence=sum(recurrence_parameters(loop, shape.width) for loop in (plan.loops.values() if plan else ())),
     )
+
+
+BYTES_PER_VALUE = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+def kv_bytes(structure: Structure, context: int, dtype: str = "bf16") -> int:
+    """Bytes of keys and values of one sequence after `context` tokens, and of the sums that some kinds keep in fp32.
+
+    A full head stores every position, a window head the last w (ConSA, section 3).
+    Every attention visit has its own cache; in a loop over chunks it has one entry per chunk.
+    """
+    positions, sums, width = 0, 0, structure.shape.head_width
+    for place, visit in structure.attention_places():
+        entries, kinds = structure.plan.tokens_at(place, context), structure.kinds(visit)
+        positions += sum(kind.cached(entries) for kind in kinds)
+        sums += sum(kinds[kv].sums(entries, width) for kv in structure.heads(visit).serving)
+    return 2 * positions * width * BYTES_PER_VALUE[dtype] + sums * BYTES_PER_VALUE["fp32"]

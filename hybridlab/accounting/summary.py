@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.drawing import rows
 from hybridlab.accounting.flops import CONVENTIONS, ledger
-from hybridlab.accounting.parameters import count_parameters
+from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import forecast, full_structure
 from hybridlab.plan.loop import Loop

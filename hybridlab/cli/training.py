@@ -16,7 +16,7 @@ from hybridlab.config.shared_settings import archs_with
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.messages import say
-from hybridlab.plan.masks import read_masks
+from hybridlab.plan.allocation import read_masks
 from hybridlab.plan.visit import COUNTING
 from hybridlab.store.folders import RunFolder, Runs
 

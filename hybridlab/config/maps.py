@@ -16,9 +16,8 @@ from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, pr
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
 from hybridlab.messages import say
-from hybridlab.plan.allocation import Allocation
+from hybridlab.plan.allocation import Allocation, read_masks
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.masks import read_masks
 from hybridlab.plan.shape import Shape
 from hybridlab.registry import TASKS
 

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, flops
-from hybridlab.accounting.parameters import count_parameters, recurrence_parameters
+from hybridlab.accounting.parameters import count_parameters, kv_bytes, recurrence_parameters
 from hybridlab.accounting.summary import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve

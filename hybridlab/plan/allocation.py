@@ -1,6 +1,6 @@
 """Which units get a window where a number for each unit decides: a random one, a knock-out's cost, a learned score.
 
-A unit is a layer or a KV head (ConSA, section 4.2).
+A unit is a layer or a KV head (ConSA, section 4.2). What `hybridlab learn-masks` finds stands in a file `masks.json`.
 
     Allocation(8, 4, "head-all", 0.875).random(seed=0, draw=0)    # eight rows of four, 1 full and 0 window
 """
@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from hybridlab.plan.attention_map import exact_count
+from hybridlab.errors import UserError
+from hybridlab.files import read_object
+from hybridlab.plan.attention_map import AttentionMap, exact_count
 
 _STREAM = 5
 """First word of the seed sequence; data/batches.py, data/mixture.py and methods/consa/training.py use 1 to 4."""
@@ -70,3 +74,19 @@ class Allocation:
 
         shape = (self.num_layers, self.per_layer)
         return self.ranked(np.random.default_rng((_STREAM, seed, draw)).random(shape).tolist())
+
+
+def read_masks(path: Path) -> dict[str, Any]:
+    """The content of a `masks.json`: {"masks": [[…]], "window": w, …}. warnings: what to know before using the masks;
+    empty in files of older versions."""
+    try:
+        data = read_object(Path(path), "masks file", ("masks", "window"), "`hybridlab learn-masks` writes one")
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such masks file; `hybridlab learn-masks` writes one") from None
+    if not isinstance(data["masks"], list) or not isinstance(data["window"], int):
+        raise UserError(f'{path}: a masks file needs "masks" (rows of 0 and 1) and "window" (a whole number)')
+    warnings = data.setdefault("warnings", [])
+    if not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
+        raise UserError(f'{path}: "warnings" in a masks file is a list of sentences')
+    AttentionMap.from_masks(data["masks"], data["window"])
+    return data

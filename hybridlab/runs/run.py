@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import ledger
-from hybridlab.accounting.parameters import count_parameters
+from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.attention.kinds import Full
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig

@@ -27,8 +27,7 @@ from hybridlab.files import read_object
 from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import SavedModel, factors_from_json, load_checkpoint, read_model_config, read_weights
-from hybridlab.models.hf_hub import hub_folder, is_hub_name
-from hybridlab.models.huggingface import load_hf
+from hybridlab.models.huggingface import hub_folder, is_hub_name, load_hf
 from hybridlab.plan.heads import parse_heads, without_heads
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape

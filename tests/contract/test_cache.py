@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridlab.accounting.cache import kv_bytes
+from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.drawing import as_svg, as_text, rows
 from hybridlab.accounting.flops import ledger
+from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.attention.heads import Attended, HeadGroup
 from hybridlab.attention.kernels import require_kernel, require_keys
 from hybridlab.attention.kinds import AttentionKind, Full, Window

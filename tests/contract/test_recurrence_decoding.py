@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridlab.accounting.cache import kv_bytes
+from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.models.cache import KVCache
 from hybridlab.plan.plan import Plan
 from tests.contract.test_recurrence import LAYERS, TOPOLOGIES, build, ids, looped

@@ -10,7 +10,7 @@ from hybridlab.data.shards import open_corpus
 from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.huggingface import load_hf
-from hybridlab.plan.masks import read_masks
+from hybridlab.plan.allocation import read_masks
 from hybridlab.runs.record import load_record
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs

@@ -11,7 +11,7 @@ from huggingface_hub import constants, errors
 from hybridlab import load_hf
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.models.hf_hub import hub_folder, is_hub_name
+from hybridlab.models.huggingface import hub_folder, is_hub_name
 from tests.conftest import write_text
 from tests.contract.test_parity import EVEN, SHARED, theirs
 from tests.integration.test_cli import hybridlab, json_of

@@ -3,9 +3,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hybridlab import build_model, flops
-from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import CONVENTIONS, ledger
-from hybridlab.accounting.parameters import count_parameters
+from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.attention.kernels import Visible
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.config.loading import Layer, preset_names

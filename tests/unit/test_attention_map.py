@@ -9,9 +9,8 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.config.structures import map_of
 from hybridlab.errors import UserError
-from hybridlab.plan.allocation import Allocation
+from hybridlab.plan.allocation import Allocation, read_masks
 from hybridlab.plan.attention_map import AttentionMap, exact_count, spread
-from hybridlab.plan.masks import read_masks
 
 
 @pytest.mark.parametrize("granularity", ["layer", "head"])

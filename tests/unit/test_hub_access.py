@@ -12,7 +12,7 @@ from hybridlab.data import hub_access as hub
 from hybridlab.data.finetune.corpus import parts_of
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
-from hybridlab.models.hf_hub import hub_folder
+from hybridlab.models.huggingface import hub_folder
 from hybridlab.registry import FINETUNE_TASKS
 
 
