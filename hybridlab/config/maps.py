@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
@@ -15,6 +15,7 @@ from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
+from hybridlab.messages import say
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.masks import read_masks
@@ -71,8 +72,8 @@ class Map(Strict):
     def check_kinds(self, causal: bool) -> None:
         """UserError for attention kinds, written in this map, that cannot be in a decoder (causal) or an encoder."""
 
-    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> Map:
-        """The map with its masks, where these come from another run. say: gets the warnings that are written there."""
+    def linked(self, config: Configuration, finished: Finished) -> Map:
+        """The map with its masks, where these come from another run."""
         return self
 
 
@@ -251,7 +252,7 @@ class LearnedMap(FromRun):
     run: RunName
     """Hash of the run that learns the masks."""
 
-    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+    def linked(self, config: Configuration, finished: Finished) -> ExplicitMap:
         path = finished(self.run).path / "masks.json"
         learned = read_masks(path)
         for warning in learned["warnings"]:
@@ -305,7 +306,7 @@ class KnockoutMap(FromRun, Allocated):
         masks = self.allocation(len(costs), num_kv_heads).ranked(costs)
         return ExplicitMap.model_validate({"kind": "explicit", "masks": masks, "window": self.window})
 
-    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+    def linked(self, config: Configuration, finished: Finished) -> ExplicitMap:
         return self.chosen(knockout_costs(finished(self.run), self, config.first_shape), config.shape.kv_heads)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -302,15 +302,14 @@ def parents(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in run_names(part)))
 
 
-def linked(config: RunConfig, finished: Finished, say: Callable[[str], None]) -> RunConfig:
-    """The configuration with what map, plan and controller take from other runs in the place of these runs' names.
-    say: gets the warnings that are written there."""
+def linked(config: RunConfig, finished: Finished) -> RunConfig:
+    """The configuration with what map, plan and controller take from other runs in the place of these runs' names."""
     if not any(run_names((config.map, config.plan, config.controller))):
         return config
     changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}
     if config.controller is not None:
         changed["controller"] = config.controller.linked(config, finished)
-    changed["map"] = config.map.linked(config, finished, say)
+    changed["map"] = config.map.linked(config, finished)
     return config.model_copy(update=changed)
 
 
