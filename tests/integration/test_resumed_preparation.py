@@ -48,11 +48,11 @@ def add(writer, tokens, size):
 
 shards.ShardWriter.add = add
 data = check(Data, Layer(json.loads(settings)))
-how = preparing.Preparation(lambda text: print(text, file=sys.stderr), workers=2)
+preparation = preparing.Preparation(lambda text: print(text, file=sys.stderr), workers=2)
 if how == "prepare":
-    preparing.prepare(data, Path(out), how)
+    preparing.prepare(data, Path(out), preparation)
 else:
-    preparing.corpus_for(data, Path(out), how)
+    preparing.corpus_for(data, Path(out), preparation)
 """
 
 

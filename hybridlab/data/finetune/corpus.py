@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from hybridlab.config.finetune import Finetune
 from hybridlab.data.benchmark_rows import one_of
@@ -95,10 +95,14 @@ def _unfolded(columns: Columns, row: Record) -> Iterator[Record]:
         yield Record({first: row.values[first], **single}, f"{row.origin}, question {number + 1}")
 
 
+def _wrong(row: Record, problem: str) -> UserError:
+    return UserError(f"{row.origin}: {problem}; correct or remove this row")
+
+
 def _text(row: Record, name: str) -> str:
     value = row.values[name]
     if not isinstance(value, str):
-        raise UserError(f"{row.origin}: {name} is {value!r}, and must be a text; correct or remove this row")
+        raise _wrong(row, f"{name} is {value!r}, and must be a text")
     return value
 
 
@@ -108,9 +112,8 @@ def _class_of(task: FineTask, row: Record, name: str) -> int:
         return one_of(row.values[name], len(task.classes), task.classes)
     except ValueError:
         known = ", ".join(f"{number} ({word})" for number, word in enumerate(task.classes))
-        raise UserError(
-            f"{row.origin}: the label {row.values[name]!r} in {name} is none of the task {task.name}: {known}; correct "
-            "or remove this row"
+        raise _wrong(
+            row, f"the label {row.values[name]!r} in {name} is none of the task {task.name}: {known}"
         ) from None
 
 
@@ -126,10 +129,8 @@ def _number(task: FineTask, columns: Columns, row: Record) -> Example:
         value = math.nan
     low, high = task.limits or (-math.inf, math.inf)
     if not low <= value <= high:
-        raise UserError(
-            f"{row.origin}: {columns.label} is {row.values[columns.label]!r}, and must be a number from {low:g} to "
-            f"{high:g}; correct or remove this row"
-        )
+        found = repr(row.values[columns.label])
+        raise _wrong(row, f"{columns.label} is {found}, and must be a number from {low:g} to {high:g}")
     return Example((tuple(_text(row, name) for name in columns.texts),), value, row.origin)
 
 
@@ -137,10 +138,8 @@ def _choice(task: FineTask, columns: Columns, row: Record) -> Example:
     assert columns.options is not None
     options = row.values[columns.options]
     if not isinstance(options, list) or len(options) != task.options or not all(isinstance(o, str) for o in options):
-        raise UserError(
-            f"{row.origin}: {columns.options} must be a list of {task.options} texts, and is {str(options)[:80]!r}; "
-            "correct or remove this row"
-        )
+        wanted = f"a list of {task.options} texts"
+        raise _wrong(row, f"{columns.options} must be {wanted}, and is {str(options)[:80]!r}")
     passage, *question = (_text(row, name) for name in columns.texts)
     # An option is put in the place of the question's blank, or after it (as for RACE in BERT's line of work).
     blank = "_" if task.fill and question and "_" in question[0] else None
@@ -426,8 +425,7 @@ def encode(
     for start in range(0, len(examples), _AT_ONCE):
         some = examples[start : start + _AT_ONCE]
         # The options of a question, and often several questions, share a passage.
-        texts = list(dict.fromkeys(text for example in some for row in example.rows for text in row))
-        encoded = dict(zip(texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True))
+        encoded = _encodings(tokenizer.encode_batch_fast, (text for one in some for row in one.rows for text in row))
         for example in some:
             whole = True
             for texts_of_row in example.rows:
@@ -441,6 +439,12 @@ def encode(
     kind = np.float32 if task.kind == "number" else np.int64
     targets = np.array([[example.label] for example in examples], dtype=kind).reshape(len(examples), 1)
     return Encoded(rows, np.array(second), targets, task.options, list(examples), [], cut, frame.padding)
+
+
+def _encodings(encode_batch: Callable[..., list[Encoding]], texts: Iterable[str]) -> dict[str, Encoding]:
+    """The tokens of each text, of equal ones once."""
+    distinct = list(dict.fromkeys(texts))
+    return dict(zip(distinct, encode_batch(distinct, add_special_tokens=False), strict=True))
 
 
 def _row(frame: Frame, parts: list[list[int]]) -> tuple[np.ndarray, int]:
@@ -473,8 +477,7 @@ def _spans(examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame, leng
     for start in range(0, len(examples), _AT_ONCE):
         some = examples[start : start + _AT_ONCE]
         questions = tokenizer.encode_batch_fast([e.rows[0][0] for e in some], add_special_tokens=False)
-        distinct = list(dict.fromkeys(e.rows[0][1] for e in some))
-        contexts = dict(zip(distinct, tokenizer.encode_batch(distinct, add_special_tokens=False), strict=True))
+        contexts = _encodings(tokenizer.encode_batch, (e.rows[0][1] for e in some))
         for number, (example, question) in enumerate(zip(some, questions, strict=True), start):
             context = contexts[example.rows[0][1]]
             offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)

@@ -52,15 +52,6 @@ def f1(given: str, accepted: str) -> float:
     return 2 * shared / (len(mine) + len(theirs))
 
 
-def _scores(given: str, accepted: list[str]) -> dict[str, float]:
-    exact = max(float(words(given) == words(answer)) for answer in accepted)
-    return {"f1": max(f1(given, answer) for answer in accepted), "exact_match": exact}
-
-
-def _first_line(results: list[str]) -> str:
-    return results[0].strip().split("\n")[0]
-
-
 # ---- reading comprehension, and questions without a text ----
 
 
@@ -74,7 +65,10 @@ def closed_text(doc: dict[str, Any]) -> str:
 
 
 def accepted(doc: dict[str, Any]) -> list[str]:
-    """The accepted answers of a row of any of these tasks."""
+    """The accepted answers of a row of any of these tasks; of a conversation those to its last question."""
+    if "story" in doc:
+        lists = [doc["answers"], *(doc.get("additional_answers") or {}).values()]
+        return list(dict.fromkeys(turns["input_text"][-1] for turns in lists))
     answers = doc["answer"] if "answer" in doc else doc["answers"]
     if isinstance(answers, dict):
         answers = dict.fromkeys([answers["value"], *answers["aliases"]])
@@ -86,7 +80,9 @@ def first_answer(doc: dict[str, Any]) -> str:
 
 
 def answer_scores(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    return _scores(_first_line(results), accepted(doc))
+    given, right = results[0].strip().split("\n")[0], accepted(doc)
+    exact = max(float(words(given) == words(answer)) for answer in right)
+    return {"f1": max(f1(given, answer) for answer in right), "exact_match": exact}
 
 
 def coqa_text(doc: dict[str, Any]) -> str:
@@ -94,19 +90,6 @@ def coqa_text(doc: dict[str, Any]) -> str:
     asked, told = doc["questions"]["input_text"], doc["answers"]["input_text"]
     before = "".join(f"Q: {q}\nA: {a}\n" for q, a in zip(asked[:-1], told[:-1], strict=True))
     return f"{doc['story']}\n\n{before}Q: {asked[-1]}\nA:"
-
-
-def coqa_answers(doc: dict[str, Any]) -> list[str]:
-    lists = [doc["answers"], *(doc.get("additional_answers") or {}).values()]
-    return list(dict.fromkeys(turns["input_text"][-1] for turns in lists))
-
-
-def coqa_target(doc: dict[str, Any]) -> str:
-    return coqa_answers(doc)[0]
-
-
-def coqa_scores(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    return _scores(_first_line(results), coqa_answers(doc))
 
 
 # ---- word problems ----
