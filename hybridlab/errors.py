@@ -56,3 +56,7 @@ class NoRoom(RunFailed):
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(text)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """How it gets to another process."""
+        return type(self), (str(self), self.reason)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import OF_THE_MACHINE, read_metrics
 from hybridlab.training.engine import Run
@@ -29,7 +29,7 @@ def growing(small, steps=20, arch="sgt", **controller):
 
 def train(config, path, runs_dir):
     """Train a configuration in the folder `path`, or go on with the run there; returns its record."""
-    return execute(config, RunFolder(Path(path)), Runs(Path(runs_dir)), quiet=True)
+    return train_run(config, RunFolder(Path(path)), Runs(Path(runs_dir)), quiet=True)
 
 
 def weights(path):
@@ -92,12 +92,12 @@ TRAIN = """
 import sys, torch
 from pathlib import Path
 from hybridlab.config.schema import RunConfig
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 
 torch.set_num_threads(1)
 config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
-execute(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
+train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
 """
 
 

@@ -19,6 +19,7 @@ from hybridlab.models.decoder import Output, Transformer
 from hybridlab.plan.plan import Place, Plan
 from hybridlab.statistics import rank_correlation
 from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.world import world
 
 
 def row_entropy(weights: Tensor, keys: Tensor) -> Tensor:
@@ -111,7 +112,7 @@ class EntropyLog(Hook):
     def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         if self.pending is not None:
             # The entropy of a head that does not run is NaN, which JSON does not have.
-            rows = [[None if v != v else round(v, 4) for v in row] for row in self.pending.tolist()]
+            rows = [[None if v != v else round(v, 4) for v in row] for row in world().sum(self.pending).tolist()]
             self.steps.append(step + 1)
             self.tables.append(rows)
             self.pending = None

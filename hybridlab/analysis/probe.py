@@ -82,6 +82,32 @@ class Probe:
                 raise UserError(f"{name} is not a setting of this probe; known: {', '.join(self.settings)}") from None
             raise UserError(f"{name} = {problem['input']!r}: {message[0].lower()}{message[1:]}") from None
 
+    def run(
+        self, model: Transformer, corpus: Any, seq_len: int, config: RunConfig | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """Its result on the validation part of a corpus, or {"skipped": reason} if it does not apply. corpus: a
+        `Corpus`, or a `TokenizerAlone` for a probe that reads prompts of tasks. config: the run's configuration, for
+        probes that need it. UserError for settings that it does not have."""
+        settings = self.checked(settings)
+        if self.needs_attention and all(visit.part == "mlp" for _, visit in model.plan.places()):
+            return {"skipped": "the plan has no attention"}
+        if self.needs_decoder is not None and not model.structure.causal:
+            return {"skipped": f"it measures {self.needs_decoder}, and the tokens of an encoder see both sides"}
+        if self.needs_text and not model.shape.gives_tokens:
+            return {"skipped": "it measures predictions of tokens, and the output head of this model gives none"}
+        given = (config,) if self.needs_config else ()
+        return self.measure(model.eval(), corpus, seq_len, *given, **settings)
+
+    def for_record(
+        self, model: Transformer, corpus: Corpus, config: RunConfig, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Its result with these settings of its own, for a record. After a UserError it is {"skipped": reason}, so that
+        the run keeps its other results."""
+        try:
+            return self.run(model, corpus, config.training.seq_len, config, **settings)
+        except UserError as reason:
+            return {"skipped": str(reason)}
+
     def _fields(self) -> dict[str, tuple[Any, Any]]:
         """Name → (type, default); if `measure` declares no type, it is that of the default."""
         own = list(inspect.signature(self.measure, eval_str=True).parameters.values())[4 if self.needs_config else 3 :]
@@ -93,32 +119,11 @@ class Probe:
 def run_probe(
     name: str, model: Transformer, corpus: Any, seq_len: int, config: RunConfig | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """The result of a probe on the validation part of a corpus, or {"skipped": reason} if it does not apply. corpus: a
-    `Corpus`, or a `TokenizerAlone` for a probe that reads prompts of tasks. config: the run's configuration, for probes
-    that need it."""
+    """The result of the probe of this name; see `Probe.run`."""
     probe = PROBES.get(name)
-    settings = probe.checked(settings)
-    if probe.needs_attention and all(visit.part == "mlp" for _, visit in model.plan.places()):
-        return {"skipped": "the plan has no attention"}
-    if probe.needs_decoder is not None and not model.structure.causal:
-        return {"skipped": f"it measures {probe.needs_decoder}, and the tokens of an encoder see both sides"}
-    if probe.needs_text and not model.shape.gives_tokens:
-        return {"skipped": "it measures predictions of tokens, and the output head of this model gives none"}
-    if not probe.needs_config:
-        return probe.measure(model.eval(), corpus, seq_len, **settings)
-    if config is None:
+    if probe.needs_config and config is None:
         raise UserError(f"probe {name}: it needs the run's configuration; call run_probe with config=")
-    return probe.measure(model.eval(), corpus, seq_len, config, **settings)
-
-
-def probe_results(name: str, model: Transformer, corpus: Corpus, config: RunConfig) -> dict[str, Any]:
-    """The result of a probe with the settings of `evaluation.probe_settings`, for a record. After a UserError it is
-    {"skipped": reason}, so that the run keeps its other results."""
-    settings = (config.evaluation.probe_settings or {}).get(name, {})
-    try:
-        return run_probe(name, model, corpus, config.training.seq_len, config, **settings)
-    except UserError as reason:
-        return {"skipped": str(reason)}
+    return probe.run(model, corpus, seq_len, config, **settings)
 
 
 def check_probe_settings(config: RunConfig) -> None:

@@ -20,17 +20,16 @@ def archs(incomplete: str) -> Completed:
 
 def mask_learners(incomplete: str) -> Completed:
     """The architectures whose masks are learned."""
-    from hybridlab.config.loading import load_preset, preset_names
+    from hybridlab.config.shared_settings import archs_with
 
-    learners = [name for name in preset_names("arch") if _map_kind(load_preset("arch", name).values) == "mixed"]
-    return _beginning_with(incomplete, learners)
+    return _beginning_with(incomplete, archs_with(lambda controller: controller.learns_masks))
 
 
 def methods(incomplete: str) -> Completed:
     """The methods of growth in depth."""
-    from hybridlab.methods.depth import Method
+    from hybridlab.methods.depth import Copied
 
-    return _beginning_with(incomplete, list(get_args(Method)))
+    return _beginning_with(incomplete, list(get_args(Copied)))
 
 
 def sizes(incomplete: str) -> Completed:
@@ -126,10 +125,6 @@ def runs(context: typer.Context, incomplete: str) -> Completed:
         known += [facts.get("name"), str(path.parent), facts.get("hash") if incomplete else None]
     # A copied run folder has the hash of the first one.
     return _beginning_with(incomplete, dict.fromkeys(text for text in known if isinstance(text, str)))
-
-
-def _map_kind(values: dict[str, Any]) -> Any:
-    return values.get("map", {}).get("kind")
 
 
 def _presets(kind: str, incomplete: str) -> Completed:

@@ -71,7 +71,8 @@ def grow(
     """
     from hybridlab.cli.training import runtime_layer, settings_layer, train_and_print
     from hybridlab.config.loading import merge
-    from hybridlab.runs.compose import CommandLine, check_arch, chosen_arch, compose, growth_layer, stages_in_words
+    from hybridlab.methods.depth.options import check_arch, growth_layer, stages_in_words
+    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.store.folders import Runs
 
     runs, arch = Runs(asked.runs_dir), chosen_arch(arch, asked.config, default=method)

@@ -41,14 +41,17 @@ def learn_masks(
     asked: o.OneRun,
 ) -> None:
     """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
-    from hybridlab.cli.training import LEARNED, runtime_layer, settings_layer, train_and_print
+    from hybridlab.cli.training import mask_learners, runtime_layer, settings_layer, train_and_print
+    from hybridlab.config.loading import load_preset
+    from hybridlab.config.method import controller_of
     from hybridlab.errors import UserError
     from hybridlab.runs.compose import CommandLine, chosen_arch, compose
     from hybridlab.store.folders import Runs
 
     arch = chosen_arch(arch, asked.config, default="consa")
-    if arch not in LEARNED:
-        raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(LEARNED)}")
+    method = controller_of(load_preset("arch", arch).values)
+    if method is None or not method.learns_masks:
+        raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
     mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
     runs = Runs(asked.runs_dir)
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []

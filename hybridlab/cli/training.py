@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli.options import OneRun, console, print_json, say
-from hybridlab.config.loading import Layer
+from hybridlab.config.loading import Layer, load_preset
+from hybridlab.config.maps import map_of_settings
+from hybridlab.config.method import controller_of
 from hybridlab.config.resolve import run_hash
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.shared_settings import archs_with
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
 from hybridlab.plan.masks import read_masks
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
 
     from hybridlab.evaluation.results import Results
     from hybridlab.statistics import Measurement
-
-LEARNED = ("consa", "l1-gates")
-"""Archs with two stages: `learn-masks` learns masks, then `pretrain --masks` trains with them."""
 
 
 def settings_layer(
@@ -43,16 +43,19 @@ def settings_layer(
     if runtime is not None:
         values, origins = {**values, **runtime.values}, {**origins, **runtime.origins}
     origins |= {("controller", name): f"--{name}" for name in mask or {}}
+    own = load_preset("arch", arch).values
+    method, kind = controller_of(own), map_of_settings(own)
+    learns = method is not None and method.learns_masks
     if masks is not None:
-        if arch not in LEARNED:
-            raise UserError(f"--masks belongs to --arch {' or '.join(LEARNED)}, not to --arch {arch}")
+        if not learns:
+            raise UserError(f"--masks belongs to --arch {' or '.join(mask_learners())}, not to --arch {arch}")
         content = read_masks(masks)
         for warning in content["warnings"]:
             say(f"{masks}: warning: {warning}")
         values["map"] = {"kind": "explicit", "masks": content["masks"], "window": content["window"]}
         values["controller"] = None
         origins["map",] = "--masks"
-    elif arch in LEARNED and mask is None:
+    elif learns and mask is None:
         raise UserError(
             f"--arch {arch} needs masks that were learned before: run "
             f"`hybridlab learn-masks --arch {arch} --from RUN --rho 0.5`, then add --masks RUN/masks.json"
@@ -66,12 +69,17 @@ def settings_layer(
         if mask is not None:
             values["controller"]["nearest"] = True
             origins["controller", "nearest"] = "--nearest"
-        elif arch == "rule-swa":
+        elif kind is not None and "nearest" in kind.model_fields:
             values["map"] = {"nearest": True}
             origins["map", "nearest"] = "--nearest"
         else:
             raise UserError(f"--nearest has no effect on --arch {arch}: it has no sparsity target")
     return Layer(values, origins)
+
+
+def mask_learners() -> list[str]:
+    """Archs with two stages: `learn-masks` learns masks, then `pretrain --masks` trains with them."""
+    return archs_with(lambda controller: controller.learns_masks)
 
 
 def runtime_layer(track: list[str] | None, compile: bool | None) -> Layer:
@@ -94,15 +102,18 @@ def require_extendable(context: typer.Context, start: str | None, allowed: list[
 
 def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) -> None:
     """Train, resume or skip a run, and print its record. runs: those with which its parents were found."""
-    from hybridlab.runs.run import execute
+    from hybridlab.runs.run import train_run
     from hybridlab.store.folders import Label
+    from hybridlab.training.world import world
 
     label = Label(asked.name, tuple(asked.tags or []))
     folder = RunFolder(asked.run_dir or runs.directory / run_hash(config))
     if asked.keep_optimizer:
         runtime = config.runtime.model_copy(update={"keep_optimizer": True})
         config = config.model_copy(update={"runtime": runtime})
-    record = execute(config, folder, runs, title, say, label=label)
+    record = train_run(config, folder, runs, title, say, label=label)
+    if not world().writer:
+        return
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")

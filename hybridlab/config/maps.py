@@ -13,7 +13,7 @@ from hybridlab.attention import kinds
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
-from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window
+from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
@@ -354,3 +354,11 @@ MapConfig = Annotated[
     | KnockoutMap,
     Field(discriminator="kind"),
 ]
+MAPS: dict[str, type[Map]] = members(MapConfig)
+"""Kind → its settings."""
+
+
+def map_of_settings(values: dict[str, Any]) -> type[Map] | None:
+    """The settings of the map in a configuration as written; None if it has none, or an unknown one."""
+    written = values.get("map")
+    return MAPS.get(str(written.get("kind"))) if isinstance(written, dict) else None

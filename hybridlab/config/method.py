@@ -224,8 +224,10 @@ class Registered:
         )
 
 
-def controller_kind(kind: Any) -> type[Method] | None:
-    """The settings of a kind of controller; None for an unknown one."""
+def controller_of(values: dict[str, Any]) -> type[Method] | None:
+    """The settings of the controller in a configuration as written; None if it has none, or an unknown one."""
+    controller = values.get("controller")
+    kind = controller.get("kind") if isinstance(controller, dict) else None
     return CONTROLLERS.get(kind) if isinstance(kind, str) and kind in CONTROLLERS else None
 
 

@@ -24,7 +24,7 @@ from hybridlab.config.loading import (
     preset_names,
 )
 from hybridlab.config.maps import FullMap, HeadsMap, UniformMap
-from hybridlab.config.method import controller_kind
+from hybridlab.config.method import controller_of
 from hybridlab.config.mistakes import unknown_names
 from hybridlab.config.other_runs import Finished, run_names
 from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
@@ -157,9 +157,7 @@ def _divided(layer: Layer, stack: list[Layer]) -> Layer:
 
 def _refuse_growth(layer: Layer) -> None:
     """UserError for a controller that adds layers beside `recurrence`, which divides the layers of the size."""
-    controller = layer.values.get("controller")
-    kind = controller.get("kind") if isinstance(controller, dict) else None
-    model = controller_kind(kind)
+    model = controller_of(layer.values)
     if model is not None and model.adds_layers:
         origin = layer.latest([("recurrence",), ("controller", "kind"), ("controller",)])
         raise UserError(

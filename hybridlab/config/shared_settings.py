@@ -7,7 +7,7 @@ for one run (in a file or with `--set`) and has no effect is an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +15,14 @@ from pydantic import BaseModel, ConfigDict
 
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.loading import Layer, load_preset, preset_names
-from hybridlab.config.maps import Map, MapConfig, Windowed
-from hybridlab.config.method import controller_kind
+from hybridlab.config.maps import MAPS, Windowed, map_of_settings
+from hybridlab.config.method import controller_of
 from hybridlab.config.recurrence import Recurrence
 from hybridlab.config.schema import Data, Evaluation
 from hybridlab.config.training import Training
-from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Width, Window, members
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Width, Window
 from hybridlab.errors import UserError
 from hybridlab.registry import FINETUNE_TASKS
-
-_MAPS: dict[str, type[Map]] = members(MapConfig)
 
 
 class GrowthTimes(Strict):
@@ -122,7 +120,7 @@ def _require_window(layer: Layer, mapping: dict[str, Any]) -> None:
 
 
 def _is_windowed(mapping: dict[str, Any]) -> bool:
-    model = _MAPS.get(str(mapping.get("kind")))
+    model = map_of_settings({"map": mapping})
     return model is not None and issubclass(model, Windowed)
 
 
@@ -130,12 +128,12 @@ def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Lay
     """origin: where the window was written, for errors."""
     values, mapping = dict(layer.values), layer.values.get("map", {"kind": "full"})
     kind = mapping.get("kind") if isinstance(mapping, dict) else None
-    if not isinstance(kind, str) or kind not in _MAPS:
+    if not isinstance(kind, str) or kind not in MAPS:
         return layer  # the schema reports the mistake
     wanted = max(i for i, one in enumerate(stack) if one.asked and "window" in one.values)
     window, origins = stack[wanted].values["window"], dict(layer.origins)
     values.pop("window")
-    if "window" in _MAPS[kind].model_fields:
+    if "window" in MAPS[kind].model_fields:
         own = max((i for i, one in enumerate(stack) if "window" in _at(one, "map")), default=-1)
         if own == wanted and mapping["window"] != window:
             raise UserError(f"{origin}: window and map.window have different values; remove one of the two")
@@ -153,8 +151,7 @@ def move_seed(layer: Layer) -> Layer:
     """Fill the seeds of a map and of a growth with `training.seed`, if they are drawn at random and set none."""
     for part in ("map", "controller"):
         settings = _at(layer, part)
-        kind = settings.get("kind")
-        model = _MAPS.get(str(kind)) if part == "map" else controller_kind(kind)
+        model = map_of_settings(layer.values) if part == "map" else controller_of(layer.values)
         if model is not None and model.draws(settings) and settings.get("seed") is None:
             seed = _at(layer, "training").get("seed", Training.model_fields["seed"].default)
             origins = layer.moved(("training", "seed"), (part, "seed"))
@@ -228,9 +225,9 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
     values, origins = dict(layer.values), dict(layer.origins)
     values.pop("growth", None)
     times = growth.model_dump(include=growth.model_fields_set)
-    controller, edits = values.get("controller"), values.get("plan")
+    controller, edits, model = values.get("controller"), values.get("plan"), controller_of(values)
     taken: set[str] = set()
-    takes = _taken_by(controller.get("kind")) if isinstance(controller, dict) else set()
+    takes = set() if model is None else set(model.growth_settings)
     if isinstance(controller, dict) and takes:
         times_taken = {name: value for name, value in times.items() if name in takes}
         taken = times_taken.keys() - controller.keys()
@@ -246,22 +243,16 @@ def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> La
             raise UserError(f"{origin}: growth.{name} has no effect here: controller.{name} is set; remove one of them")
         if origin is not None:
             why = f"controller {values['controller']['kind']} has no {name}" if takes else "no controller grows"
-            *more, last = _archs_with(name)
+            *more, last = archs_with(lambda controller, taken=name: taken in controller.growth_settings)
             archs = f"{', '.join(more)} or {last}" if more else last
             raise UserError(f"{origin}: growth.{name} has no effect here: {why}; use --arch {archs}")
     return Layer(values, origins)
 
 
-def _archs_with(name: str) -> list[str]:
-    """The archs whose controllers take this setting of a growth."""
-    controllers = {arch: load_preset("arch", arch).values.get("controller") or {} for arch in preset_names("arch")}
-    return [arch for arch, controller in controllers.items() if name in _taken_by(controller.get("kind"))]
-
-
-def _taken_by(kind: Any) -> set[str]:
-    """The settings of a growth that a controller of this kind takes."""
-    model = controller_kind(kind)
-    return set() if model is None else set(model.growth_settings)
+def archs_with(fits: Callable[..., bool]) -> list[str]:
+    """The archs whose controllers, as settings, fit."""
+    kinds = {arch: controller_of(load_preset("arch", arch).values) for arch in preset_names("arch")}
+    return [arch for arch, controller in kinds.items() if controller is not None and fits(controller)]
 
 
 def _started(edit: Any, step: int) -> Any:

@@ -20,6 +20,8 @@ from hybridlab.errors import UserError
 # First words of the seed sequences, so that each use of randomness has its own stream.
 _ORDER, _TASK, _EVALUATION, _SOURCES = 1, 2, 3, 4
 _ONE = 2**53
+WHOLE = slice(None)
+"""All rows of a step."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,13 @@ class Rows:
 
     tokens: (R, S) int64. weights: (R, S) float32, the weight of each token in the loss; 0 for the first of a row, which
     a decoder does not predict. tasks: (R,) bool, the rows of synthetic tasks, where only answers have a weight; None if
-    all rows are text.
+    all rows are text. numbers: (R,), that of each row among all rows of its step; None if these are all of them.
     """
 
     tokens: np.ndarray
     weights: np.ndarray
     tasks: np.ndarray | None = None
+    numbers: np.ndarray | None = None
 
 
 class Windows:
@@ -119,6 +122,7 @@ class Batches:
         self.task_weight = data.task_loss_weight
         self.offsets = {task: corpus.vocab + first for task, first in task_offsets(data.mix.tasks)[0].items()}
         self.counts = row_counts(data, training.rows)
+        self.of_tasks = [(task, index) for task in self.offsets for index in range(self.counts[task])]
         self.sources = [
             Epochs(Windows(part.corpus.train, training.seq_len), training.seed, number)
             for number, part in enumerate(corpus.parts)
@@ -135,24 +139,24 @@ class Batches:
                 _check_length(part.corpus, training.seq_len)
             _check_shares(corpus, data, training)
 
-    def rows(self, step: int) -> Rows:
-        """The rows of optimizer step `step` (0-based): text first, then each task."""
+    def rows(self, step: int, part: slice = WHOLE) -> Rows:
+        """The rows of optimizer step `step` (0-based): text first, then each task. part: which of them, by number."""
         step += self.skipped
-        tokens = np.empty((sum(self.counts.values()), self.length), dtype=np.int64)
+        texts = self.counts["text"]
+        numbers = np.arange(texts + len(self.of_tasks))[part]
+        tokens = np.empty((len(numbers), self.length), dtype=np.int64)
         weights = np.zeros(tokens.shape, dtype=np.float32)
-        row = 0
-        for index in range(self.counts["text"]):
-            tokens[row], weights[row] = self._text(step * self.counts["text"] + index), 1.0
-            row += 1
-        for task, offset in self.offsets.items():
-            for index in range(self.counts[task]):
+        for row, number in enumerate(numbers.tolist()):
+            if number < texts:
+                tokens[row], weights[row] = self._text(step * texts + number), 1.0
+            else:
+                task, index = self.of_tasks[number - texts]
                 rng = np.random.default_rng((_TASK, self.seed, step, task_number(task), index))
                 made = make_row(task, self.length, rng)
-                tokens[row] = made.tokens + offset
+                tokens[row] = made.tokens + self.offsets[task]
                 weights[row, made.answers] = self.task_weight
-                row += 1
         weights[:, 0] = 0.0
-        return Rows(tokens, weights, np.arange(len(tokens)) >= self.counts["text"])
+        return Rows(tokens, weights, numbers >= texts, numbers)
 
     def _text(self, index: int) -> np.ndarray:
         """Text row number `index` of the run: the tokens (S,) of a window."""

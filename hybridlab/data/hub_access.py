@@ -20,25 +20,33 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 
 @contextmanager
-def without_hub(wanted: bool) -> Iterator[None]:
-    """A context in which the hub is asked for nothing, so that what is not here is an error at once: if that is
-    `wanted`, or if the hub cannot be reached, where the libraries would try again and again for half a minute."""
-    before = {name: os.environ.get(name) for name in _SWITCHES}
-    set_before = any((value or "0").lower() in ("1", "true", "yes", "on") for value in before.values())
-    if not (wanted or set_before or not _reachable()):
-        yield
-        return
-    os.environ.update(dict.fromkeys(_SWITCHES, "1"))
-    _tell_modules(True)
+def environment(**variables: str) -> Iterator[None]:
+    """A context with these variables in the environment, which are as before after it."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
+            del os.environ[name]
+            if value is not None:
                 os.environ[name] = value
-        _tell_modules(set_before)
+
+
+@contextmanager
+def without_hub(wanted: bool) -> Iterator[None]:
+    """A context in which the hub is asked for nothing, so that what is not here is an error at once: if that is
+    `wanted`, or if the hub cannot be reached, where the libraries would try again and again for half a minute."""
+    set_before = any(os.environ.get(name, "0").lower() in ("1", "true", "yes", "on") for name in _SWITCHES)
+    if not (wanted or set_before or not _reachable()):
+        yield
+        return
+    with environment(**dict.fromkeys(_SWITCHES, "1")):
+        _tell_modules(True)
+        try:
+            yield
+        finally:
+            _tell_modules(set_before)
 
 
 def _tell_modules(offline: bool) -> None:

@@ -38,6 +38,7 @@ from tokenizers import Tokenizer
 from hybridlab.bars import WithBar
 from hybridlab.config.schema import Data, RunConfig, WeightedSource
 from hybridlab.data.finetune.corpus import task_corpus
+from hybridlab.data.hub_access import environment
 from hybridlab.data.shards import FORMAT, SPLITS, Corpus, Part, ShardWriter, open_for_run
 from hybridlab.data.sources import Documents, NoSuchField, Place, files_key, read_documents, source_labels, split_source
 from hybridlab.data.tokenizers import (
@@ -64,7 +65,6 @@ _PREPARED = ".prepared.json"
 """Of what a folder was made, so that the same command finds it finished."""
 _ADDED = ("validation_by", "skip_bad_lines")
 """Settings that data which were prepared before them have at None; they need not be prepared again."""
-_SWITCH = "TOKENIZERS_PARALLELISM"
 _CHARACTERS_AT_ONCE = 200_000
 _DOCUMENTS_AT_ONCE = 64
 
@@ -111,16 +111,11 @@ def _tokenizer_of(config: RunConfig, cache: Path, job: Job) -> str:
     return f"file:{prepared.folder / 'tokenizer.json'}"
 
 
-def corpus_for(data: Data, cache: Path, job: Job = ALL_CORES) -> Corpus:
-    """Open the corpus of a configuration, after preparing in `cache` what has not been prepared yet."""
-    return _corpus(data, cache, job)
-
-
 def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
     """The corpus of a configuration if all of it is prepared, else None; nothing is written. UserError without its
     source."""
     try:
-        return _corpus(data, cache, None)
+        return corpus_for(data, cache, None)
     except _NotPreparedYet:
         return None
 
@@ -129,8 +124,9 @@ class _NotPreparedYet(Exception):
     """Something would have to be prepared first."""
 
 
-def _corpus(data: Data, cache: Path, job: Job | None) -> Corpus:
-    """The corpus of one source or of several. job: None to open only what is prepared, otherwise _NotPreparedYet."""
+def corpus_for(data: Data, cache: Path, job: Job | None = ALL_CORES) -> Corpus:
+    """Open the corpus of a configuration, of one source or of several, after preparing in `cache` what has not been
+    prepared yet. job: None to open only what is prepared, otherwise _NotPreparedYet."""
     _check_lines(data)
     if data.sources is None:
         return _opened(data, cache, None, job)
@@ -264,12 +260,14 @@ def prepare(data: Data, folder: Path, job: Job = ALL_CORES) -> None:
             raise UserError(f"data source {source}: it is prepared already; use it as it is")
     _check_lines(data)
     key = _key_of_all(data)
-    if _is_done(folder, key):
+    done, what = folder / _PREPARED, ("data folder", ("key",), "prepare the data again")
+    if done.is_file() and read_object(done, *what)["key"] == key:
         job.say(f"{folder}: finished before, nothing to do")
         return
     _check_empty(folder)
-    for other in _others(folder, key):
-        job.say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
+    for other in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.partial")):
+        if other != _partial(folder, key):
+            job.say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
     with _unfinished(folder, key, job.say) as partial:
         _check_empty(folder)
         if data.sources is None:
@@ -277,12 +275,6 @@ def prepare(data: Data, folder: Path, job: Job = ALL_CORES) -> None:
         else:
             _prepare_each(data, partial, job)
         write_json(partial / _PREPARED, {"key": key})
-
-
-def _is_done(folder: Path, key: str) -> bool:
-    """Whether `prepare` has made this folder, from the same files with the same settings."""
-    path = folder / _PREPARED
-    return path.is_file() and read_object(path, "data folder", ("key",), "prepare the data again")["key"] == key
 
 
 def _check_empty(folder: Path) -> None:
@@ -320,7 +312,7 @@ def _unfinished(folder: Path, key: str, say: Say) -> Iterator[Path]:
     stays only if a state is recorded in it, or one of several sources is complete. Another process that prepares the
     same is waited for.
     """
-    partial = folder.parent / f".{folder.name}.{key}.partial"
+    partial = _partial(folder, key)
     with writing(folder), _alone(partial, say):
         try:
             yield partial
@@ -333,10 +325,8 @@ def _unfinished(folder: Path, key: str, say: Say) -> Iterator[Path]:
             raise
 
 
-def _others(folder: Path, key: str) -> list[Path]:
-    """What preparations of something else have left beside a folder, for the same place."""
-    mine = f".{folder.name}.{key}.partial"
-    return sorted(path for path in folder.parent.glob(f".{glob.escape(folder.name)}.*.partial") if path.name != mine)
+def _partial(folder: Path, key: str) -> Path:
+    return folder.parent / f".{folder.name}.{key}.partial"
 
 
 @contextmanager
@@ -349,21 +339,17 @@ def _alone(partial: Path, say: Say) -> Iterator[None]:
         except FileNotFoundError:
             continue
         try:
-            _lock(handle, partial, say)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("another process prepares the same data; waiting for it")
+                fcntl.flock(handle, fcntl.LOCK_EX)
             # While this process waited, the folder may have been moved into its place, or removed.
             if partial.is_dir() and partial.stat().st_ino == os.fstat(handle).st_ino:
                 yield
                 return
         finally:
             os.close(handle)
-
-
-def _lock(handle: int, partial: Path, say: Say) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say("another process prepares the same data; waiting for it")
-        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def _move_into_place(partial: Path, folder: Path) -> None:
@@ -578,7 +564,8 @@ def _encode_documents(
         return _Group(texts, [np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings], place)
 
     waiting: deque[Future[_Group]] = deque()
-    with _one_thread_each(), ThreadPoolExecutor(workers) as pool:
+    # Without the library's own parallelism each call to it keeps to one core.
+    with environment(TOKENIZERS_PARALLELISM="false"), ThreadPoolExecutor(workers) as pool:
         try:
             for group in _groups(documents):
                 # Reading is ahead of encoding, so the place is noted here.
@@ -594,29 +581,13 @@ def _encode_documents(
 
 def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
     group: list[str] = []
-    characters = 0
     for text in texts:
         group.append(text)
-        characters += len(text)
-        if characters >= _CHARACTERS_AT_ONCE or len(group) == _DOCUMENTS_AT_ONCE:
+        if len(group) == _DOCUMENTS_AT_ONCE or sum(map(len, group)) >= _CHARACTERS_AT_ONCE:
             yield group
-            group, characters = [], 0
+            group = []
     if group:
         yield group
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Switch off the library's own parallelism, so that each call to it keeps to one core."""
-    before = os.environ.get(_SWITCH)
-    os.environ[_SWITCH] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(_SWITCH, None)
-        else:
-            os.environ[_SWITCH] = before
 
 
 class _Progress(WithBar):

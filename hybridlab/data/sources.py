@@ -32,6 +32,7 @@ import re
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -41,6 +42,7 @@ from typing import Any, BinaryIO
 from hybridlab.data import primitives
 from hybridlab.data.files import (
     Layout,
+    Record,
     SourceFile,
     local_files,
     opened_parquet,
@@ -66,16 +68,6 @@ _SECONDS_TO_ANSWER = 10.0
 _HUB_SYNTAX = "hub:NAME[@REVISION][:CONFIG[:SPLIT]]"
 
 
-def no_files(argument: str) -> list[Path]:
-    """For sources that read no local file."""
-    return []
-
-
-def as_written(argument: str) -> str:
-    """For arguments that mean the same in every folder."""
-    return argument
-
-
 def absolute_path(argument: str) -> str:
     """For arguments that are paths, so that a run can be resumed from any folder."""
     return str(Path(argument).expanduser().absolute())
@@ -95,14 +87,10 @@ class Source:
 
     syntax: str
     documents: Callable[[str, str], Iterator[str]]
-    files: Callable[[str], list[Path]] = no_files
-    stored: Callable[[str], str] = as_written
-    label: Callable[[str], str] = as_written
+    files: Callable[[str], list[Path]] = lambda argument: []
+    stored: Callable[[str], str] = lambda argument: argument
+    label: Callable[[str], str] = lambda argument: argument
     has_lines: bool = False
-
-    @property
-    def takes_argument(self) -> bool:
-        return ":" in self.syntax
 
 
 def split_source(source: str) -> tuple[str, str]:
@@ -111,8 +99,9 @@ def split_source(source: str) -> tuple[str, str]:
     if kind not in SOURCES:
         hint = nearest(kind, SOURCES.names(), f"a source must be {source_syntaxes()}")
         raise UserError(f"data source {source!r} is of an unknown kind; {hint}")
-    if SOURCES.get(kind).takes_argument != bool(argument):
-        raise UserError(f"data source {source!r}: write it as {SOURCES.get(kind).syntax}")
+    syntax = SOURCES.get(kind).syntax
+    if (":" in syntax) != bool(argument):
+        raise UserError(f"data source {source!r}: write it as {syntax}")
     return kind, argument
 
 
@@ -270,13 +259,18 @@ class NoSuchField(UserError):
         super().__init__(f"{self.problem}; name it with --set data.field=NAME")
 
 
-def not_a_text(where: str, field: str, value: Any) -> UserError:
-    """The error for a field that holds something else than a text."""
+def without_text(record: Record, field: str) -> UserError:
+    """The error for a record that has no text in a field."""
+    if not isinstance(record.values, dict):
+        return NoSuchField(record.origin, field, "not an object")
+    if field not in record.values:
+        return NoSuchField(record.origin, field, f"it has: {', '.join(record.values)}")
+    value = record.values[field]
     kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
     kind = "null" if value is None else kinds.get(type(value), type(value).__name__)
     shown = "" if value is None else f" ({str(value)[:40]})"
     return UserError(
-        f"{where}: the field {field!r} is {kind}{shown}, and must be a text; correct it, or {INSTEAD}, or name "
+        f"{record.origin}: the field {field!r} is {kind}{shown}, and must be a text; correct it, or {INSTEAD}, or name "
         "another field"
     )
 
@@ -347,20 +341,26 @@ def _decoded(file: SourceFile, stream: BinaryIO) -> Iterator[str]:
         offset += len(raw)
 
 
+def _texts(
+    file: SourceFile, field: str, layout: Layout, empty: str, lacks: Callable[[Record, str], UserError]
+) -> Iterator[str]:
+    """The texts in a field of a file's records. empty: what is wrong with a file without any. lacks: the error for a
+    record without text."""
+    for record in read_records(file, layout):
+        text = record.values.get(field) if isinstance(record.values, dict) else None
+        if isinstance(text, str):
+            yield text
+        else:
+            file.leave_out(lacks(record, field))
+    if not file.records:
+        raise UserError(f"{file.path}: {empty}")
+    file.check_all()
+
+
 def jsonl_documents(file: SourceFile, field: str) -> Iterator[str]:
     """A field of the JSON object in each line; empty lines are left out."""
-    for record in read_records(file, Layout(ending=".jsonl")):
-        values = record.values
-        if isinstance(values, dict) and isinstance(values.get(field), str):
-            yield values[field]
-        elif isinstance(values, dict) and field in values:
-            file.leave_out(not_a_text(record.origin, field, values[field]))
-        else:
-            has = f"it has: {', '.join(values)}" if isinstance(values, dict) else "not an object"
-            file.leave_out(NoSuchField(record.origin, field, has))
-    if not file.records:
-        raise UserError(f"{file.path}: the file has no lines; give one JSON object per line")
-    file.check_all()
+    empty = "the file has no lines; give one JSON object per line"
+    return _texts(file, field, Layout(".jsonl"), empty, without_text)
 
 
 def csv_documents(file: SourceFile, field: str) -> Iterator[str]:
@@ -377,23 +377,18 @@ def csv_documents(file: SourceFile, field: str) -> Iterator[str]:
         names = ", ".join(name[:40] for name in header[:20])
         separated = "tabs" if layout.ending == ".tsv" else "commas"
         raise NoSuchField(f"{file.path}:1", field, f"the header, separated by {separated}, has: {names}")
-    for record in read_records(file, layout):
-        yield record.values[field]
-    if not file.records:
-        raise UserError(f"{file.path}: the file has no rows below its header; give another file")
-    file.check_all()
+    empty = "the file has no rows below its header; give another file"
+    return _texts(file, field, layout, empty, without_text)
 
 
 def parquet_documents(file: SourceFile, field: str) -> Iterator[str]:
     """A column of text in a parquet file; no other column is read."""
     _check_column(file, field)
-    for record in read_records(file, Layout(".parquet", columns=(field,))):
-        if record.values[field] is None:
-            reason = f"has no value in the column {field!r}"
-            file.leave_out(UserError(f"{record.origin} {reason}; remove such rows, or {INSTEAD}"))
-        else:
-            yield record.values[field]
-    file.check_all()
+
+    def lacks(record: Record, field: str) -> UserError:
+        return UserError(f"{record.origin} has no value in the column {field!r}; remove such rows, or {INSTEAD}")
+
+    return _texts(file, field, Layout(".parquet", (field,)), "the file has no rows; give another file", lacks)
 
 
 def _check_column(file: SourceFile, field: str) -> None:
@@ -477,30 +472,29 @@ class HubDocuments(Iterator[str]):
 
     def __next__(self) -> str:
         while True:
-            record = self._next_record()
+            with self._explaining():
+                self._open()
+                self.records = self.records or iter(self.stream)
+                record = next(self.records, None)
+            if record is None:
+                raise StopIteration
             self.number += 1
             text = record.get(self.field)
             if isinstance(text, str):
                 return text
             if not self.skip_bad or self.field not in record:
-                raise self._without_text(record)
+                counted = " (counted from 0)" if self.field in record else ""
+                raise without_text(Record(record, f"{self.source}: record {self.number - 1}{counted}"), self.field)
             self.bad += 1
 
-    def _without_text(self, record: dict[str, Any]) -> UserError:
-        where = f"{self.source}: record {self.number - 1}"
-        if self.field in record:
-            return not_a_text(f"{where} (counted from 0)", self.field, record[self.field])
-        return NoSuchField(where, self.field, f"it has: {', '.join(record)}")
-
-    def _next_record(self) -> dict[str, Any]:
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """A context that makes every error of the library, of many types for network and files, a UserError."""
         try:
-            if self.records is None:
-                self._open()
-                self.records = iter(self.stream)
-            return next(self.records)
-        except (UserError, StopIteration):
+            yield
+        except UserError:
             raise
-        except Exception as error:  # the library raises errors of many types, for network and files
+        except Exception as error:
             raise self._explained(error) from None
 
     def _open(self) -> None:
@@ -510,8 +504,7 @@ class HubDocuments(Iterator[str]):
             _check_access(self.source, self.name)
         import datasets
 
-        name = self.name
-        where = str(name.folder) if name.folder else name.name
+        name, where = self.name, str(self.name.folder or self.name.name)
         self.stream = datasets.load_dataset(
             where, name.config, split=name.split, revision=name.revision, streaming=True
         )
@@ -536,53 +529,34 @@ class HubDocuments(Iterator[str]):
 
     def go_to(self, place: Place) -> None:
         """Go on after the document of a place."""
-        try:
+        with self._explaining():
             self._open()
             self.stream.load_state_dict(place["stream"])
-        except UserError:
-            raise
-        except Exception as error:
-            raise self._explained(error) from None
         self.number, self.bad = place["records"], place["bad"]
 
 
 def _check_access(source: str, name: HubName) -> None:
     """UserError if the hub does not answer, has no such data set, or asks for terms to be accepted; without retries."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import HfApi, errors
 
+    known = {
+        errors.HFValidationError: f"this is no name of a data set; write {_HUB_SYNTAX}, or hub:./FOLDER",
+        errors.GatedRepoError: "its owners ask for their terms to be accepted; accept them at "
+        f"https://huggingface.co/datasets/{name.name}, then log in with `hf auth login`",
+        errors.RepositoryNotFoundError: "the hub has no such data set, or it is private; correct the name, or log in "
+        "with `hf auth login`",
+        errors.OfflineModeIsEnabled: "the hub is switched off by HF_HUB_OFFLINE=1; remove that, or give a local folder "
+        "as hub:./FOLDER",
+    }
     api = HfApi()
     try:
         if api.dataset_info(name.name, timeout=_SECONDS_TO_ANSWER, expand=["gated"]).gated:
             api.auth_check(name.name, repo_type="dataset")
-    except HFValidationError:
-        raise UserError(f"{source}: this is no name of a data set; write {_HUB_SYNTAX}, or hub:./FOLDER") from None
-    except GatedRepoError:
-        page = f"https://huggingface.co/datasets/{name.name}"
-        raise UserError(
-            f"{source}: its owners ask for their terms to be accepted; accept them at {page}, then log in with "
-            "`hf auth login`"
-        ) from None
-    except RepositoryNotFoundError:
-        raise UserError(
-            f"{source}: the hub has no such data set, or it is private; correct the name, or log in with "
-            "`hf auth login`"
-        ) from None
-    except OfflineModeIsEnabled:
-        raise UserError(
-            f"{source}: the hub is switched off by HF_HUB_OFFLINE=1; remove that, or give a local folder as "
-            "hub:./FOLDER"
-        ) from None
-    except Exception as error:  # those of the HTTP client, which depends on the version of the library
+    except Exception as error:  # also those of the HTTP client, which depends on the version of the library
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise UserError(
-            f"{source}: the hub cannot be reached ({reason}); check the network, or give a local folder as hub:./FOLDER"
-        ) from None
+        unknown = f"the hub cannot be reached ({reason}); check the network, or give a local folder as hub:./FOLDER"
+        problem = next((text for kind, text in known.items() if isinstance(error, kind)), unknown)
+        raise UserError(f"{source}: {problem}") from None
 
 
 # ---- the built-in kinds ----
@@ -614,7 +588,7 @@ def _add_files(
     SOURCES.add(syntax.partition(":")[0], Source(syntax, documents, files, stored, has_lines=has_lines))
 
 
-_add_files("embedded", _library_files, library_documents, as_written, has_lines=False)
+_add_files("embedded", _library_files, library_documents, str, has_lines=False)
 _add_files("text:PATH", partial(local_files, "text", (".txt", ".md")), text_documents, has_lines=False)
 _add_files("jsonl:PATH", partial(local_files, "jsonl", (".jsonl",)), jsonl_documents)
 _add_files("csv:PATH", partial(local_files, "csv", (".csv", ".tsv")), csv_documents)

@@ -33,8 +33,9 @@ Each task is a `Task` in the registry TASKS. A plug-in adds one in the same way,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -135,49 +136,39 @@ def task_offsets(tasks: Iterable[str]) -> tuple[dict[str, int], int]:
     return offsets, used
 
 
-def _retrieval(length: int, rng: np.random.Generator) -> TaskRow:
+def _facts(
+    episode: Callable[[_Row, np.random.Generator], None],
+    shortest: int,
+    width: int,
+    length: int,
+    rng: np.random.Generator,
+) -> TaskRow:
+    """A row of episodes, of at least `shortest` tokens each. width: number of options of a question."""
     row = _Row(length)
-    _fill_retrieval(row, rng)
-    return row.done(NUM_VALUES)
-
-
-def _assignment(length: int, rng: np.random.Generator) -> TaskRow:
-    row = _Row(length)
-    while row.room >= 2 * _ASSIGNED + _ASSIGNED:
-        _add_episode(row, rng)
+    while row.room >= shortest:
+        episode(row, rng)
     row.fill(rng)
-    return row.done(_ASSIGNED)
-
-
-def _chain(length: int, rng: np.random.Generator) -> TaskRow:
-    row = _Row(length)
-    while row.room >= _SHORTEST_CHAIN:
-        _add_chain(row, rng)
-    row.fill(rng)
-    return row.done(_ASSIGNED)
+    return row.done(width)
 
 
 def _repeat(length: int, rng: np.random.Generator) -> TaskRow:
     half = length // 2
-    symbols = rng.integers(_SYMBOLS, size=half)
-    return _symbol_row(length, np.concatenate([symbols, symbols]), np.full(half, half))
+    return _symbol_row(length, np.tile(rng.integers(_SYMBOLS, size=half), 2), np.full(half, half))
 
 
 def _induction(length: int, rng: np.random.Generator) -> TaskRow:
-    tokens: list[int] = []
-    answers: list[int] = []
-    distances: list[int] = []
-    while len(tokens) + 2 * _SHORTEST_COPY <= length:
-        longest = min(_LONGEST_COPY, (length - len(tokens)) // 2)
+    row = _Row(length)
+    while row.room >= 2 * _SHORTEST_COPY:
+        longest = min(_LONGEST_COPY, row.room // 2)
         count = int(rng.integers(_SHORTEST_COPY, longest + 1))
         written = rng.permutation(_COPIED)[:count].tolist()
-        answers += range(len(tokens) + count + 1, len(tokens) + 2 * count)
-        distances += [count] * (count - 1)
-        tokens += 2 * written
-    tokens += [_COPIED] * (length - len(tokens))
-    options = np.tile(np.arange(_COPIED), (len(answers), 1))
-    is_open = np.ones(len(answers), dtype=bool)
-    return TaskRow(np.array(tokens), np.array(answers, np.int64), np.array(distances, np.int64), options, is_open)
+        for symbol in [*written, written[0]]:
+            row.add(symbol)
+        for symbol in written[1:]:
+            row.answer(symbol, count, range(_COPIED), is_open=True)
+    while row.room:
+        row.add(_COPIED)
+    return row.done(_COPIED)
 
 
 def _scattered(length: int, rng: np.random.Generator) -> TaskRow:
@@ -198,14 +189,6 @@ def _symbol_row(length: int, tokens: np.ndarray, distances: np.ndarray) -> TaskR
     return TaskRow(np.concatenate([before, tokens]), answers, distances, options, np.ones(count, dtype=bool))
 
 
-TASKS.add("retrieval", Task(_retrieval, 1 / NUM_VALUES, block="facts", number=0))
-TASKS.add("assignment", Task(_assignment, 1 / 5, block="facts", number=1))
-TASKS.add("chain", Task(_chain, 1 / _ASSIGNED, block="facts", number=2))
-TASKS.add("repeat", Task(_repeat, 1 / _SYMBOLS, block="symbols", number=3))
-TASKS.add("induction", Task(_induction, 1 / _COPIED, ids=_COPIED + 1, number=5))
-TASKS.add("scattered", Task(_scattered, 1 / _SYMBOLS, block="symbols", number=4))
-
-
 class _Row:
     """A row in the making.
 
@@ -220,48 +203,46 @@ class _Row:
         self.named: dict[int, tuple[int, int]] = {}
         self.answers: list[int] = []
         self.distances: list[int] = []
-        self.options: list[list[int]] = []
+        self.options: list[Sequence[int]] = []
         self.open: list[bool] = []
 
     @property
     def room(self) -> int:
         return len(self.tokens) - self.used
 
-    def _add(self, token: int) -> None:
+    def add(self, token: int) -> None:
         self.tokens[self.used] = token
         self.used += 1
 
     def fact(self, key: int, value: int) -> None:
         self.waiting[key] = (value, self.used)
-        self._add(key * NUM_VALUES + value)
+        self.add(key * NUM_VALUES + value)
 
     def alias(self, name: int, key: int) -> None:
         self.named[name] = (key, self.used)
-        self._add(_ALIAS + name * NUM_KEYS + key)
+        self.add(_ALIAS + name * NUM_KEYS + key)
 
-    def query(self, key: int, values: np.ndarray, is_open: bool) -> None:
-        """A query of a fact and its answer, one of V(values). is_open: see `TaskRow.open`."""
-        value, position = self.waiting.pop(key)
-        self._ask(_QUERY + key, position, value, values, is_open)
+    def query(self, key: int, values: np.ndarray, is_open: bool, alias: int | None = None) -> None:
+        """A query of a fact and its answer, one of V(values). is_open: see `TaskRow.open`. alias: the name by which the
+        query asks for the key, of an alias that is forgotten."""
+        value, farthest = self.waiting.pop(key)
+        if alias is not None:
+            farthest = min(farthest, self.named.pop(alias)[1])
+        self.add(_QUERY + key if alias is None else _ALIAS_QUERY + alias)
+        self.answer(_VALUE + value, self.used - 1 - farthest, [_VALUE + int(v) for v in values], is_open)
 
-    def query_alias(self, name: int, values: np.ndarray, is_open: bool) -> None:
-        """A query of the fact about the key of an alias, and its answer."""
-        key, position = self.named.pop(name)
-        value, fact = self.waiting.pop(key)
-        self._ask(_ALIAS_QUERY + name, min(position, fact), value, values, is_open)
-
-    def _ask(self, token: int, farthest: int, value: int, values: np.ndarray, is_open: bool) -> None:
-        self.distances.append(self.used - farthest)
-        self._add(token)
+    def answer(self, token: int, distance: int, options: Sequence[int], is_open: bool) -> None:
+        """A token that is asked for. distance, options, is_open: see `TaskRow`."""
         self.answers.append(self.used)
-        self.options.append([_VALUE + int(v) for v in values])
+        self.distances.append(distance)
+        self.options.append(options)
         self.open.append(is_open)
-        self._add(_VALUE + value)
+        self.add(token)
 
     def fill(self, rng: np.random.Generator, count: int | None = None) -> None:
         """Add `count` random filler tokens, or fill up the row."""
         for token in rng.integers(NUM_FILLERS, size=min(self.room, self.room if count is None else count)):
-            self._add(_FILLER + int(token))
+            self.add(_FILLER + int(token))
 
     def done(self, width: int) -> TaskRow:
         """The finished row. width: number of options of a question."""
@@ -274,20 +255,18 @@ class _Row:
         )
 
 
-def _fill_retrieval(row: _Row, rng: np.random.Generator) -> None:
+def _retrieval(row: _Row, rng: np.random.Generator) -> None:
     """Up to eight facts wait for their query; the next is chosen at random, so that distances vary widely."""
-    while row.room >= 2:
-        waiting = sorted(row.waiting)
-        full = len(waiting) == NUM_KEYS
-        if waiting and (full or rng.random() < _ASK_EARLY):
-            row.query(waiting[int(rng.integers(len(waiting)))], np.arange(NUM_VALUES), is_open=True)
-        else:
-            free = [key for key in range(NUM_KEYS) if key not in row.waiting]
-            row.fact(free[int(rng.integers(len(free)))], int(rng.integers(NUM_VALUES)))
-    row.fill(rng)
+    waiting = sorted(row.waiting)
+    full = len(waiting) == NUM_KEYS
+    if waiting and (full or rng.random() < _ASK_EARLY):
+        row.query(waiting[int(rng.integers(len(waiting)))], np.arange(NUM_VALUES), is_open=True)
+    else:
+        free = [key for key in range(NUM_KEYS) if key not in row.waiting]
+        row.fact(free[int(rng.integers(len(free)))], int(rng.integers(NUM_VALUES)))
 
 
-def _add_episode(row: _Row, rng: np.random.Generator) -> None:
+def _assignment(row: _Row, rng: np.random.Generator) -> None:
     """One episode of the task assignment."""
     keys, values = rng.permutation(NUM_KEYS)[:_ASSIGNED], rng.permutation(NUM_VALUES)[:_ASSIGNED]
     for key, value in zip(keys, values, strict=True):
@@ -297,7 +276,7 @@ def _add_episode(row: _Row, rng: np.random.Generator) -> None:
         row.query(int(key), values, is_open=number == 0)
 
 
-def _add_chain(row: _Row, rng: np.random.Generator) -> None:
+def _chain(row: _Row, rng: np.random.Generator) -> None:
     """One episode of the task chain."""
     keys, values = rng.permutation(NUM_KEYS)[:_ASSIGNED], rng.permutation(NUM_VALUES)[:_ASSIGNED]
     # Name n stands for the n-th of the keys in their random order. Facts of the episode before are forgotten.
@@ -309,4 +288,12 @@ def _add_chain(row: _Row, rng: np.random.Generator) -> None:
             row.alias(int(number) - _ASSIGNED, int(keys[number - _ASSIGNED]))
     row.fill(rng, int(rng.integers(min(_MAX_CHAIN_FILLERS, row.room - 2 * _ALIASES) + 1)))
     for number, name in enumerate(rng.permutation(_ALIASES)):
-        row.query_alias(int(name), values, is_open=number == 0)
+        row.query(row.named[int(name)][0], values, is_open=number == 0, alias=int(name))
+
+
+TASKS.add("retrieval", Task(partial(_facts, _retrieval, 2, NUM_VALUES), 1 / NUM_VALUES, block="facts", number=0))
+TASKS.add("assignment", Task(partial(_facts, _assignment, 3 * _ASSIGNED, _ASSIGNED), 1 / 5, block="facts", number=1))
+TASKS.add("chain", Task(partial(_facts, _chain, _SHORTEST_CHAIN, _ASSIGNED), 1 / _ASSIGNED, block="facts", number=2))
+TASKS.add("repeat", Task(_repeat, 1 / _SYMBOLS, block="symbols", number=3))
+TASKS.add("induction", Task(_induction, 1 / _COPIED, ids=_COPIED + 1, number=5))
+TASKS.add("scattered", Task(_scattered, 1 / _SYMBOLS, block="symbols", number=4))

@@ -6,6 +6,10 @@ byte+mask, bpe+mask:SIZE
               the same with [PAD], [CLS], [SEP] and [MASK] for encoders; [SEP] ends a document
 file:PATH     a tokenizer.json, or a folder that holds one
 hub:NAME      a tokenizer of the Hugging Face hub
+
+`tokenizer_files` writes one for transformers: tokenizer.json and tokenizer_config.json with the special tokens. Text is
+encoded as in training: without special tokens where a model continues or fills in text, and for a fine-tuned model in
+the frame of its task (data/finetune/corpus.py).
 """
 
 from __future__ import annotations
@@ -13,19 +17,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
+from hybridlab.files import read_object
 
 END = "<|end|>"
 _END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 PAD, CLS, SEP, MASK = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
 _SPECIAL = {"": [END], "+mask": [PAD, CLS, SEP, MASK]}
 """What follows the kind of a tokenizer that is made here → its special tokens, which have the first ids."""
-_MASK_NAMES = (MASK, "<mask>")
+_KNOWN = {
+    "bos_token": ("<s>", "<|begin_of_text|>", "<bos>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "pad_token": ("[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>"),
+    "cls_token": ("[CLS]",),
+    "sep_token": ("[SEP]",),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+"""Role of a special token → its usual names."""
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+"""Files that a folder of transformers may have beside its tokenizer.json."""
 TRAINING_CHARACTERS = 32_000_000
 """BPE is trained on at most this much text; more would hardly change its merges."""
 
@@ -36,9 +54,9 @@ def make_tokenizer(spec: str, documents: Iterable[str]) -> Tokenizer:
     base, plus, what = kind.partition("+")
     special = _SPECIAL.get(plus + what)
     if special and base == "byte" and not argument:
-        return _byte_level(_byte_vocabulary(special), special)
+        return _made_here(special, None, documents)
     if special and base == "bpe" and argument.isdecimal() and len(argument) < 9:
-        return _trained(int(argument), documents, special)
+        return _made_here(special, int(argument), documents)
     file = tokenizer_file(spec)
     if file is not None:
         return load_tokenizer(file)
@@ -63,16 +81,13 @@ def is_trained(spec: str) -> bool:
 def tokenizer_file(spec: str) -> Path | None:
     """The tokenizer.json of a specification file:PATH, which may not be there; None for other kinds."""
     kind, _, argument = spec.partition(":")
-    return _json_of(Path(argument).expanduser()) if kind == "file" and argument else None
-
-
-def _json_of(path: Path) -> Path:
-    return path / "tokenizer.json" if path.is_dir() else path
+    path = Path(argument).expanduser()
+    return None if kind != "file" or not argument else path / "tokenizer.json" if path.is_dir() else path
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """From a tokenizer.json, or from a folder that holds one."""
-    path = _json_of(path)
+    path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"tokenizer {path}: there is no such file; a folder must hold a tokenizer.json")
     try:
@@ -88,25 +103,28 @@ def _without_cuts(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
+def _first_known(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
+    """The id of the first of these tokens that the tokenizer has."""
+    return next((token for name in names if (token := tokenizer.token_to_id(name)) is not None), None)
+
+
 def end_token(tokenizer: Tokenizer) -> int:
     """The id of the token that ends a document."""
-    for name in _END_NAMES:
-        token = tokenizer.token_to_id(name)
-        if token is not None:
-            return token
-    raise UserError(f"tokenizer: it has no end-of-document token; it must have one of {', '.join(_END_NAMES)}")
+    token = _first_known(tokenizer, _END_NAMES)
+    if token is None:
+        raise UserError(f"tokenizer: it has no end-of-document token; it must have one of {', '.join(_END_NAMES)}")
+    return token
 
 
 def mask_token(tokenizer: Tokenizer) -> int:
     """The id of the token that stands for a masked one. UserError if there is none."""
-    for name in _MASK_NAMES:
-        token = tokenizer.token_to_id(name)
-        if token is not None:
-            return token
-    raise UserError(
-        f"tokenizer: an encoder is trained on masked tokens, and this one has no {MASK}; use one that has it, such as "
-        "--set data.tokenizer=bpe+mask:896"
-    )
+    token = _first_known(tokenizer, _KNOWN["mask_token"])
+    if token is None:
+        raise UserError(
+            f"tokenizer: an encoder is trained on masked tokens, and this one has no {MASK}; use one that has it, such "
+            "as --set data.tokenizer=bpe+mask:896"
+        )
+    return token
 
 
 def special_tokens(tokenizer: Tokenizer) -> list[int]:
@@ -138,37 +156,24 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _byte_vocabulary(special: list[str]) -> dict[str, int]:
-    """The special tokens and the 256 bytes, with their ids."""
-    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    return {token: number for number, token in enumerate(tokens)}
-
-
-def _byte_level(vocabulary: dict[str, int], special: list[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    _make_byte_level(tokenizer)
-    tokenizer.add_special_tokens(special)
-    return tokenizer
-
-
-def _make_byte_level(tokenizer: Tokenizer) -> None:
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-
-
-def _trained(size: int, documents: Iterable[str], special: list[str]) -> Tokenizer:
-    smallest = len(_byte_vocabulary(special))
-    if size < smallest:
+def _made_here(special: list[str], size: int | None, documents: Iterable[str]) -> Tokenizer:
+    """A byte-level tokenizer. special: its special tokens, with the first ids; the 256 bytes follow. size: train it on
+    the documents up to so many tokens."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*special, *letters])}
+    smallest = len(vocabulary)
+    if size is not None and size < smallest:
         raise UserError(
             f"tokenizer bpe of {size} tokens: bytes and special tokens need {smallest}; use {smallest} or more"
         )
-    tokenizer = Tokenizer(models.BPE())
-    _make_byte_level(tokenizer)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]) if size is None else models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if size is None:
+        tokenizer.add_special_tokens(special)
+        return tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=special,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=size, special_tokens=special, initial_alphabet=letters, show_progress=False
     )
     tokenizer.train_from_iterator(first_characters(documents, TRAINING_CHARACTERS), trainer)
     return tokenizer
@@ -192,12 +197,8 @@ def in_proportion(sources: list[Callable[[], Iterable[str]]], weights: list[floa
     total = min(most, max(length / weight for length, weight in zip(lengths, weights, strict=True)))
     for source, weight, length in zip(sources, weights, lengths, strict=True):
         if length:
-            yield from first_characters(_repeated(source), round(total * weight))
-
-
-def _repeated(source: Callable[[], Iterable[str]]) -> Iterator[str]:
-    while True:
-        yield from source()
+            again = chain.from_iterable(source() for _ in repeat(None))
+            yield from first_characters(again, round(total * weight))
 
 
 def _from_hub(name: str) -> Tokenizer:
@@ -215,3 +216,78 @@ def _from_hub(name: str) -> Tokenizer:
     except Exception as error:  # the library raises bare Exceptions
         reason = str(error).splitlines()[0][:160]
         raise UserError(f"tokenizer hub:{name}: it cannot be fetched ({reason}); use file:PATH offline") from None
+
+
+# ---- as files that transformers reads ----
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """texts: file → content. ids: role of a special token, such as eos_token → its id."""
+
+    texts: dict[str, str]
+    ids: dict[str, int]
+
+    @property
+    def pads_with_end(self) -> bool:
+        """Whether padding is the token that ends a document, or there is none."""
+        return self.ids.get("pad_token") in (None, self.ids.get("eos_token"))
+
+
+def tokenizer_files(path: Path, causal: bool, framed: bool, max_length: int) -> TokenizerFiles:
+    """The files for transformers of the tokenizer.json at `path`. Those that stand beside it are kept as they are.
+
+    causal: of a decoder. framed: texts get the special tokens of fine-tuning, unless the tokenizer has its own way to
+    add some. max_length: tokens in a sequence. UserError if the file cannot be used.
+    """
+    tokenizer = load_tokenizer(path)
+    texts = {name: (path.parent / name).read_text() for name in _BESIDE if (path.parent / name).is_file()}
+    if "tokenizer_config.json" in texts:
+        own = read_object(path.parent / "tokenizer_config.json", "configuration of a tokenizer")
+        names = {role: _content(own[role]) for role in (*_KNOWN, "eos_token") if own.get(role)}
+    else:
+        names = _special_names(tokenizer, causal)
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_length,
+            "model_input_names": ["input_ids", *([] if causal else ["token_type_ids"]), "attention_mask"],
+            # `generate` continues the end of every row.
+            "padding_side": "left" if causal and not framed else "right",
+            "clean_up_tokenization_spaces": False,
+            **names,
+        }
+        texts["tokenizer_config.json"] = json.dumps(config, indent=1, ensure_ascii=False) + "\n"
+    if framed and tokenizer.post_processor is None:
+        _frame(tokenizer, names, causal)
+    texts["tokenizer.json"] = tokenizer.to_str(pretty=True) + "\n"
+    ids = {role: tokenizer.token_to_id(name) for role, name in names.items()}
+    return TokenizerFiles(texts, {role: number for role, number in ids.items() if number is not None})
+
+
+def _content(token: Any) -> str:
+    """The text of a special token, which may stand in an object with its settings."""
+    return token["content"] if isinstance(token, dict) and isinstance(token.get("content"), str) else str(token)
+
+
+def _special_names(tokenizer: Tokenizer, causal: bool) -> dict[str, str]:
+    """Role → special token, of those that the tokenizer has. A decoder without padding pads with the end of a document,
+    which its causal mask hides."""
+    ends = {"eos_token": _END_NAMES} if causal else {}
+    ids = {role: _first_known(tokenizer, known) for role, known in (ends | _KNOWN).items()}
+    found = {role: str(tokenizer.id_to_token(token)) for role, token in ids.items() if token is not None}
+    return {**({"eos_token": end, "pad_token": end} if (end := found.get("eos_token")) else {}), **found}
+
+
+def _frame(tokenizer: Tokenizer, names: dict[str, str], causal: bool) -> None:
+    """Let the tokenizer add what stands around the texts of a fine-tuning task: a END b END in a decoder, [CLS] a [SEP]
+    b [SEP] in an encoder, where the second text has token type 1."""
+    start, after = ("", names.get("eos_token")) if causal else (names.get("cls_token"), names.get("sep_token"))
+    if start is None or after is None:
+        return
+    first, kind = f"{start} $A {after}".strip(), 0 if causal else 1
+    used = {token for token in (start, after) if token}
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=first,
+        pair=f"{first} $B:{kind} {after}:{kind}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in sorted(used)],
+    )

@@ -14,6 +14,7 @@ from hybridlab.data.tasks import TaskRow
 from hybridlab.evaluation.text import chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.training.objective import NextToken, Objective
+from hybridlab.training.world import world
 
 
 def answers(
@@ -33,8 +34,9 @@ def answers(
     """
     device, context = next(model.parameters()).device, context or nullcontext()
     asks = objective or NextToken()
-    right, losses = [], []
-    for part in chunks(rows, model, len(rows[0].tokens)):
+
+    def answered(part: list[TaskRow]) -> tuple[np.ndarray, np.ndarray]:
+        right, losses = [], []
         tokens = torch.from_numpy(np.stack([row.tokens for row in part]) + offset).to(device)
         with torch.no_grad(), context:
             logits = model(asks.hidden(tokens, _marked(part).to(device)), **(inputs or {})).logits.float()
@@ -45,6 +47,9 @@ def answers(
             right.append((options.gather(1, among.argmax(1, keepdim=True))[:, 0] == true).cpu().numpy())
             place = (options == true[:, None]).int().argmax(1)
             losses.append(F.cross_entropy(among, place, reduction="none").cpu().numpy())
+        return np.concatenate(right), np.concatenate(losses)
+
+    right, losses = zip(*world().map(answered, chunks(rows, model, len(rows[0].tokens))), strict=True)
     return np.concatenate(right), np.concatenate(losses)
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain
 from os.path import commonprefix
 from typing import Any
 
@@ -36,6 +37,7 @@ from hybridlab.models.generate import padded
 from hybridlab.plan.structure import Structure
 from hybridlab.registry import CHOICES
 from hybridlab.statistics import mean_and_error, proportion
+from hybridlab.training.world import world
 
 Forward = Callable[[Tensor, Tensor], Tensor]
 """(tokens (B, S), attention_mask (B, S)) → logits (B, S, V)."""
@@ -212,8 +214,9 @@ def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, 
     if shared:
         _continue(model, [questions[0].prompt[:shared]], start, inputs)
     width, finished = len(questions[0].options), 0
-    scores = np.zeros((len(questions), width))
-    for numbers in _batches(model, questions, shared, start.bytes):
+
+    def scored(numbers: list[int]) -> np.ndarray:
+        nonlocal finished
         batch = [questions[number] for number in numbers]
         cache, rows = start.repeated(len(batch)), [question.prompt[shared:] for question in batch]
         logits = _continue(model, rows, cache, inputs)
@@ -223,9 +226,13 @@ def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, 
         if any(len(option) > 1 for option in options):
             logits = _continue(model, [option[:-1] for option in options], cache.repeated(width), inputs)
             found += _log_likelihoods(logits, [(row, 0, option[1:]) for row, option in enumerate(options)])
-        scores[numbers] = found.reshape(len(batch), width)
-        finished += len(batch)
+        finished += len(batch) * world().size
         done(finished)
+        return found.reshape(len(batch), width)
+
+    batches = list(_batches(model, questions, shared, start.bytes))
+    scores = np.zeros((len(questions), width))
+    scores[list(chain(*batches))] = np.concatenate(world().map(scored, batches))
     return scores
 
 
@@ -274,16 +281,21 @@ def _uncached(model: Transformer, forward: Forward, questions: list[Question], e
             asking.setdefault(tuple(row), []).append((number, index))
     scores = np.zeros((len(questions), len(questions[0].options)))
     finished = 0
-    for rows in _alike(sorted(asking, key=len), model.shape.vocab, equal):
+
+    def scored(rows: list[tuple[int, ...]]) -> tuple[list[tuple[int, int]], np.ndarray]:
+        nonlocal finished
         logits = forward(padded(rows, device), _mask([len(row) for row in rows], device))
         found = [
             (r, place, questions[place[0]].options[place[1]]) for r, row in enumerate(rows) for place in asking[row]
         ]
         entries = [(r, len(rows[r]) - len(option), option) for r, _, option in found]
-        numbers, indices = zip(*(place for _, place, _ in found), strict=True)
-        scores[list(numbers), list(indices)] = _log_likelihoods(logits, entries)
-        finished += len(found)
+        finished += len(found) * world().size
         done(finished // scores.shape[1])
+        return [place for _, place, _ in found], _log_likelihoods(logits, entries)
+
+    for places, found in world().map(scored, _alike(sorted(asking, key=len), model.shape.vocab, equal)):
+        numbers, indices = zip(*places, strict=True)
+        scores[list(numbers), list(indices)] = found
     return scores
 
 

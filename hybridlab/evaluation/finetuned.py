@@ -1,21 +1,45 @@
-"""How well a fine-tuned model does its task: its answers to the examples that are measured, and their measures."""
+"""How well a fine-tuned model does its task: its answers to the examples that are measured, their measures, each with
+its standard error, and those of a constant guess.
+
+accuracy, exact match and F1 of spans are means over examples; their errors are those of a mean, with all questions on a
+passage as one unit (`clustered_mean`). Matthews correlation, F1 of a class, Pearson and Spearman correlation are
+functions of all examples together; their errors are standard deviations over 200 resamples of the examples with
+replacement, drawn with a fixed seed (bootstrap). scikit-learn and scipy compute them.
+"""
 
 from __future__ import annotations
+
+import math
+import re
+import string
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hybridlab.data.finetune.corpus import TRAIN, Encoded, TaskCorpus
+from hybridlab.data.finetune.corpus import TRAIN, Encoded, Example, TaskCorpus
+from hybridlab.data.finetune.tasks import FineTask
 from hybridlab.evaluation.results import FinetuneResult
-from hybridlab.evaluation.task_metrics import constant_guess, task_metrics
 from hybridlab.evaluation.text import Text
 from hybridlab.models.decoder import Transformer
-from hybridlab.statistics import Measurement
+from hybridlab.statistics import Measurement, clustered_mean
+from hybridlab.training.batch import Batch
 from hybridlab.training.finetuning import FineTuning
+from hybridlab.training.world import world
 
 ANSWER_TOKENS = 30
 """Tokens that the answer of a span has at most, by default."""
+RESAMPLES = 200
+_SEED = 7
+_PUNCTUATION = set(string.punctuation)
+
+Whole = Callable[[np.ndarray, np.ndarray], float]
+"""(right values, predictions) → a measure of all examples together."""
 
 
 def finetune_result(model: Transformer, text: Text) -> FinetuneResult | None:
@@ -49,12 +73,15 @@ def answers_of(
     spans = objective.task.kind == "span"
     best = SpanAnswers(encoded, objective.settings.answer_tokens or ANSWER_TOKENS)
     answers: list[int] | list[float] = []
-    for numbers, batch in objective.batches(encoded, range(len(encoded))):
-        batch = batch.to(device)
+
+    def measured(item: tuple[list[int], Batch]) -> tuple[list[int], Tensor]:
+        numbers, batch = item[0], item[1].to(device)
         with torch.no_grad(), text.context:
-            outcome = objective.outcome(model(**batch.inputs, **text.inputs), batch)
+            return numbers, objective.outcome(model(**batch.inputs, **text.inputs), batch).cpu()
+
+    for numbers, outcome in world().map(measured, objective.batches(encoded, range(len(encoded)))):
         if spans:
-            best.add(numbers, outcome.cpu())
+            best.add(numbers, outcome)
         else:
             answers += outcome.tolist()
     return best.texts() if spans else answers
@@ -89,3 +116,108 @@ class SpanAnswers:
         """The answers as parts of the contexts."""
         pairs = zip(self.encoded.examples, self.spans, strict=True)
         return [example.rows[0][1][start:end].strip() for example, (start, end) in pairs]
+
+
+# ---- measures ----
+
+
+def task_metrics(task: FineTask, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, Measurement]:
+    """The task's measures, the main one first. predictions: for each example a class, a number, the number of an
+    option, or the text of a span. A measure that is not defined, such as a correlation with a constant, has the value
+    None."""
+    places = {group: place for place, group in enumerate(dict.fromkeys(example.group for example in examples))}
+    units = np.array([places[example.group] for example in examples])
+    if task.kind == "span":
+        scores, asked = {"exact_match": exact_match, "f1": token_f1}, list(zip(examples, predictions, strict=True))
+        return {
+            name: clustered_mean([max(scores[name](t, right) for right, _ in e.answers) for e, t in asked], units)
+            for name in task.metrics
+        }
+    right, guessed = np.array([example.label for example in examples]), np.array(predictions)
+    return {
+        name: clustered_mean(right == guessed, units)
+        if name == "accuracy"
+        else bootstrapped(_WHOLE[name], right, guessed)
+        for name in task.metrics
+    }
+
+
+def constant_guess(task: FineTask, training: Sequence[Example]) -> Any:
+    """What is guessed without a model: the commonest class, option or answer of the training examples, or their mean
+    number."""
+    if task.kind == "number":
+        return float(np.mean([example.label for example in training]))
+    if task.kind == "span":
+        return Counter(example.answers[0][0] for example in training).most_common(1)[0][0]
+    return Counter(int(example.label) for example in training).most_common(1)[0][0]
+
+
+def bootstrapped(measure: Whole, right: np.ndarray, guessed: np.ndarray) -> Measurement:
+    """A measure of all examples together, with the standard deviation over resamples as its error. None if all
+    resamples give the same, as those of constant predictions do: they do not show how far off the value may be."""
+    n = len(right)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a constant, and of a resample with a single class
+        value = measure(right, guessed)
+        if math.isnan(value):
+            return Measurement(value=None, n=n)
+        rng = np.random.default_rng(_SEED)
+        drawn = (rng.integers(n, size=n) for _ in range(RESAMPLES))
+        found = np.array([measure(right[index], guessed[index]) for index in drawn])
+    found = found[~np.isnan(found)]
+    # A perfect correlation of a resample is 1 but for rounding.
+    spread = len(found) > 1 and not np.allclose(found, found[0], rtol=1e-9, atol=1e-12)
+    return Measurement(value=value, stderr=float(found.std(ddof=1)) if spread else None, n=n)
+
+
+def _matthews(right: np.ndarray, guessed: np.ndarray) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(right.astype(int), guessed.astype(int)))
+
+
+def _class_f1(right: np.ndarray, guessed: np.ndarray) -> float:
+    """F1 of class 1."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(right.astype(int), guessed.astype(int), pos_label=1, zero_division=0.0))
+
+
+def _correlation(name: str, right: np.ndarray, guessed: np.ndarray) -> float:
+    from scipy import stats
+
+    return float(getattr(stats, name)(right, guessed).statistic) if len(right) > 1 else math.nan
+
+
+_WHOLE: dict[str, Whole] = {
+    "matthews": _matthews,
+    "f1": _class_f1,
+    "pearson": partial(_correlation, "pearsonr"),
+    "spearman": partial(_correlation, "spearmanr"),
+}
+
+
+# ---- spans ----
+
+
+def normalized(answer: str) -> str:
+    """An answer without case, punctuation, articles and further blanks, as in SQuAD's evaluation script."""
+    kept = "".join(letter for letter in answer.lower() if letter not in _PUNCTUATION)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+
+
+def exact_match(answer: str, right: str) -> float:
+    """1 if the normalised answers are equal, else 0."""
+    return float(normalized(answer) == normalized(right))
+
+
+def token_f1(answer: str, right: str) -> float:
+    """F1 of the words of the normalised answers; without words in one of them, whether both have none."""
+    words, wanted = normalized(answer).split(), normalized(right).split()
+    if not words or not wanted:
+        return float(words == wanted)
+    common = sum((Counter(words) & Counter(wanted)).values())
+    if common == 0:
+        return 0.0
+    precision, recall = common / len(words), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)

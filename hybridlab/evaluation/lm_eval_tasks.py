@@ -1,7 +1,11 @@
-"""Tasks of lm-eval by name, from the Hugging Face hub or from files below a data root.
+"""Tasks of lm-eval by name, from the Hugging Face hub or from files below a data root, and measuring a model on them:
+values with standard errors and n, as they stand in a record.
 
 The configuration of a task is lm-eval's own, or one of hybridlab's in evaluation/benchmarks/; with a data root only
 where its rows come from is another.
+
+Standard errors are lm-eval's: of a mean from its formula, of a perplexity and of what is computed from all answers
+together by drawing the examples again, with fixed seeds. Where all draws give the same, the error is not known.
 """
 
 from __future__ import annotations
@@ -9,12 +13,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import math
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,19 +30,29 @@ import numpy as np
 import torch
 from jinja2 import TemplateError, meta
 from lm_eval.api.group import Group
+from lm_eval.api.metrics import acc_all, mean
 from lm_eval.api.task import ConfigurableTask, Task
+from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Kind
 from lm_eval.utils import env
 
 from hybridlab.data.benchmarks.root import DataRoot, Served, TaskDataset
 from hybridlab.data.benchmarks.rows import whole
+from hybridlab.data.hub_access import environment
 from hybridlab.errors import UserError, nearest
+from hybridlab.evaluation.lm_eval_model import HarnessModel
+from hybridlab.evaluation.results import BenchmarkResult
+from hybridlab.statistics import Measurement
 
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 _EXTRA = re.compile(r"lm[_-]eval\[\W*(\w+)")
 _SEEDS = 0, 1234, 1234
 """Of Python, numpy and torch, as lm-eval sets them before it loads tasks."""
+DRAWS = 1000
+"""How often the examples are drawn again for a standard error; lm-eval itself limits perplexities to 100."""
+_FEWSHOT_SEED = 1234
+"""lm-eval's seed of the choice of solved examples."""
 
 
 class NotHere(UserError):
@@ -90,7 +106,7 @@ class Library:
         entry = manager.task_index[name]
         if entry.kind is Kind.PY_TASK and self.root is not None:
             raise NotHere(name, "lm-eval has it as a program that reads its data from the hub; leave out --data-root")
-        changes = {} if self.root is None else {"class": _served_by(self)}
+        changes = {} if self.root is None else {"class": type("FromFiles", (_FromFiles,), {"library": self})}
         try:
             with contextlib.redirect_stdout(None), without_bars():
                 # TaskManager.load takes no changes for the tasks of a group, its factory does.
@@ -114,7 +130,7 @@ class Library:
         takes long."""
         require_task(name)
         manager = _index(tuple(dict.fromkeys((OWN, *folders()[name]))), False)
-        if name in manager.task_index and _complete(manager, name):
+        if _complete(manager, name):
             return manager
         self.say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
         return _index((OWN,), True)
@@ -125,31 +141,17 @@ def _index(places: tuple[Path, ...], everything: bool) -> TaskManager:
     return TaskManager(include_path=[str(place) for place in places], include_defaults=everything)
 
 
-def _complete(manager: TaskManager, name: str) -> bool:
-    """Whether the index has all members of a group."""
-    entry = manager.task_index.get(name)
-    if entry is None:
-        return False
-    return entry.kind is not Kind.GROUP or all(_has(manager, member) for member in _members(entry.cfg or {}))
-
-
-def _has(manager: TaskManager, member: str | dict[str, Any]) -> bool:
-    """Whether the index has a member of a group: a name, a task or group with changes, or a group written in place."""
-    if isinstance(member, str):
-        return _complete(manager, member)
-    if isinstance(member.get("task"), list):
-        return all(_has(manager, inner) for inner in _members(member))
-    return _complete(manager, member.get("task") or member.get("group", ""))
-
-
-def _members(group: dict[str, Any]) -> list[str | dict[str, Any]]:
-    members = group.get("task") or []
-    return [members] if isinstance(members, str) else members
-
-
-def _served_by(library: Library) -> type[_FromFiles]:
-    """lm-eval's class of tasks with rows from the library's data root."""
-    return type("FromFiles", (_FromFiles,), {"library": library})
+def _complete(manager: TaskManager, member: str | dict[str, Any]) -> bool:
+    """Whether the index has a task or group with all its members: a name, a task or group with changes, or a group
+    written in place."""
+    if isinstance(member, dict) and isinstance(member.get("task"), list):
+        members = member["task"]
+    else:
+        entry = manager.task_index.get(member if isinstance(member, str) else member.get("task") or member.get("group"))
+        if entry is None:
+            return False
+        members = (entry.cfg or {}).get("task") or [] if entry.kind is Kind.GROUP else []
+    return all(_complete(manager, inner) for inner in ([members] if isinstance(members, str) else members))
 
 
 class _FromFiles(ConfigurableTask):
@@ -160,7 +162,6 @@ class _FromFiles(ConfigurableTask):
     def __init__(self, config: dict[str, Any]) -> None:
         config = {key: value for key, value in config.items() if key != "class"}
         self._splits: dict[str, Served] = {}
-        self._made: dict[str, Any] = {}
         self._read(config)
         problem, kinds = self._built(config)
         if problem is not None or kinds == 1:
@@ -171,7 +172,9 @@ class _FromFiles(ConfigurableTask):
     def _built(self, config: dict[str, Any]) -> tuple[Exception | None, int]:
         """What is wrong with the rows, and how many different right answers they have; 0 of a task without
         options."""
-        self._made = {}
+        # lm-eval asks for the examples of a part again and again, and makes them from the rows each time.
+        for part in ("training_docs", "validation_docs", "test_docs"):
+            setattr(self, part, cache(getattr(super(), part)))
         split = config.get("test_split") or config.get("validation_split")
         try:
             super().__init__(config=dict(config))
@@ -252,21 +255,6 @@ class _FromFiles(ConfigurableTask):
             if split in used:
                 found.files[split], found.skipped = list(served.files), found.skipped + served.skipped
 
-    def training_docs(self) -> Any:
-        return self._once("training", super().training_docs)
-
-    def validation_docs(self) -> Any:
-        return self._once("validation", super().validation_docs)
-
-    def test_docs(self) -> Any:
-        return self._once("test", super().test_docs)
-
-    def _once(self, part: str, read: Callable[[], Any]) -> Any:
-        """The examples of a part, which lm-eval asks for again and again and makes from the rows each time."""
-        if part not in self._made:
-            self._made[part] = read()
-        return self._made[part]
-
     def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not self._splits:
             super().download(dataset_kwargs, **kwargs)
@@ -318,20 +306,19 @@ def _as_dataset(served: Served, read: Sequence[str]) -> datasets.Dataset:
     try:
         return datasets.Dataset.from_list(served.rows)
     except Exception as error:  # pyarrow's and the library's own
-        first = bisect_left(range(1, len(served.rows)), True, key=lambda count: not _fit(served.rows[: count + 1]))
+
+        def differ(count: int) -> bool:
+            try:
+                datasets.Dataset.from_list(served.rows[: count + 1])
+            except Exception:  # as above
+                return True
+            return False
+
+        first = bisect_left(range(1, len(served.rows)), True, key=differ)
         raise UserError(
             f"{served.origins[first + 1]}: its values are of other kinds than those before it "
             f"({str(error).splitlines()[0][:100]}); give each column one kind of value"
         ) from None
-
-
-def _fit(rows: list[dict[str, Any]]) -> bool:
-    """Whether rows have the same kinds of values."""
-    try:
-        datasets.Dataset.from_list(rows)
-    except Exception:  # as above
-        return False
-    return True
 
 
 def _packages(error: ImportError) -> str:
@@ -373,8 +360,6 @@ def without_bars() -> Iterator[None]:
 @contextlib.contextmanager
 def compiled_templates() -> Iterator[None]:
     """A context in which lm-eval compiles each template of a prompt once, not for each question."""
-    from lm_eval.utils import env
-
     original = env.from_string
     env.from_string = lru_cache(maxsize=1024)(original)
     try:
@@ -535,3 +520,166 @@ def whole_numbers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | N
         if isinstance(first, str | float) and all(whole(row.get(name)) is not None for row in rows)
     ]
     return [{**row, **{name: whole(row[name]) for name in columns}} for row in rows] if columns else None
+
+
+# ---- measuring ----
+
+
+@dataclass(frozen=True)
+class TaskWithShots:
+    """A task to measure. shots: solved examples before each question; None for the task's own number, mostly 0."""
+
+    task: str
+    shots: int | None = None
+
+
+def measure_tasks(
+    model: HarnessModel,
+    library: Library,
+    asked: Sequence[TaskWithShots],
+    limit: int | None = None,
+    lenient: bool = False,
+) -> tuple[dict[str, BenchmarkResult], dict[str, str]]:
+    """The result of each task under its name, and after @ the number of solved examples if there are any; and why a
+    task was not measured.
+
+    limit: only so many examples of each task, the first ones. lenient: a task that has no data, or does not fit the
+    model, is not measured; else that is a UserError.
+    """
+    loaded: dict[str, LoadedTask] = {}
+    missing: dict[str, str] = {}
+    for name in dict.fromkeys(one.task for one in asked):
+        try:
+            loaded[name] = library.load(name)
+        except NotHere as error:
+            if not lenient:
+                raise
+            missing[name] = error.reason
+    found: dict[str, BenchmarkResult] = {}
+    for one in asked:
+        if one.task in missing:
+            continue
+        key = one.task
+        try:
+            shots = _set_shots(loaded[one.task], one.shots)
+            key = f"{one.task}@{shots}" if shots else one.task
+            model.say(f"{key}: {len(loaded[one.task].tasks)} tasks" if len(loaded[one.task].tasks) > 1 else key)
+            found[key] = _measured(model, library, loaded[one.task], shots, limit)
+        except UserError as error:
+            if not lenient:
+                raise UserError(f"{one.task}: {error}") from None
+            missing[key] = str(error)
+    return found, missing
+
+
+def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
+    """Give all tasks their number of solved examples, as lm-eval does: a task that is defined without any stays so.
+    UserError if there are not enough."""
+    numbers = []
+    for name, task in loaded.tasks.items():
+        own = loaded.shots[name]
+        number = own or 0 if shots is None or own == 0 else shots
+        task.set_config(key="num_fewshot", value=number)
+        task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+        numbers.append(number)
+        there = len(getattr(getattr(task, "sampler", None), "df", ()))
+        # Of the questions themselves lm-eval draws one more, in case that it is the one that is asked.
+        itself = isinstance(task, ConfigurableTask) and task.config.test_split == task.fewshot_cfg.split
+        if number and there < number + itself:
+            raise UserError(
+                f"--num-fewshot {number}: {name} has {there} examples to choose from; take a smaller number"
+            )
+        # Of a task from files; the hub's own rows need no check.
+        if number and (check := getattr(task, "check_examples", None)) is not None:
+            check()
+    return max(numbers)
+
+
+def _measured(
+    model: HarnessModel, library: Library, loaded: LoadedTask, shots: int, limit: int | None
+) -> BenchmarkResult:
+    groups = loaded.groups
+    children = {name: group.child_names for name, group in groups.items()}
+    for task in loaded.tasks.values():
+        task._instances = None  # those of a measurement with another number of examples
+    # Standard output belongs to the results, and errors are computed in this process.
+    quiet = contextlib.redirect_stdout(None)
+    with environment(DISABLE_MULTIPROC="1"), quiet, without_bars(), compiled_templates():
+        found = evaluate(
+            lm=model,
+            task_dict={"tasks": loaded.tasks, "groups": groups, "group_map": children},
+            limit=limit,
+            bootstrap_iters=DRAWS,
+            log_samples=False,
+        )
+    assert found is not None, "there is one process"
+    counts = {name: found["n-samples"][name]["effective"] for name in loaded.tasks}
+    drawn = {
+        name: {measure for measure, combine in task.aggregation().items() if combine not in (mean, acc_all)}
+        for name, task in loaded.tasks.items()
+    }
+    parts = {name: _metrics(found["results"][name], counts[name], drawn[name]) for name in loaded.tasks}
+    n = sum(counts.values())
+    if len(parts) == 1 and not groups:
+        (metrics,) = parts.values()
+        parts = {}
+    else:
+        metrics = _metrics(found["results"].get(loaded.name, {}), n) or _means(parts)
+    data = [library.data[name] for name in loaded.tasks]
+    files = {split: [f for one in data for f in one.files.get(split, [])] for one in data for split in one.files}
+    return BenchmarkResult(
+        task=loaded.name,
+        metrics=metrics,
+        parts=parts,
+        shots=shots,
+        limit=limit,
+        harness=f"lm-eval {version('lm-eval')}",
+        version=_version(loaded),
+        max_length=model.max_length,
+        batch_size=model.batch_size,
+        data=files,
+        examples_from=next((one.examples_from for one in data if one.examples_from), None) if shots else None,
+        skipped=sum(one.skipped for one in data),
+    )
+
+
+def _metrics(found: dict[str, Any], n: int, drawn: Container[str] = ()) -> dict[str, Measurement]:
+    """The measures of a task from lm-eval's `metric,filter` and `metric_stderr,filter`. drawn: the
+    measures whose errors come from draws."""
+    metrics = {}
+    for key, value in found.items():
+        metric, comma, chosen = key.partition(",")
+        if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        error = found.get(f"{metric}_stderr,{chosen}")
+        name = metric if chosen in ("none", "") else f"{metric}_{chosen}"
+        known = float(error) if isinstance(error, int | float) and math.isfinite(error) else None
+        known = None if known == 0 and metric in drawn else known
+        # A perplexity may be too large for a number.
+        finite = float(value) if math.isfinite(value) else None
+        metrics[name] = Measurement(value=finite, stderr=known if finite is not None else None, n=n)
+    return metrics
+
+
+def _means(parts: dict[str, dict[str, Measurement]]) -> dict[str, Measurement]:
+    """Of a tag, which has no measures of its own: the mean over all examples of its tasks, for each measure that all of
+    them have."""
+    shared = set.intersection(*(set(part) for part in parts.values()))
+    metrics = {}
+    for name in sorted(shared):
+        measured = [part[name] for part in parts.values()]
+        total = sum(one.n for one in measured)
+        errors = [None if one.stderr is None else one.stderr * one.n / total for one in measured]
+        error = sum(e * e for e in errors if e is not None) ** 0.5 if None not in errors else None
+        value = sum((one.value or 0.0) * one.n for one in measured) / total
+        metrics[name] = Measurement(value=value, stderr=error, n=total)
+    return metrics
+
+
+def _version(loaded: LoadedTask) -> str | None:
+    """lm-eval's version of the task; of a group, its own or that of its tasks if they have one."""
+    own = loaded.groups[loaded.name].version if loaded.name in loaded.groups else None
+    if own not in (None, "N/A"):
+        return str(own)
+    versions = {str(task.VERSION) for task in loaded.tasks.values()}
+    return versions.pop() if len(versions) == 1 else None

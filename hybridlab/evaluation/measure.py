@@ -9,13 +9,14 @@ where a model without full attention can only guess; far, the last two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 
-from hybridlab.analysis.probe import probe_results
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Rows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
@@ -27,10 +28,11 @@ from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.text import Text, chunks
 from hybridlab.models.decoder import Transformer
-from hybridlab.registry import TASKS
+from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
-from hybridlab.training.engine import autocast
-from hybridlab.training.objective import Objective, make_objective
+from hybridlab.training.machine import autocast
+from hybridlab.training.objective import Batch, Objective, make_objective
+from hybridlab.training.world import world
 
 
 def measure(
@@ -55,7 +57,7 @@ def measure(
         return Results(
             causality=causality(model, config.training.seq_len, ()),
             validation=validation(model, config, text),
-            probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.all_probes},
+            probes=probe_results(config.evaluation.all_probes, model, corpus, config),
             finetune=finetune_result(model, text),
         )
     used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
@@ -68,8 +70,16 @@ def measure(
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, corpus, text),
         choices=choice_results(model, config, corpus, text.context, say=say),
-        probes={probe: probe_results(probe, model, corpus, config) for probe in config.evaluation.all_probes},
+        probes=probe_results(config.evaluation.all_probes, model, corpus, config),
     )
+
+
+def probe_results(
+    names: Iterable[str], model: Transformer, corpus: Corpus, config: RunConfig
+) -> dict[str, dict[str, Any]]:
+    """The results of probes by name, with the settings of `evaluation.probe_settings`; see `Probe.for_record`."""
+    settings = config.evaluation.probe_settings or {}
+    return {name: PROBES.get(name).for_record(model, corpus, config, settings.get(name, {})) for name in names}
 
 
 def validation(
@@ -129,26 +139,30 @@ def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count:
         return NO_LOSS
     count = min(count, len(windows))
     chosen = np.linspace(0, len(windows) - 1, count).round().astype(int)
-    losses: list[float] = []
-    for numbers in chunks(chosen, model, length):
+
+    def measured(numbers: Sequence[int]) -> list[float]:
         tokens = np.stack([windows[int(i)] for i in numbers])
         rows = Rows(tokens, np.ones(tokens.shape, dtype=np.float32))
-        batch = text.objective.measured(rows, numbers).to(_device(model))
-        with torch.no_grad(), text.context:
-            losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
+        return _losses(model, text, text.objective.measured(rows, numbers))
+
+    losses = list(chain(*world().map(measured, chunks(chosen, model, length))))
     windows_losses = [round(value, 5) for value in losses]
     return _result(mean_and_error(losses), text.corpus.bytes_per_token(*text.splits), windows_losses, text.objective)
 
 
 def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int) -> LossResult:
     """The mean loss of an objective that does not read text, over at most `count` of its examples."""
-    losses: list[float] = []
-    for batch in text.objective.examples(config, text.corpus, count):
-        batch = batch.to(_device(model))
-        with torch.no_grad(), text.context:
-            losses += text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
+    examples = text.objective.examples(config, text.corpus, count)
+    losses = list(chain(*world().map(lambda batch: _losses(model, text, batch), examples)))
     windows = [round(value, 5) for value in losses]
     return NO_LOSS.model_copy(update={"loss": mean_and_error(losses), "windows": windows})
+
+
+def _losses(model: Transformer, text: Text, batch: Batch) -> list[float]:
+    """The loss of each example of a batch."""
+    batch = batch.to(next(model.parameters()).device)
+    with torch.no_grad(), text.context:
+        return text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
 
 
 def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
@@ -208,7 +222,3 @@ def window_reach(model: Transformer, window: int) -> int:
     for loop in plan.loops.values():
         reach += sum(g - 1 + loop.shift_of(t) for t, g in enumerate(loop.chunks))
     return reach
-
-
-def _device(model: Transformer) -> torch.device:
-    return next(model.parameters()).device

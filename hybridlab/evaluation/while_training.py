@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hybridlab.analysis.probe import probe_results
 from hybridlab.config.schema import Evaluation
 from hybridlab.data.batches import Windows
 from hybridlab.errors import UserError
 from hybridlab.evaluation.choices import choice_results
 from hybridlab.evaluation.finetuned import finetune_result
-from hybridlab.evaluation.measure import task_results, validation
+from hybridlab.evaluation.measure import probe_results, task_results, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.text import Text
 from hybridlab.models.export import read_model_config
 from hybridlab.store.checkpoints import copy_model, save_trained
 from hybridlab.store.folders import RunFolder
-from hybridlab.training.engine import autocast
 from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.machine import autocast
+from hybridlab.training.world import world
 
 
 @contextmanager
@@ -73,14 +73,13 @@ class AtSteps(Hook):
     def _measure(self, run: TrainingRun, step: int) -> None:
         """Measure the model after `run.step` steps, as optimizer step `step` runs it."""
         with as_measured(run, step) as text:
-            config, seen = run.config, run.model.with_plan(**{n: text.inputs.get(n) for n in ("gates", "factors")})
+            config, model = run.config, world().whole(run.model)
+            seen = model.with_plan(**{n: text.inputs.get(n) for n in ("gates", "factors")})
             result = AtStep(
                 validation=validation(run.model, config, text),
                 tasks=task_results(run.model, config, run.corpus, text),
                 choices=choice_results(run.model, config, run.corpus, text.context, text.inputs, run.say),
-                probes={
-                    probe: probe_results(probe, seen, run.corpus, config) for probe in config.evaluation.probes or []
-                },
+                probes=probe_results(config.evaluation.probes or [], seen, run.corpus, config),
                 finetune=finetune_result(run.model, text),
             )
         self.measured[str(run.step)] = result
@@ -145,9 +144,9 @@ class ValidationLog(Hook):
             self.errors.append(loss.stderr)
             if self.keeps and (self.kept is None or loss.value < self.kept):
                 self.kept = loss.value
-                model = run.model.with_plan(factors=text.inputs.get("factors"))
+                model = world().whole(run.model).with_plan(factors=text.inputs.get("factors"))
                 facts = {"step": step + 1, "validation_loss": loss.value}
-                save_trained(run.folder.best, model, run.config, run.corpus, **facts)
+                world().once(save_trained, run.folder.best, model, run.config, run.corpus, **facts)
         error = "–" if loss.stderr is None else f"{loss.stderr:.4f}"
         run.say(f"step {step + 1}: validation loss {loss.value:.4f} ± {error}{' (lowest so far)' if lowest else ''}")
         numbers = {"validation_loss": loss.value, "validation_loss_stderr": loss.stderr}
@@ -163,14 +162,14 @@ class ValidationLog(Hook):
 
     def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
         if self.keeps and shorter.best.is_dir():
-            copy_model(run.folder.best, shorter.best)
+            world().once(copy_model, run.folder.best, shorter.best)
         else:
             self.kept = None
 
     def branch(self, run: TrainingRun, other: RunFolder) -> None:
         there = other.best.is_dir() and read_model_config(other.best).lineage.get("step", math.inf) <= run.step
         if self.keeps and self.kept is not None and there:
-            copy_model(run.folder.best, other.best)
+            world().once(copy_model, run.folder.best, other.best)
         else:
             self.kept = None
 

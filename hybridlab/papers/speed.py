@@ -30,8 +30,14 @@ from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place, Visit
 from hybridlab.runs.record import BenchmarkRecord, Speed, record_path, write_record
 from hybridlab.statistics import Measurement, paired_ratio
-from hybridlab.training.engine import autocast
-from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device, pick_precision
+from hybridlab.training.machine import (
+    autocast,
+    describe_machine,
+    git_revision,
+    library_versions,
+    pick_device,
+    pick_precision,
+)
 from hybridlab.training.optimizer import make_optimizer, model_groups
 
 _OF_THE_PROMPT = ("prefill", "passes", "run", "last_step", "step", "forward")

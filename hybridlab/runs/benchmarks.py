@@ -184,8 +184,7 @@ def _benchmarks(
 ) -> Benchmarks:
     """See `benchmark_model`. root: the data root."""
     from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
-    from hybridlab.evaluation.lm_eval_run import TaskWithShots, measure_tasks
-    from hybridlab.evaluation.lm_eval_tasks import Library
+    from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
 
     if folder is None:
         end = end_token(tokenizer)

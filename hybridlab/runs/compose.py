@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.schedule_cost import training_flops
@@ -36,9 +35,8 @@ from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
 from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
-from hybridlab.methods.depth import Copied, StackingConfig
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.store.artifacts import Artifact, find_start
+from hybridlab.store.artifacts import Artifact, branch_of, find_start
 from hybridlab.store.folders import Runs
 
 FINETUNE = "finetune"
@@ -216,14 +214,6 @@ def _names(options: dict[str, str | None], file: Layer, parent: Artifact | None)
         elif kind == "size" and parent is not None:
             origins[kind,] = FROM_PARENT
     return origins
-
-
-def branch_of(start: str | None) -> tuple[str | None, int | None]:
-    """The run and, for RUN@STEP, the step after which to go on with its optimizer."""
-    run, _, step = (start or "").rpartition("@")
-    if start is None or not run or not step.isdecimal() or Path(start).exists():
-        return start, None
-    return run, int(step)
 
 
 def _heritage(parent: Artifact, start: str, arch: str, size: str | None, branch: int | None) -> list[Layer]:
@@ -464,74 +454,3 @@ def steps_of_epochs(config: RunConfig, runs: Runs) -> int:
     corpus = corpus_of(config, runs.directory / "data")
     assert isinstance(corpus, TaskCorpus)
     return max(1, math.ceil(config.finetune.epochs * len(corpus.encoded[TRAIN]) / config.finetune.batch))
-
-
-# ---- growth in depth, from the options of `hybridlab grow` ----
-
-KIND = "stacking"
-
-
-def growth_layer(
-    method: str,
-    block: int | None,
-    schedule: str | None,
-    rounding: str | None,
-    layers: int | None,
-    start: str | None,
-    runs: Runs,
-) -> Layer:
-    """The settings of a growth by a method, with the names of the options that set them.
-
-    block: layers that are added at once. schedule: `prop-ALPHA`. layers: depth at the end. start: the run or folder
-    whose finished model grows, from its own depth on. UserError for a schedule of another form.
-    """
-    controller: dict[str, Any] = {"kind": KIND, "method": method}
-    if block is not None:
-        controller["block"] = block
-    if rounding is not None:
-        controller["rounding"] = rounding
-    if schedule is not None:
-        controller["alpha"] = _alpha(schedule)
-    origins: dict[KeyPath, str] = {("controller", name): f"--{name}" for name in controller}
-    origins |= {("controller", "alpha"): "--schedule", ("controller", "kind"): "hybridlab grow"}
-    run, step = branch_of(start)
-    if run is not None and step is None:
-        controller["start"] = find_start(run, runs).shape.layers
-        origins["controller", "start"] = f"--from {start}"
-    values: dict[str, Any] = {"controller": controller}
-    if layers is not None:
-        values["shape"], origins["shape", "layers"] = {"layers": layers}, "--layers"
-    return Layer(values, origins)
-
-
-def _alpha(schedule: str) -> float:
-    """The exponent in `prop-ALPHA`."""
-    written = re.fullmatch(r"prop-(\d+(?:\.\d+)?)", schedule)
-    if written is None:
-        raise UserError(f"--schedule {schedule}: write it as prop-ALPHA, such as prop-1, the schedule of the paper")
-    return float(written[1])
-
-
-def check_arch(arch: str, method: str, masks: bool) -> None:
-    """UserError for an unknown method, and for an arch that cannot grow by it. masks: masks were learned before."""
-    known = get_args(Copied)
-    if method not in known:
-        raise UserError(f"--method {method}: it must be {', '.join(known[:-1])} or {known[-1]}")
-    controller = load_preset("arch", arch).values.get("controller")
-    if not isinstance(controller, dict) or masks:
-        return
-    if controller.get("kind") != KIND:
-        raise UserError(
-            f"--arch {arch} has a controller of its own ({controller.get('kind')}); leave it out, or train it first "
-            "and grow the finished run with --from"
-        )
-    if controller.get("method", method) != method:
-        raise UserError(f"--arch {arch} grows by {controller['method']}, not by --method {method}; leave --arch out")
-
-
-def stages_in_words(config: RunConfig) -> str:
-    """The depths of a run with the steps of each, as one line."""
-    assert isinstance(config.controller, StackingConfig), "the options of `grow` set such a controller"
-    first, *others = config.controller.stages(config.shape.layers, config.training.steps)
-    text = ", ".join(f"{stage.layers} for {stage.steps:,}" for stage in others)
-    return f"grow: {first.layers} layers for {first.steps:,} steps, {text}"

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.hf_tokenizer import TokenizerFiles, tokenizer_files
-from hybridlab.data.tokenizers import load_tokenizer, require_fitting
+from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer

@@ -34,8 +34,8 @@ from hybridlab.runs.hooks import fresh_hooks
 from hybridlab.store import checkpoints
 from hybridlab.store.artifacts import model_folder, require_tokenizer
 from hybridlab.store.folders import RunFolder, Runs, part_of_run
-from hybridlab.training.engine import Beginning
 from hybridlab.training.hooks import Hook
+from hybridlab.training.job import Beginning
 from hybridlab.training.optimizer import learning_rate_factor
 
 _FREE = ("evaluation", "runtime", "training.schedule", "training.optimizer", "training.clip")
@@ -66,12 +66,10 @@ def extension(start: str, steps: int, runs: Runs, options: Layer, settings: list
     return check(RunConfig, move_warmup(merge(own, options, *given)))
 
 
-def beginning(config: RunConfig, own: RunFolder, runs: Runs, corpus: Corpus) -> Beginning | None:
-    """Where a run with `init.load: all` begins; None for others. UserError if the settings, the data or the missing
-    checkpoint of the other run do not allow it. own: the run's folder. corpus: its data."""
-    if config.init is None or not config.init.whole:
-        return None
-    folder = runs.finished(config.init.run)
+def beginning(config: RunConfig, own: RunFolder, folder: RunFolder, corpus: Corpus) -> Beginning:
+    """Where a run with `init.load: all` begins. UserError if the settings, the data or the missing checkpoint of the
+    other run do not allow it. own: the run's folder. folder: that of the other run. corpus: its data."""
+    assert config.init is not None and config.init.whole
     before, branch = folder.config(), config.init.step is not None
     step = config.init.step or before.training.steps
     free = _FREE + _DERIVED + (_FREE_IN_A_BRANCH if branch else ())
@@ -87,16 +85,17 @@ def beginning(config: RunConfig, own: RunFolder, runs: Runs, corpus: Corpus) -> 
     elif folder.started()["data_fingerprint"] != corpus.fingerprint:
         raise UserError(f"{folder.path}: the data has changed since this run was trained; restore it")
     made = Beginning(folder, step, None, branch=branch and step < before.training.steps)
-    if checkpoints.newest_step(own.checkpoints) is not None:
+    if own.checkpoint_steps:
         return made
-    require_checkpoint(folder, config.init)
+    require_checkpoint(own, folder, config.init)
     return replace(made, checkpoint=checkpoints.load_step(folder.checkpoints, step))
 
 
-def require_checkpoint(folder: RunFolder, init: InitFrom) -> None:
-    """UserError if a finished run has not kept the checkpoint from which another one is to go on."""
+def require_checkpoint(own: RunFolder, folder: RunFolder, init: InitFrom) -> None:
+    """UserError if a finished run has not kept the checkpoint from which another one, without any in its own folder, is
+    to go on."""
     step = init.step or folder.config().training.steps
-    if step in folder.checkpoint_steps:
+    if own.checkpoint_steps or step in folder.checkpoint_steps:
         return
     if init.step is None:
         raise UserError(

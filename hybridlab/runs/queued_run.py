@@ -10,34 +10,29 @@ from typing import Literal
 
 from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.schedule_cost import training_flops
-from hybridlab.analysis.probe import check_probe_settings
-from hybridlab.attention.kernels import choose, require_kernel
+from hybridlab.attention.kernels import choose
 from hybridlab.config.edits import LastLayers, TopEntropy
 from hybridlab.config.maps import FromRun, FullMap
-from hybridlab.config.resolve import linked, parents, run_hash
+from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.structures import final_structure, map_of
+from hybridlab.config.structures import map_of
 from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
+from hybridlab.runs.link import Say, check_data, compiles, needs_of, run_of
 from hybridlab.runs.record import Stamp
-from hybridlab.runs.run import compiles, execute, known_places
-from hybridlab.store.artifacts import find_start
+from hybridlab.runs.run import train_run
 from hybridlab.store.checkpoints import newest_step
 from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import pick_device, pick_precision
-from hybridlab.training.objective import make_objective
 from hybridlab.training.progress import Progress
-from hybridlab.training.trackers import require_trackers
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class QueuedRun:
-    """A run of a queue. number: its place among the `total` runs, from 1. plans: see `execute`."""
+    """A run of a queue. number: its place among the `total` runs, from 1. plans: see `train_run`."""
 
     digest: str
     name: str
@@ -101,7 +96,7 @@ def attempt(
 ) -> Result:
     """Train or resume a run; any error of it is its result, so that a queue can go on with the next."""
     try:
-        execute(config, folder, runs, title, say, quiet, show=show, plans=plans)
+        train_run(config, folder, runs, title, say, quiet, show=show, plans=plans)
     except Busy:
         return Result("busy")
     except Exception as failure:
@@ -137,25 +132,15 @@ def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bo
 def _check(
     run: QueuedRun, inside: set[str], runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
 ) -> None:
-    config = run.config
-    require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True)
-    compiles(config, run.folder, None, lambda _: None)
-    require_trackers(config.runtime.track)
-    check_probe_settings(config)
-    runs = known_places(Runs(runs_dir), run.folder)
-    ancestors = {digest: find_start(digest, runs) for digest in parents(config) if digest not in inside}
-    if not inside & set(parents(config)):
-        kinds = final_structure(linked(config, runs.finished, say)).map.each_kind()
-        require_kernel(config.runtime.kernel, pick_device(config.runtime.device), training=True, kinds=kinds)
-    if config.init is not None and config.init.step is not None and config.init.run in ancestors:
-        require_checkpoint(runs.finished(config.init.run), config.init)
+    config, folder = run.config, run.folder
+    compiles(config, folder, folder.info(), lambda _: None)
+    start = needs_of(config, folder, Runs(runs_dir), say, later=inside).start
+    if start is not None and config.init is not None and config.init.step is not None:
+        require_checkpoint(folder, run_of(start), config.init)
     make_hooks(config)
     corpus = _corpus(config, runs_dir, say, prepare, corpora)
-    if corpus is None:
-        return
-    make_objective(config, corpus).source(config, corpus)
-    if config.init is not None and config.init.run in ancestors:
-        ancestors[config.init.run].check_tokenizer(corpus, config.data)
+    if corpus is not None:
+        check_data(config, corpus, start)
 
 
 def _corpus(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,28 +12,21 @@ import torch
 from hybridlab.accounting.cache import kv_bytes
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters
-from hybridlab.analysis.probe import check_probe_settings
-from hybridlab.attention.kernels import require_kernel
 from hybridlab.attention.kinds import Full
-from hybridlab.config.resolve import linked, parents, run_hash
-from hybridlab.config.schema import InitFrom, RunConfig
-from hybridlab.config.structures import structure_of
+from hybridlab.config.resolve import parents, run_hash
+from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, sources_read
-from hybridlab.data.preparing import Job, corpus_of
+from hybridlab.data.preparing import silent
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import NoRoom, RunFailed, UserError
-from hybridlab.evaluation.choices import require_choices
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.while_training import AtSteps
-from hybridlab.models.build import with_new_head, with_new_loops
-from hybridlab.models.compiling import require_compiler
-from hybridlab.models.decoder import Transformer, draw_weights, make_model
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import model_damage
-from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.benchmarks import require_benchmarks, with_benchmarks
-from hybridlab.runs.extension import beginning, data_since, in_words, with_own_parts
-from hybridlab.runs.hooks import make_hooks
+from hybridlab.runs.benchmarks import with_benchmarks
+from hybridlab.runs.extension import data_since, in_words
+from hybridlab.runs.link import Say, link
 from hybridlab.runs.record import (
     DataSummary,
     Extended,
@@ -47,33 +39,31 @@ from hybridlab.runs.record import (
     read_record,
 )
 from hybridlab.store import checkpoints
-from hybridlab.store.artifacts import Artifact, find_start
 from hybridlab.store.checkpoints import save_trained
-from hybridlab.store.folders import Label, RunFolder, Runs, start_facts
+from hybridlab.store.folders import Label, RunFolder, Runs
 from hybridlab.store.metrics import history, read_metrics
 from hybridlab.training.engine import Run
 from hybridlab.training.hooks import Hook
+from hybridlab.training.job import Job
 from hybridlab.training.machine import (
     describe_machine,
     git_revision,
     keep_freed_memory,
     library_versions,
-    pick_device,
-    pick_precision,
     using_threads,
 )
-from hybridlab.training.objective import make_objective
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
-from hybridlab.training.trackers import Tracked, Trackers, require_trackers, tracking
+from hybridlab.training.trackers import Tracked, Trackers, tracking
+from hybridlab.training.world import world
 
 
-def execute(
+def train_run(
     config: RunConfig,
     folder: RunFolder,
     runs: Runs,
     title: str = "train",
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
     quiet: bool = False,
     label: Label | None = None,
     hooks: Sequence[Hook] = (),
@@ -88,7 +78,9 @@ def execute(
     this run.
     """
     keep_freed_memory()
-    with folder.locked(), using_threads(_threads(config, folder, say)):
+    if not world().writer:
+        say, quiet = silent, True
+    with folder.locked() if world().writer else nullcontext(), using_threads(_threads(config, folder, say)):
         if label is not None and label.name is not None:
             runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
@@ -98,32 +90,44 @@ def execute(
                 return _finished_before(config, folder, title, say, label)
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
-        stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
-        run = _start(config, folder, known_places(runs, folder), say, hooks, quiet, plans)
-        _relabel(folder, label)
-        folder.remove_leftovers()
-        try:
-            with stopping_at_once(lambda: _saved_so_far(folder)):
-                _go_to_start(run, title, say, stopped)
-                with _tracking(run, title, say) as trackers:
-                    training = config.training
-                    with show(title, training.steps, training.tokens_per_step, run.step, quiet) as progress:
-                        found = run.train(progress)
-                    record = _measured(run, found)
-                    trackers.write({"step": run.step, **_final_numbers(record)})
-                _save(run, record)
-        except NoRoom as full:
-            saved = checkpoints.newest_step(folder.checkpoints) or 0
-            raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
-        except RunFailed as failure:
-            failed = Record(**_facts(run), status="failed", reason=str(failure))
-            folder.write("record.json", failed.model_dump(mode="json"))
-            raise
-        # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
-        runtime = config.runtime
-        checkpoints.keep_newest(folder.checkpoints, 1 if runtime.keep_optimizer else 0, runtime.keep_steps)
-        _say_warnings(record, title, say)
-        return record
+        return execute(link(config, folder, runs, say, hooks, quiet, plans), title, say, quiet, label, show)
+
+
+def execute(
+    job: Job, title: str, say: Say, quiet: bool, label: Label | None, show: Callable[..., Progress] = Progress
+) -> Record:
+    """Train, measure and save a job whose folder this process has locked; returns its record."""
+    folder = job.folder
+    stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
+    run = Run(job)
+    for line in announce_sources(job.corpus, job.config, data_since(job.begins, job.config)):
+        say(f"data: {line}")
+    run.precision = world().once(folder.claim, job.config, job.facts)["precision"]
+    _relabel(folder, label)
+    world().once(folder.remove_leftovers)
+    try:
+        with stopping_at_once(lambda: _saved_so_far(folder)):
+            _go_to_start(run, title, say, stopped)
+            with _tracking(run, title, say) as trackers:
+                training = run.config.training
+                with show(title, training.steps, training.tokens_per_step, run.step, quiet) as progress:
+                    found = run.train(progress)
+                record = _measured(run, found)
+                trackers.write({"step": run.step, **_final_numbers(record)})
+            _save(run, record)
+    except NoRoom as full:
+        saved = checkpoints.newest_step(folder.checkpoints) or 0
+        raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
+    except RunFailed as failure:
+        failed = Record(**_facts(run), status="failed", reason=str(failure))
+        world().once(folder.write, "record.json", failed.model_dump(mode="json"))
+        raise
+    # From here on the weights in final/ are the run; what is left after a kill, `hybridlab runs clean` removes.
+    runtime = run.config.runtime
+    kept = 1 if runtime.keep_optimizer else 0
+    world().once(checkpoints.keep_newest, folder.checkpoints, kept, runtime.keep_steps)
+    _say_warnings(record, title, say)
+    return record
 
 
 def _saved_so_far(folder: RunFolder) -> str:
@@ -132,9 +136,7 @@ def _saved_so_far(folder: RunFolder) -> str:
     return f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
 
 
-def _finished_before(
-    config: RunConfig, folder: RunFolder, title: str, say: Callable[[str], None], label: Label | None
-) -> Record:
+def _finished_before(config: RunConfig, folder: RunFolder, title: str, say: Say, label: Label | None) -> Record:
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
     last = config.training.steps
@@ -158,15 +160,15 @@ def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:
 
 def _relabel(folder: RunFolder, label: Label | None) -> None:
     if label is not None and label != Label():
-        folder.relabel(label.applied(folder.started()))
+        world().once(folder.relabel, label.applied(folder.started()))
 
 
-def _go_to_start(run: Run, title: str, say: Callable[[str], None], stopped: str | bool) -> None:
+def _go_to_start(run: Run, title: str, say: Say, stopped: str | bool) -> None:
     """Bring the run to the step from which it trains, and say which that is. stopped: how an earlier start ended."""
     run.say = lambda text: say(f"{title}: {text}")
     run.resume()
-    if run.beginning is not None and run.step == run.beginning.step:
-        run.say(in_words(run.beginning, run.config))
+    if run.job.begins is not None and run.step == run.job.begins.step:
+        run.say(in_words(run.job.begins, run.config))
     elif run.step:
         run.say(f"resuming after step {run.step}{_not_kept(run.config, run.folder, run.step)}")
     elif stopped:
@@ -174,12 +176,12 @@ def _go_to_start(run: Run, title: str, say: Callable[[str], None], stopped: str 
 
 
 @contextmanager
-def _tracking(run: Run, title: str, say: Callable[[str], None]) -> Iterator[Trackers]:
+def _tracking(run: Run, title: str, say: Say) -> Iterator[Trackers]:
     """A context in which the trackers of `runtime.track` get every line of the log."""
     settings, info = run.config.model_dump(mode="json"), run.folder.started()
     name = info.get("name") or run.folder.path.name
     tracked = Tracked(run_hash(run.config), name, run.folder, run.step, settings)
-    names, lines = run.config.runtime.track, read_metrics(run.metrics.path)
+    names, lines = run.config.runtime.track if world().writer else [], read_metrics(run.metrics.path)
     with tracking(names, tracked, lines, lambda text: say(f"{title}: {text}")) as trackers:
         run.metrics.listeners.append(trackers.write)
         yield trackers
@@ -202,6 +204,8 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
 def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
+    # What follows takes the model apart, and writes it.
+    run.model = world().whole(run.model)
     results = measure(run.model, run.config, run.corpus, run.precision, say=run.say)
     results = with_benchmarks(results, run)
     if AtSteps.name in hooks:
@@ -214,11 +218,11 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
 
 def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
-    save_trained(run.folder.final, run.model, run.config, run.corpus)
-    run.folder.write("record.json", record.model_dump(mode="json"))
+    world().once(save_trained, run.folder.final, run.model, run.config, run.corpus)
+    world().once(run.folder.write, "record.json", record.model_dump(mode="json"))
 
 
-def _say_warnings(record: Record, title: str, say: Callable[[str], None]) -> None:
+def _say_warnings(record: Record, title: str, say: Say) -> None:
     """Repeat what the run's hooks warn of."""
     for results in record.hooks.values():
         for warning in results.get("warnings", []):
@@ -243,7 +247,7 @@ def finished_record(folder: RunFolder) -> Record:
     return record
 
 
-def _threads(config: RunConfig, folder: RunFolder, say: Callable[[str], None]) -> int:
+def _threads(config: RunConfig, folder: RunFolder, say: Say) -> int:
     """The number of threads: that of the configuration, or of the run's first start, or the usual one here.
 
     The last bits of a run's numbers depend on it on a CPU, so a resumed run keeps it, like its precision.
@@ -254,123 +258,17 @@ def _threads(config: RunConfig, folder: RunFolder, say: Callable[[str], None]) -
     return asked or first or torch.get_num_threads()
 
 
-def compiles(config: RunConfig, folder: RunFolder, continued: RunFolder | None, say: Callable[[str], None]) -> bool:
-    """Whether the run's blocks are compiled: as at its first start, or in the run that it goes on from; else as its
-    settings say. It changes the last bits of the numbers, so it is kept, as the precision is."""
-    asked, before = config.runtime.compile, folder.info() or (continued.started() if continued else None)
-    first = bool(asked) if before is None else bool(before.get("compile"))
-    if asked is not None and asked != first:
-        there = "this run was started" if folder.info() else f"{folder.path} goes on from a run that was started"
-        words = ("without compiling", "it is not compiled") if asked else ("with compiled blocks", "it stays compiled")
-        say(f"runtime.compile: {there} {words[0]}, so {words[1]}: the last bits of its numbers would change")
-    if first:
-        require_compiler(config.runtime.kernel, pick_device(config.runtime.device))
-    return first
-
-
-def known_places(runs: Runs, folder: RunFolder) -> Runs:
-    """`runs` with the paths of the parents that were stored when the run was started."""
-    info = folder.info() or {}
-    return Runs(runs.directory, {**info.get("places", {}), **runs.places})
-
-
-def _start(
-    config: RunConfig,
-    folder: RunFolder,
-    runs: Runs,
-    say: Callable[[str], None],
-    given: Sequence[Hook],
-    quiet: bool,
-    plans: Sequence[Stamp],
-) -> Run:
-    """Prepare the run: all checks, the fast ones first, then claim the folder."""
-    device = pick_device(config.runtime.device)
-    require_kernel(config.runtime.kernel, device, training=True)
-    require_trackers(config.runtime.track)
-    check_probe_settings(config)
-    ancestors = {digest: find_start(digest, runs) for digest in parents(config)}
-    whole = config.init is not None and config.init.whole
-    parent = find_start(_start_of(config.init), runs) if config.init is not None and not whole else None
-    known = linked(config, runs.finished, say)
-    structure = structure_of(known)
-    before = parent.structure if parent is not None else None
-    if before is not None:
-        # Weights go on with the same layers, so that these come from where they came from.
-        structure = replace(structure, lineage=before.lineage)
-    require_kernel(config.runtime.kernel, device, training=True, kinds=structure.map.each_kind())
-    if _starts_at_zero(structure.plan):
-        say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
-    model = _first_model(structure, config, parent)
-    job = Job(lambda text: say(f"data: {text}"), bar=not quiet)
-    corpus = corpus_of(config, runs.directory / "data", job)
-    if parent is not None:
-        parent.check_tokenizer(corpus, config.data)
-    require_choices(model.shape.max_positions, config, corpus)
-    require_benchmarks(config, structure)
-    begins = beginning(config, folder, runs, corpus)
-    compiled = compiles(config, folder, begins.folder if begins else None, say)
-    precision = pick_precision(config.training.precision, device)
-    if begins is not None:
-        precision = begins.folder.started()["precision"]
-    pinned = {
-        "precision": precision,
-        "compile": compiled,
-        "threads": torch.get_num_threads(),
-        "data_fingerprint": corpus.fingerprint,
-        "source_fingerprints": [part.corpus.fingerprint for part in corpus.mixed],
-        "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in ancestors.items()},
-        **start_facts(),
-        "plans": [stamp.model_dump() for stamp in plans],
-    }
-    hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
-    objective = make_objective(config, corpus)
-    if begins is not None:
-        begins = with_own_parts(begins, config, hooks, model)
-    run = Run(config, folder, model.to(device), corpus, hooks, device, precision, objective, begins, compiled)
-    for line in announce_sources(corpus, config, data_since(begins, config)):
-        say(f"data: {line}")
-    run.precision = folder.claim(config, pinned)["precision"]
-    return run
-
-
-def _start_of(init: InitFrom) -> str:
-    """The reference to the weights that a run starts from."""
-    return f"{init.run}/best" if init.load == "best" else init.run
-
-
-def _starts_at_zero(plan: Plan) -> bool:
-    """Whether a loop replaces states by updates that the first tokens do not receive."""
-    return any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in plan.loops.values())
-
-
-def _first_model(structure: Structure, config: RunConfig, parent: Artifact | None) -> Transformer:
-    """The model before the first step, with random weights or with the parent's."""
-    if parent is not None:
-        weights = parent.weights()
-        if config.finetune is not None:
-            weights = with_new_head(weights, structure, config.training.seed)
-        weights = with_new_loops(weights, structure, config.training.seed)
-        return Transformer.from_tensors(structure, weights, config.runtime.kernel, source=str(parent.path))
-    model = make_model(structure, config.runtime.kernel)
-    draw_weights(model, config.training.seed)
-    return model
-
-
 def _facts(run: Run) -> dict[str, Any]:
     """The fields of a record that finished and failed runs share."""
-    config, model = run.config, run.model
-    parameters = count_parameters(model.shape, model.plan)
-    info = run.folder.started()
+    config, info = run.config, run.folder.started()
     return {
         "hash": run_hash(config),
         **{name: info[name] for name in ("name", "tags", "started", "host", "command", "plans") if name in info},
         "parents": parents(config),
         "config": config.model_dump(mode="json"),
-        "git": git_revision(),
-        "libraries": library_versions(),
-        "machine": describe_machine(run.device),
+        **model_facts(run.model),
         "precision": run.precision,
-        "compile": run.compiled,
+        "compile": run.job.facts["compile"],
         "kernels": {softmax: ", ".join(names) for softmax, names in run.kernels.items()},
         "seed": config.training.seed,
         "steps": run.step,
@@ -379,20 +277,30 @@ def _facts(run: Run) -> dict[str, Any]:
         "tokens_per_second": round(run.spent.tokens / run.spent.seconds, 1) if run.spent.seconds else None,
         "flops": run.spent.flops,
         "redone_steps": run.metrics.redone_steps(),
-        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
-        "structure": model.structure.to_json(),
-        "model": summary(model.structure),
         "events": run.events,
         "history": history(read_metrics(run.metrics.path)),
-        "data": data_summary(run.corpus, config, run.step, data_since(run.beginning, config)),
-        "extended": Extended(run=run.beginning.folder.digest, step=run.beginning.step) if run.beginning else None,
+        "data": data_summary(run.corpus, config, run.step, data_since(run.job.begins, config)),
+        "extended": Extended(run=run.job.begins.folder.digest, step=run.job.begins.step) if run.job.begins else None,
     }
 
 
-# ---- a structure in words and numbers, for records ----
+# ---- a model in words and numbers, for records ----
 
 KV_CONTEXT = 8192
 """Context of the KV-cache bytes and forward FLOPs in a record: ConSA's sequence length."""
+
+
+def model_facts(model: Transformer) -> dict[str, Any]:
+    """The fields of a record that say what a model is, and which program and machine it runs on."""
+    parameters = count_parameters(model.shape, model.plan)
+    return {
+        "git": git_revision(),
+        "libraries": library_versions(),
+        "machine": describe_machine(next(model.parameters()).device),
+        "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
+        "structure": model.structure.to_json(),
+        "model": summary(model.structure),
+    }
 
 
 def summary(structure: Structure) -> ModelSummary:

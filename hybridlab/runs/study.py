@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridlab.accounting.parameters import count_parameters
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
@@ -23,10 +22,10 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import Request, benchmark_model, including
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_path, write_record
-from hybridlab.runs.run import summary
+from hybridlab.runs.run import model_facts
 from hybridlab.store.artifacts import Artifact, dropping, open_model
 from hybridlab.store.folders import Runs
-from hybridlab.training.machine import describe_machine, git_revision, library_versions, pick_device
+from hybridlab.training.machine import pick_device
 
 Say = Callable[[str], None]
 
@@ -142,7 +141,6 @@ def _record(
 ) -> Record:
     """The record of what was measured. The training that it names is the run's; a model of the hub has none."""
     trained = None if opened.config is None else read_record(opened.path / "record.json")
-    parameters = count_parameters(model.shape, model.plan)
     about = {"model": study.model, "revision": opened.path.name} if study.model.startswith(HUB) else {}
     nothing = DataSummary(source="prompts of benchmark tasks", fingerprint="", train_tokens=0, validation_tokens=0)
     return Record(
@@ -150,9 +148,7 @@ def _record(
         hash=digest,
         parents=[study.model.removeprefix(RUN)] if study.model.startswith(RUN) else [],
         config={"shape": model.shape.to_json(), "study": study.as_written(), "dropped": names, **about},
-        git=git_revision(),
-        libraries=library_versions(),
-        machine=describe_machine(next(model.parameters()).device),
+        **model_facts(model),
         precision="fp32",
         kernels={},
         seed=seed,
@@ -162,12 +158,6 @@ def _record(
         tokens_per_second=None,
         flops=trained.flops if trained else 0.0,
         redone_steps=0,
-        parameters={
-            "total": parameters.total,
-            "blocks": parameters.block_matrices + parameters.norms_and_biases,
-        },
-        structure=model.structure.to_json(),
-        model=summary(model.structure),
         events=[],
         history={},
         data=trained.data if trained else nothing,

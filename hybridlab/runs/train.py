@@ -21,7 +21,7 @@ from hybridlab.runs.benchmarks import BATCH, Benchmarks, Request, benchmark_mode
 from hybridlab.runs.compose import CommandLine, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
 from hybridlab.runs.record import Record
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import Label, RunFolder, Runs
 from hybridlab.training.hooks import Hook
 
@@ -116,7 +116,7 @@ def train(
         )
     label = Label(name, tuple(tags)) if name is not None or tags else None
     folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    record = execute(config, folder, runs, f"train {arch}", _silent if quiet else _say, quiet, label, hooks)
+    record = train_run(config, folder, runs, f"train {arch}", _silent if quiet else _say, quiet, label, hooks)
     return TrainedRun(folder.path, record)
 
 
@@ -160,7 +160,7 @@ def finetune(
     config = compose(command, runs)
     label = Label(name, tuple(tags)) if name is not None or tags else None
     folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    record = execute(config, folder, runs, f"finetune {task}", _silent if quiet else _say, quiet, label, hooks)
+    record = train_run(config, folder, runs, f"finetune {task}", _silent if quiet else _say, quiet, label, hooks)
     return TrainedRun(folder.path, record)
 
 

@@ -324,6 +324,14 @@ def model_folder(reference: str, runs: Runs) -> Path | None:
     return path
 
 
+def branch_of(start: str | None) -> tuple[str | None, int | None]:
+    """The run and, for RUN@STEP, the step after which to go on with its optimizer."""
+    run, _, step = (start or "").rpartition("@")
+    if start is None or not run or not step.isdecimal() or Path(start).exists():
+        return start, None
+    return run, int(step)
+
+
 def find_model(reference: str, runs: Runs, finished: bool = False, say: Callable[[str], None] = silent) -> Artifact:
     """The model of a reference: a run (by name, folder or start of its hash), RUN/best, or a Hugging Face folder.
     finished: UserError for a run that has not finished."""

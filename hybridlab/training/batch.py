@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Rows, Windows
+from hybridlab.data.batches import WHOLE, Rows, Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Output
 
@@ -54,8 +54,9 @@ class Batch:
 class RowSource(Protocol):
     """The source of the rows. They depend on the step alone, so that a resumed run reads the same rows."""
 
-    def rows(self, step: int) -> Any:
-        """The rows of optimizer step `step` (0-based), in the type that the objective's `batch` takes."""
+    def rows(self, step: int, part: slice = WHOLE) -> Any:
+        """The rows of optimizer step `step` (0-based), in the type that the objective's `batch` takes. part: which of
+        them, by their numbers in the step; each process that trains the run reads another part."""
         ...
 
 
@@ -77,7 +78,8 @@ class Objective(ABC):
 
     @abstractmethod
     def batch(self, rows: Any, seed: int, step: int) -> Batch:
-        """Inputs and targets of a step's rows. Random draws are functions of (seed, step) and the number of the row."""
+        """Inputs and targets of a step's rows, or of a part of them. Random draws are functions of (seed, step) and the
+        number of the row in the step, so that they are the same however the rows are divided."""
 
     def measured(self, rows: Any, numbers: Sequence[int]) -> Batch:
         """Inputs and targets to measure a model on. numbers: of the rows among all that are measured. Random draws are

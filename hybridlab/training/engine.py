@@ -2,20 +2,19 @@
 
     hybridlab pretrain --arch vanilla --size tiny --data embedded --steps 100 --run-dir runs/first
 
-The size of the micro-batches affects only memory: the loss is divided by the sum of weights of the whole batch. Data
-and all random draws are functions of (seed, step), so a run that was killed continues from its newest checkpoint and
-ends with the same bits (on a CPU, with the same number of threads).
+The size of the micro-batches affects only memory, and so does the number of processes that share a batch
+(training/world.py): the loss is divided by the sum of weights of the whole batch. Data and all random draws are
+functions of (seed, step), so a run that was killed continues from its newest checkpoint and ends with the same bits (on
+a CPU, with the same number of threads).
 """
 
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,18 +22,17 @@ from torch import Tensor
 
 from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.attention.kernels import choose
-from hybridlab.config.schema import RunConfig
-from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json
 from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
-from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.hooks import Hook
-from hybridlab.training.objective import Batch, NextToken, Objective
+from hybridlab.training.job import Beginning, Job
+from hybridlab.training.machine import Speed, autocast
+from hybridlab.training.objective import Batch
 from hybridlab.training.optimizer import (
     load_optimizer_tensors,
     make_optimizer,
@@ -42,8 +40,9 @@ from hybridlab.training.optimizer import (
     optimizer_tensors,
     set_learning_rates,
 )
-from hybridlab.training.progress import Progress
+from hybridlab.training.progress import Progress, event_line
 from hybridlab.training.stopping import StopRequest
+from hybridlab.training.world import world
 
 STATE_FORMAT = 2
 """Format of a checkpoint's state.json. 2: the structure is one object."""
@@ -58,49 +57,25 @@ class Spent:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """The place in another run from which a run goes on with all its state. step: steps done there. checkpoint: of that
-    step; None if the run has checkpoints of its own. branch: it is a middle step, after which that run went on itself.
-    fresh: the hooks, by name, that begin anew. own_structure: go on with the structure of the own settings."""
-
-    folder: RunFolder
-    step: int
-    checkpoint: Checkpoint | None
-    branch: bool = False
-    fresh: frozenset[str] = frozenset()
-    own_structure: bool = False
-
-
-@dataclass
 class Run:
     """A run in progress; hooks read and change it.
 
     model: at first with the initial weights; `initial` is the structure at the start. step: number of optimizer steps
     done. last: the numbers of the last step. kernels: those of each softmax in the steps done. source: the rows of the
-    training steps. beginning: where to begin, if not with the initial weights. compiled:
-    whether training steps run compiled blocks.
+    training steps.
     """
 
-    config: RunConfig
-    folder: RunFolder
-    model: Transformer
-    corpus: Corpus
-    hooks: list[Hook]
-    device: torch.device
-    precision: str
-    objective: Objective = field(default_factory=NextToken)
-    beginning: Beginning | None = None
-    compiled: bool = False
-    step: int = 0
-    spent: Spent = field(default_factory=Spent)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    last: dict[str, Any] = field(default_factory=dict)
-    kernels: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, job: Job) -> None:
+        self.job, self.config, self.folder, self.corpus = job, job.config, job.folder, job.corpus
+        self.hooks, self.objective, self.device = job.hooks, job.objective, job.device
+        self.precision: str = job.facts["precision"]
+        self.model = job.model.to(job.device)
         self.initial = self.model.structure
         self.source = self.objective.source(self.config, self.corpus)
+        self.step, self.spent = 0, Spent()
+        self.events: list[dict[str, Any]] = []
+        self.last: dict[str, Any] = {}
+        self.kernels: dict[str, list[str]] = {}
         for hook in self.hooks:
             hook.begin(self)
         self.rebuild(self.initial, dict(self.model.named_parameters()), {})
@@ -125,8 +100,9 @@ class Run:
         without moments. factors: see `Transformer`.
         """
         settings = self.config.runtime
+        tensors, optimizer = world().gather(tensors), world().gather(optimizer)
         model = Transformer.from_tensors(structure, tensors, self.model.kernel, factors)
-        model.recompute, model.compiled = settings.activation_checkpointing, self.compiled
+        model.recompute, model.compiled = settings.activation_checkpointing, self.job.facts["compile"]
         self.model = model.to(self.device)
         self.groups = model_groups(self.model, self.config.training.optimizer)
         for group in (group for hook in self.hooks for group in hook.parameter_groups()):
@@ -153,17 +129,19 @@ class Run:
         """Continue with another structure from the next step on, and write an event of this kind to log and record.
 
         tensors, optimizer: see `rebuild`; by default the current ones. details: further fields of the event, as JSON.
-        RunFailed if the last loss is not finite.
+        RunFailed if the last loss is not finite, or if the processes of the run ask for different structures.
         """
         if self.last:
             self._require_finite(self.last)
+        if world().agree(world().once(lambda: structure) != structure):
+            raise RunFailed(f"{self.folder.path}: {kind} after step {self.step} is not the same in all processes")
         before = self.model.structure
         changed = {"plan": (before.plan, structure.plan), "map": (before.map, structure.map)}
         event = {"step": self.step, "kind": kind, **details}
         event |= {f"{part}_before": str(old) for part, (old, new) in changed.items() if old != new}
         event |= {f"{part}_after": str(new) for part, (old, new) in changed.items() if old != new}
         self.events.append(event)
-        self.metrics.write({"event": event})
+        world().once(self.metrics.write, {"event": event})
         self.say(event_line(event))
         if optimizer is None:
             optimizer = optimizer_tensors(self.optimizer, self.groups)
@@ -192,19 +170,21 @@ class Run:
                 last = self.step == settings.steps
                 if last or self.step % self.config.runtime.log_every == 0 or self._asked_for_line():
                     self._log(numbers, progress, speed)
-                if last or stop.requested or self._checkpoint_due() or pace.due():
+                stopped = world().agree(stop.requested or 0)
+                if last or stopped or self._checkpoint_due() or world().agree(pace.due()):
                     self._require_finite(numbers)
                     with pace.saving():
                         self.save()
-                if stop.requested:
-                    raise Interrupted(f"{self.folder.path}: stopped after step {self.step}", stop.requested)
+                    stopped = world().agree(stop.requested or 0)
+                if stopped:
+                    raise Interrupted(f"{self.folder.path}: stopped after step {self.step}", stopped)
         return {hook.name: hook.finish(self) for hook in self.hooks}
 
     def take_step(self) -> dict[str, Any]:
         """One optimizer step: gradients of the whole batch, penalties once, clipping, update."""
         settings, step = self.config.training, self.step
         set_learning_rates(self.optimizer, self.groups, settings.schedule, step, settings.steps)
-        batch = self.objective.batch(self.source.rows(step), settings.seed, step)
+        batch = self.objective.batch(self.source.rows(step, world().part), settings.seed, step)
         loss = self._gradients(batch, step)
         for hook in self.hooks:
             penalty = hook.penalty(step)
@@ -225,9 +205,13 @@ class Run:
         return numbers
 
     def _gradients(self, batch: Batch, step: int) -> Tensor:
-        """Accumulate the gradients of the batch's mean loss; returns that loss."""
+        """Accumulate the gradients of the mean loss of the whole batch, of which this is the part of one process;
+        returns that loss. UserError if a process would have no row."""
         self._note_kernels()
-        total = float(batch.weights.sum())
+        own = torch.tensor([float(batch.weights.sum()), len(batch)], dtype=torch.float64)
+        total, examples = world().sum(own).tolist()
+        if examples < world().size:
+            raise UserError(f"{world().size} processes share a batch of {int(examples)} rows; use fewer processes")
         loss = torch.zeros((), device=self.device)
         for part in batch.parts(self.config.runtime.micro_batch_rows):
             part = part.to(self.device)
@@ -236,14 +220,17 @@ class Run:
                 inputs |= hook.forward_inputs(step)
             with self.autocast():
                 output = self.model(**inputs)
-            terms = [hook.after_forward(step, output, len(part) / len(batch)) for hook in self.hooks]
+            terms = [hook.after_forward(step, output, len(part) / examples) for hook in self.hooks]
             share = self.objective.loss(output, part) / total
             penalized = share
             for term in (term for term in terms if term is not None):
                 penalized = penalized + term
             penalized.backward()
             loss += share.detach()
-        return loss
+        for tensor in self.tensors().values():
+            if tensor.grad is not None:
+                tensor.grad = world().sum(tensor.grad)
+        return world().sum(loss)
 
     def evaluation_inputs(self, step: int) -> dict[str, Any]:
         """The arguments of the forward pass, from all hooks, to measure the model as optimizer step `step` runs it."""
@@ -298,7 +285,7 @@ class Run:
         line = {name: float(value) for name, value in numbers.items()}
         spent = {"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops}
         measured = speed.measure(self.spent.tokens, self.spent.flops)
-        self.metrics.write({**spent, **line, **measured})
+        world().once(self.metrics.write, {**spent, **line, **measured})
         progress.update(self.step, line["loss"], measured["mfu"])
 
     def _require_finite(self, numbers: dict[str, Any]) -> None:
@@ -310,7 +297,6 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""
-        self.metrics.flush()
         state = {
             "format": STATE_FORMAT,
             "step": self.step,
@@ -321,8 +307,11 @@ class Run:
             "structure": self.model.structure.to_json(),
             "factors": factors_to_json(self.evaluation_inputs(self.step).get("factors", {})),
         }
-        checkpoint = Checkpoint(self.tensors(), optimizer_tensors(self.optimizer, self.groups), state)
-        checkpoints.save_checkpoint(
+        moments = world().gather(optimizer_tensors(self.optimizer, self.groups))
+        checkpoint = Checkpoint(world().gather(self.tensors()), moments, state)
+        world().once(self.metrics.flush)
+        world().once(
+            checkpoints.save_checkpoint,
             self.folder.checkpoints,
             self.step,
             checkpoint,
@@ -333,13 +322,14 @@ class Run:
     def resume(self) -> None:
         """Load the newest checkpoint and remove later lines from the log. Without a checkpoint, go to the beginning."""
         checkpoint = checkpoints.load_newest(self.folder.checkpoints)
-        begins = self.beginning if checkpoint is None else None
+        begins = self.job.begins if checkpoint is None else None
         if begins is not None:
             checkpoint = begins.checkpoint
             others = tuple(hook.logged for hook in self.hooks if hook.logged and hook.name in begins.fresh)
-            self.metrics.begin_with(begins.folder.path / "metrics.jsonl", begins.step, without=others)
+            log = begins.folder.path / "metrics.jsonl"
+            world().once(self.metrics.begin_with, log, begins.step, without=others)
         if checkpoint is None:
-            self.metrics.cut(0, [])
+            world().once(self.metrics.cut, 0, [])
             return
         state = checkpoint.state
         if state.get("format") != STATE_FORMAT:
@@ -359,7 +349,7 @@ class Run:
         self.rebuild(Structure.from_json(state["structure"]), tensors, moments)
         for hook in known:
             hook.load_state(state["hooks"][hook.name], self)
-        self.metrics.cut(self.step, self.events)
+        world().once(self.metrics.cut, self.step, self.events)
         if begins is not None:
             self._begin(begins, known, tensors)
 
@@ -381,118 +371,3 @@ class Run:
 def _tensors_of(hook: Hook) -> Iterator[str]:
     """The names of a hook's tensors."""
     return (name for group in hook.parameter_groups() for name in group.tensors)
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """A context in which a forward pass computes in bf16, or in fp32 if that is the precision."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-# ---- changes of the structure as lines for the terminal ----
-
-_MOST_LETTERS = 100
-_BEFORE, _AFTER = "_before", "_after"
-
-
-def event_line(event: dict[str, Any]) -> str:
-    """An event in words: `step 120: loop-added: layer 5 (L6), heads 3, 7, passes 1`. A number before and after is one
-    part, `2 → 4 layers`.
-
-    Layers and heads count from 0, as in settings; L counts from 1, as in figures. Without details of its own, the line
-    says what the plan or the map is now.
-    """
-    parts = []
-    for name, value in event.items():
-        if name == "layer":
-            parts.append(f"layer {value} (L{value + 1})")
-        elif name == "heads":
-            parts.append(f"heads {', '.join(map(str, value))}")
-        elif name.endswith(_AFTER) and isinstance(value, int):
-            what = name.removesuffix(_AFTER)
-            parts.append(f"{event[what + _BEFORE]} → {value} {what}")
-        elif name not in ("step", "kind") and isinstance(value, str | int | float) and not _of_structure(name):
-            parts.append(value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}")
-    if not parts:
-        parts = [f"{part} {event[f'{part}_after']}" for part in ("plan", "map") if f"{part}_after" in event]
-    line = f"step {event['step']}: {event['kind']}" + (f": {', '.join(parts)}" if parts else "")
-    return line if len(line) <= _MOST_LETTERS else line[: _MOST_LETTERS - 2] + " …"
-
-
-def _of_structure(name: str) -> bool:
-    return name.endswith((_BEFORE, _AFTER))
-
-
-# ---- speed, memory and MFU, which depend on the machine and enter no result ----
-
-PEAK_FLOPS = {
-    "RTX 4090": 165.2e12,
-    "RTX 3090": 71e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A100": 312e12,
-    "A10": 125e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H200 NVL": 835e12,
-    "H200": 989e12,
-    "B200": 2250e12,
-}
-"""Part of a GPU's name → FLOP/s with bf16 inputs and fp32 sums, dense (without 2:4 sparsity), from NVIDIA's data
-sheets. The longest name that fits is used. Others are set by `runtime.peak_flops`."""
-_SLOWER = {"Laptop", "Max", "D", "MIG"}
-"""Words in the names of slower GPUs of the same number, and of parts of a GPU."""
-
-
-def peak_flops(name: str) -> float | None:
-    """The peak of the GPU of this name; None if it is not in the table."""
-    words = name.replace("-", " ").split()
-    if not _SLOWER.isdisjoint(words):
-        return None
-    fitting = [known for known in PEAK_FLOPS if all(word in words for word in known.split())]
-    return PEAK_FLOPS[max(fitting, key=len)] if fitting else None
-
-
-class Speed:
-    """Measures from one line of the log to the next. peak: FLOP/s of the device, None for that of a known GPU.
-
-    tokens, flops: what the run has used when the measurement begins.
-    """
-
-    def __init__(self, device: torch.device, peak: float | None, tokens: int, flops: float) -> None:
-        self.device, self.tokens, self.flops = device, tokens, flops
-        known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-        self.peak = known if peak is None else peak
-        self.started = time.monotonic()
-
-    def pause(self, seconds: float) -> None:
-        """Leave out these seconds, in which the run did not train."""
-        self.started += seconds
-
-    def measure(self, tokens: int, flops: float) -> dict[str, float | None]:
-        """The numbers since the last call, for totals of the run. mfu: FLOPs of the ledger as a share of what the
-        device could have done; None if its peak is not known. memory_mb: the highest use so far, in 10^6 bytes."""
-        now = time.monotonic()
-        seconds = max(now - self.started, 1e-9)
-        rate = (flops - self.flops) / seconds
-        numbers = {
-            "tokens_per_second": _rounded((tokens - self.tokens) / seconds),
-            "memory_mb": round(self._memory() / 1e6, 1),
-            "mfu": None if self.peak is None else _rounded(rate / self.peak),
-        }
-        self.tokens, self.flops, self.started = tokens, flops, now
-        return numbers
-
-    def _memory(self) -> int:
-        """Bytes: of the GPU's tensors, or of this process."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        # Linux counts in KiB, macOS in bytes.
-        return used if sys.platform == "darwin" else used * 1024
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Epochs, check_vocabulary
+from hybridlab.data.batches import WHOLE, Epochs, check_vocabulary
 from hybridlab.data.finetune.corpus import TRAIN, Encoded, TaskCorpus
 from hybridlab.data.finetune.tasks import FineTask
 from hybridlab.data.shards import Corpus
@@ -37,9 +37,9 @@ class ExampleRows:
         self.encoded, self.count = encoded, batch
         self.order = Epochs(range(len(encoded)), seed, 0)
 
-    def rows(self, step: int) -> tuple[Encoded, list[int]]:
-        """The examples of optimizer step `step` (0-based), by their numbers."""
-        return self.encoded, [int(self.order[step * self.count + index]) for index in range(self.count)]
+    def rows(self, step: int, part: slice = WHOLE) -> tuple[Encoded, list[int]]:
+        """The examples of optimizer step `step` (0-based), by their numbers. part: which of them, by place."""
+        return self.encoded, [int(self.order[step * self.count + index]) for index in range(self.count)[part]]
 
 
 class FineTuning(Objective):

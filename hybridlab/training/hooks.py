@@ -2,6 +2,9 @@
 
 A controller changes the model's structure through `Run.change_structure`, which records the event and rebuilds the
 model. All random draws of a hook are functions of (seed, step), so that a resumed run draws the same numbers.
+
+Several processes may train a run together (training/world.py). Each calls every hook, with its part of the batch: a
+hook that decides by a statistic of the outputs decides by `world().sum` of it, and writes files by `world().once`.
 """
 
 from __future__ import annotations
@@ -109,7 +112,7 @@ class Hook:
         return {}
 
     def after_forward(self, step: int, output: Output, share: float) -> Tensor | None:
-        """Called after the forward pass of a micro-batch. share: its share of the step's rows.
+        """Called after the forward pass of a micro-batch. share: its share of all rows of the step.
 
         Returns a term that depends on this output and is added to its loss, or None. A mean over rows must be
         multiplied by `share`, so that the size of micro-batches does not matter.

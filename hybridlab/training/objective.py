@@ -75,7 +75,8 @@ class MaskedTokens(Objective):
         return Batches(corpus, config.data, config.training, config.shape.vocab)
 
     def batch(self, rows: Rows, seed: int, step: int) -> Batch:
-        return self._masked(rows, [(_MASKS, seed, step, row) for row in range(len(rows.tokens))])
+        numbers = range(len(rows.tokens)) if rows.numbers is None else rows.numbers.tolist()
+        return self._masked(rows, [(_MASKS, seed, step, number) for number in numbers])
 
     def measured(self, rows: Rows, numbers: Sequence[int]) -> Batch:
         return self._masked(rows, [(_MEASURED_MASKS, int(number)) for number in numbers])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
 
@@ -35,7 +35,7 @@ def test_ten_steps(case, small, tmp_path, runs_dir):
     mix = {"text": 0.0, "retrieval": 0.75, "assignment": 0.25}
     arch = case.removesuffix("-llama")
     config = small(arch, data={"mix": mix}, training={"steps": 10}, **CASES[case])
-    execute(config, RunFolder(tmp_path / "run"), Runs(runs_dir), quiet=True)
+    train_run(config, RunFolder(tmp_path / "run"), Runs(runs_dir), quiet=True)
     losses = [line["loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in line]
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if os.environ.get("HYBRIDLAB_WRITE_GOLDEN"):

@@ -6,7 +6,7 @@ import pytest
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 
@@ -22,7 +22,7 @@ def trained(tmp_path_factory, text_file):
     base |= {"data": {"source": f"text:{text_file}", "tokenizer": "byte"}, "runtime": {"threads": 1}}
     base |= {"evaluation": {"validation_windows": 4}, "plan": [{"op": "loop_heads", "layer": 1, "heads": [0]}]}
     config = resolve("vanilla", "tiny", layers=[Layer(base)])
-    execute(config, RunFolder(runs / "parent"), Runs(runs), quiet=True)
+    train_run(config, RunFolder(runs / "parent"), Runs(runs), quiet=True)
     return config, runs
 
 

@@ -12,7 +12,7 @@ from hybridlab.models.export import load_checkpoint
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.masks import read_masks
 from hybridlab.runs.record import load_record
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 
 
@@ -49,7 +49,7 @@ def test_a_run_refuses_shards_that_changed_at_equal_size(small, tmp_path, text_f
     shard.write_bytes(raw)
     config = small(settings=[f"data.source=shards:{tmp_path / 'p'}"])
     with pytest.raises(UserError, match="digest"):
-        execute(config, RunFolder(tmp_path / "run"), Runs(tmp_path), quiet=True)
+        train_run(config, RunFolder(tmp_path / "run"), Runs(tmp_path), quiet=True)
 
 
 @pytest.mark.parametrize(

@@ -328,8 +328,7 @@ def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, 
     from lm_eval.models.huggingface import HFLM
 
     from hybridlab.data.benchmarks.root import DataRoot
-    from hybridlab.evaluation.lm_eval_run import TaskWithShots, measure_tasks
-    from hybridlab.evaluation.lm_eval_tasks import Library
+    from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
 
     folder = saved_model(family, tmp_path / family)
     asked = [
@@ -363,8 +362,7 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root)
     from lm_eval.models.huggingface import HFLM
 
     from hybridlab.data.benchmarks.root import DataRoot
-    from hybridlab.evaluation.lm_eval_run import TaskWithShots, measure_tasks
-    from hybridlab.evaluation.lm_eval_tasks import Library
+    from hybridlab.evaluation.lm_eval_tasks import Library, TaskWithShots, measure_tasks
 
     folder = tmp_path / "exported"
     public.export_hf(run, folder)

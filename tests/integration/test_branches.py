@@ -15,7 +15,7 @@ from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
 from hybridlab.runs.compose import CommandLine, compose
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
 from hybridlab.training.hooks import Hook
@@ -176,9 +176,9 @@ def test_other_data_is_read_from_the_place_of_the_step(small, runs, tmp_path, mo
     other = {"source": f"text:{write_text(tmp_path / 'other.txt', seed=5)}"}
     asked, rows_of = [], Batches.rows
 
-    def watched(self, step):
-        asked.append((step, rows_of(self, step).tokens))
-        return rows_of(self, step)
+    def watched(self, step, part):
+        asked.append((step, rows_of(self, step, part).tokens))
+        return rows_of(self, step, part)
 
     monkeypatch.setattr(Batches, "rows", watched)
     on_it = train(small(training={"steps": 12}, data=other), runs / "alone", runs)
@@ -285,7 +285,7 @@ def test_a_branch_of_a_grown_run_takes_the_plan_of_its_settings(small, runs):
 
 def test_kept_checkpoints_survive_the_newer_ones_and_the_end(small, runs):
     config = keeping(small(runtime={"keep_optimizer": True, "keep_checkpoints": 1}), 2, 5)
-    execute(config, RunFolder(runs / "a"), Runs(runs), quiet=True)
+    train_run(config, RunFolder(runs / "a"), Runs(runs), quiet=True)
     assert RunFolder(runs / "a").checkpoint_steps == [2, 5, 12]
     (runs / "a" / "checkpoints" / "step-00000003").mkdir()  # left by a kill
     removed = json_of(hybridlab("runs", "clean", "--runs-dir", ".", "--yes", "--json", cwd=runs))["removed"]
@@ -297,7 +297,7 @@ def test_a_step_that_is_over_cannot_be_kept_any_more(small, runs, monkeypatch):
     config, said = small(runtime={"checkpoint_every": 4, "keep_checkpoints": 1}), []
     train_until(config, runs / "a", runs, monkeypatch, 9)
     for _ in range(2):
-        execute(keeping(config, 3, 8, 10), RunFolder(runs / "a"), Runs(runs), say=said.append, quiet=True)
+        train_run(keeping(config, 3, 8, 10), RunFolder(runs / "a"), Runs(runs), say=said.append, quiet=True)
     note = "; the checkpoint of step 3 was not kept, which needs another training in an empty folder"
     assert [note in line for line in said if "resuming" in line or "finished before" in line] == [True, True]
     assert RunFolder(runs / "a").checkpoint_steps == [8, 10]

@@ -14,8 +14,8 @@ from hybridlab.models.export import read_model_config
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs import run as run_module
-from hybridlab.runs.run import execute
+from hybridlab.runs import link as link_module
+from hybridlab.runs.run import train_run
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training import engine
@@ -75,7 +75,7 @@ def stacking(monkeypatch):
         made.append(Stacks())
         return [made[-1]]
 
-    monkeypatch.setattr(run_module, "make_hooks", hooks)
+    monkeypatch.setattr(link_module, "make_hooks", hooks)
     return made
 
 
@@ -142,7 +142,7 @@ def test_tensors_that_do_not_fit_a_structure_are_refused_by_name(small, tmp_path
             run.change_structure("stacked", structure)
             return {}
 
-    monkeypatch.setattr(run_module, "make_hooks", lambda config, given: [Lacks()])
+    monkeypatch.setattr(link_module, "make_hooks", lambda config, given: [Lacks()])
     with pytest.raises(UserError, match=r"blocks\.3\..* is missing there"):
         train(small(), tmp_path / "a", runs_dir)
 
@@ -162,7 +162,7 @@ def test_a_plan_change_keeps_weights_and_moments(small, tmp_path, runs_dir, monk
 
     config = small()
     train(config, tmp_path / "plain", runs_dir)
-    monkeypatch.setattr(run_module, "make_hooks", lambda config, given: [ThereAndBack()])
+    monkeypatch.setattr(link_module, "make_hooks", lambda config, given: [ThereAndBack()])
     train(config, tmp_path / "edited", runs_dir)
     one, two = ((tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("plain", "edited"))
     assert one == two
@@ -184,7 +184,7 @@ def test_checkpoints_of_another_version_are_refused(small, tmp_path, runs_dir, m
         train(config, tmp_path / "a", runs_dir)
     monkeypatch.undo()
     with pytest.raises(UserError, match="another version of hybridlab"):
-        execute(config, RunFolder(tmp_path / "a"), Runs(runs_dir), quiet=True)
+        train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), quiet=True)
 
 
 def _save_once(save):

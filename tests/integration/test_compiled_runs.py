@@ -26,7 +26,7 @@ from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.runs.catalogue import details
 from hybridlab.runs.extension import extension
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
 from tests.conftest import SMALL_SHAPE
@@ -143,7 +143,7 @@ def test_a_run_keeps_what_it_was_started_with(first, small, tmp_path, runs_dir, 
     folder, said = RunFolder(tmp_path / "run"), []
     made = graphs()
     assert folder.started()["compile"] is first and (made > 0) is first
-    record = execute(compiling(config, not first), folder, Runs(runs_dir), say=said.append, quiet=True)
+    record = train_run(compiling(config, not first), folder, Runs(runs_dir), say=said.append, quiet=True)
     words = "with compiled blocks, so it stays compiled" if first else "without compiling, so it is not compiled"
     assert [line for line in said if line.startswith("runtime.compile: this run was started") and words in line]
     assert record.compile is first is details(folder, Runs(runs_dir))["compile"] and graphs() == made
@@ -154,7 +154,7 @@ def test_a_longer_run_is_compiled_like_the_one_that_it_continues(small, tmp_path
     config = config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_optimizer": True})})
     parent, runs = train(config, tmp_path / "short", runs_dir), Runs(runs_dir)
     longer = compiling(extension(str(tmp_path / "short"), 1, runs, Layer(), []), None)
-    record = execute(longer, RunFolder(tmp_path / "long"), runs, quiet=True)
+    record = train_run(longer, RunFolder(tmp_path / "long"), runs, quiet=True)
     assert parent.compile and record.compile and record.steps == 5
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_compiled_is_refused(small, tmp_path, runs_dir, monkeypat
     config = compiling(small())
     flex = config.model_copy(update={"runtime": config.runtime.model_copy(update={"kernel": "xformers"})})
     with pytest.raises(UserError, match="no effect with kernel xformers"):
-        monkeypatch.setattr("hybridlab.runs.run.require_kernel", lambda *_, **__: None)
+        monkeypatch.setattr("hybridlab.runs.link.require_kernel", lambda *_, **__: None)
         train(flex, tmp_path / "flex", runs_dir)
 
     def missing(*_):

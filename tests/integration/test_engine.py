@@ -14,7 +14,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.models.decoder import Decoder
 from hybridlab.runs import run as run_module
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
@@ -159,7 +159,7 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_again(small, tmp_path, r
     train_until(config, folder.path, runs_dir, monkeypatch, 3)
     train_until(config, tmp_path / "b", runs_dir, monkeypatch, 6)
     for path in (folder, RunFolder(tmp_path / "b"), RunFolder(tmp_path / "new")):
-        execute(config, path, Runs(runs_dir), say=said.append, quiet=True)
+        train_run(config, path, Runs(runs_dir), say=said.append, quiet=True)
     assert said == [
         "train: starts again from step 0 (it was stopped before its first checkpoint)",
         "train: resuming after step 4",

@@ -11,7 +11,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.export import read_model_config
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
 from tests.integration.test_cli import hybridlab, json_of
@@ -51,7 +51,7 @@ def extended(runs, start, steps, *settings):
 
 def go_on(runs, start, steps, name, *settings, say=lambda text: None):
     config, places = extended(runs, start, steps, *settings)
-    return execute(config, RunFolder(runs / name), places, say=say, quiet=True)
+    return train_run(config, RunFolder(runs / name), places, say=say, quiet=True)
 
 
 @pytest.mark.parametrize("arch", ["vanilla", "consa", "sgt"])
@@ -86,7 +86,7 @@ def test_an_extension_that_is_killed_resumes_exactly(small, runs, monkeypatch):
     for step in (13, 17):  # before the first checkpoint of its own, and after it
         train_until(config, runs / "cut", runs, monkeypatch, step)
     shutil.rmtree(runs / "shorter" / "checkpoints")  # it has checkpoints of its own now
-    execute(config, RunFolder(runs / "cut"), places, quiet=True)
+    train_run(config, RunFolder(runs / "cut"), places, quiet=True)
     assert_same_run(runs / "whole", runs / "cut")
 
 
@@ -148,13 +148,13 @@ def test_what_would_make_it_another_run_is_refused(small, runs):
     config, places = extended(runs, runs / "a", 3)
     seeded = config.model_copy(update={"training": config.training.model_copy(update={"seed": 5})})
     with pytest.raises(UserError, match="training.seed differs from .*a, so this would be another run"):
-        execute(seeded, RunFolder(runs / "b"), places, quiet=True)
+        train_run(seeded, RunFolder(runs / "b"), places, quiet=True)
     short = config.model_copy(update={"training": config.training.model_copy(update={"steps": 12})})
     with pytest.raises(UserError, match="training.steps = 12: .*a has done 12"):
-        execute(short, RunFolder(runs / "b"), places, quiet=True)
+        train_run(short, RunFolder(runs / "b"), places, quiet=True)
     shutil.rmtree(runs / "a" / "checkpoints")
     with pytest.raises(UserError, match=r"its optimizer is gone .*--from alone, or .*--keep-optimizer"):
-        execute(config, RunFolder(runs / "b"), places, quiet=True)
+        train_run(config, RunFolder(runs / "b"), places, quiet=True)
     assert not (runs / "b").exists()
 
 
@@ -178,7 +178,7 @@ def test_a_run_starts_from_the_best_weights_of_another(small, runs):
         assert child.evaluation.every == 4 and child.evaluation.keep_best is None
     final = compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
     assert final.init.load is None and final.training.skip_steps == 8 and run_hash(final) != run_hash(child)
-    record = execute(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
+    record = train_run(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
     assert record.parents == [parent.hash]
     assert "best" in json.loads((runs / "child" / "run.json").read_text())["config"]["init"]["load"]
 

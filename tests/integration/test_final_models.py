@@ -11,7 +11,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.export import FILES, load_checkpoint
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.conftest import run_python
 from tests.training import assert_same_run, train
@@ -54,7 +54,7 @@ def test_overwritten_weights_are_used_by_nothing(copied, small):
         lambda: evaluate_run(run, known, None, [], print),
         lambda: analyze_run(run, known, "entropy", None, {}, print),
         lambda: list(continue_prompts(run, known, [Prompt("the cat", "test")], 2, 1, print)),
-        lambda: execute(child, RunFolder(folder.path.parent / "child"), Runs(runs, {folder.digest: run}), quiet=True),
+        lambda: train_run(child, RunFolder(folder.path.parent / "child"), Runs(runs, {folder.digest: run}), quiet=True),
     ):
         with pytest.raises(UserError, match=r"final: model.safetensors is damaged .*restore the file, or give the com"):
             use()
@@ -72,7 +72,7 @@ def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(copied, na
         path.write_bytes(path.read_bytes()[:-3])
     else:
         overwrite(path, 1)
-    execute(config, folder, Runs(runs), say=said.append, quiet=True)
+    train_run(config, folder, Runs(runs), say=said.append, quiet=True)
     if (name, damage) == ("digests.json", "missing"):
         # As in folders of older versions, whose files are used as they are.
         assert "finished before" in said[0]
@@ -89,7 +89,7 @@ def test_a_damaged_final_model_without_checkpoints_is_refused(copied):
     (folder.final / "model.safetensors").unlink()
     record = (folder.path / "record.json").read_bytes()
     with pytest.raises(UserError, match="final: model.safetensors is missing, and the checkpoint .* train again"):
-        execute(config, folder, Runs(runs), quiet=True)
+        train_run(config, folder, Runs(runs), quiet=True)
     assert (folder.path / "record.json").read_bytes() == record
 
 
@@ -129,7 +129,7 @@ def in_a_child(number):
                 left[0] -= 1
             flush(file)
         os.fsync, module.measure = flushed, measured
-        module.execute(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
+        module.train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

@@ -19,6 +19,7 @@ from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.store.folders import Runs
 from hybridlab.training.batch import Batch
 from hybridlab.training.objective import make_objective
+from hybridlab.training.world import World
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING
 from tests.training import assert_resumes_exactly, assert_survives_kills, train, weights
 
@@ -180,6 +181,9 @@ def test_every_epoch_reads_every_example_once(encoder, tmp_path):
     assert count == 18 and config.training.steps == 9
     assert sorted(drawn[:count]) == sorted(drawn[count:]) == list(range(count)) and drawn[:count] != drawn[count:]
     assert source.rows(3)[1] == drawn[12:16]
+    for size in (2, 3):
+        parts = [source.rows(3, World(rank, size).part)[1] for rank in range(size)]
+        assert [parts[place % size][place // size] for place in range(4)] == drawn[12:16]
     other = composed(encoder, "sst2", data=tmp_path / "a.jsonl", epochs=2.0, seed=1)
     assert make_objective(other, corpus).source(other, corpus).rows(0)[1] != drawn[:4]
 

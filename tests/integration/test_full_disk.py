@@ -13,7 +13,7 @@ import pytest
 from hybridlab.errors import NoRoom
 from hybridlab.files import write_text
 from hybridlab.models import export
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import MetricsLog
@@ -63,7 +63,7 @@ def test_a_checkpoint_without_room_is_one_sentence_and_the_run_goes_on(small, tm
     with monkeypatch.context() as patch:
         fill_up_at(patch, checkpoints, "save_tensors", 4)
         with pytest.raises(NoRoom) as full:
-            execute(config, folder, Runs(runs_dir), quiet=True)
+            train_run(config, folder, Runs(runs_dir), quiet=True)
     said = str(full.value)
     assert re.search(r"step-00000008: it cannot be written \(No space left on device; [\d,]+ bytes are needed, ", said)
     assert said.endswith("make room, then give the same command again, which goes on after step 4")

@@ -15,7 +15,7 @@ from hybridlab.plugins import LOADED, load_plugin
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.hooks import make_hooks
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from tests.conftest import run_python
@@ -44,7 +44,7 @@ def load(tmp_path):
 
 def train(config, runs, name):
     """The record of a run in runs/NAME."""
-    return execute(config, RunFolder(runs / name), Runs(runs), quiet=True)
+    return train_run(config, RunFolder(runs / name), Runs(runs), quiet=True)
 
 
 def loss_again(folder, runs):

@@ -15,7 +15,7 @@ from hybridlab.errors import UserError
 from hybridlab.runs import queue as queue_module
 from hybridlab.runs.queue import default_jobs, run_all, run_before_all, threads_by_run
 from hybridlab.runs.queued_run import queued
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import cpu_cores
@@ -112,7 +112,7 @@ def test_a_run_that_another_process_trains_is_taken_when_it_has_finished(small, 
         with folder.locked():
             held.set()
             waits.wait(60)
-        execute(elsewhere, folder, Runs(runs), quiet=True)
+        train_run(elsewhere, folder, Runs(runs), quiet=True)
 
     held = threading.Event()
     other = threading.Thread(target=hold)
@@ -128,7 +128,7 @@ def test_a_run_that_another_process_trains_is_taken_when_it_has_finished(small, 
 def test_a_single_command_does_not_wait(small, runs):
     folder = RunFolder(runs / "a")
     with folder.locked(), pytest.raises(Busy, match="wait until it has finished, or choose another --run-dir"):
-        execute(small(), folder, Runs(runs), quiet=True)
+        train_run(small(), folder, Runs(runs), quiet=True)
     assert not folder.trained_elsewhere()
 
 

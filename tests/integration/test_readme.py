@@ -143,7 +143,8 @@ def front_row(text, identifier):
     words = [f"{len(met)} of {len(claim['comparisons'])} as claimed"]
     words += [f"{len(resolved) - len(met)} opposite"] if len(resolved) > len(met) else []
     worst = max(measured, key=short_by)
-    shown = f"{worst['label']}: {worst['value']:+.4f} ± {worst['stderr']:.4f}"
+    spread = "(one seed)" if worst["stderr"] is None else f"± {worst['stderr']:.4f}"
+    shown = f"{worst['label']}: {worst['value']:+.4f} {spread}"
     seeds = f"{min(one['n'] for one in measured)} of {len(planned)}"
     return f"| {text} | {where} | {verdict} | {', '.join(words)} | {shown} | {seeds} |"
 

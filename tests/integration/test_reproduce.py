@@ -20,7 +20,7 @@ from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.table import build_table, write_table
 from hybridlab.runs import queued_run as attempt_module
 from hybridlab.runs.queue import run_all
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 
 
@@ -346,9 +346,9 @@ def test_after_any_exception_in_one_run_the_others_go_on(small, tmp_path, runs, 
     def out_of_memory_on_seed_0(config, *arguments, **settings):
         if config.training.seed == 0:
             raise MemoryError("out of memory")
-        return execute(config, *arguments, **settings)
+        return train_run(config, *arguments, **settings)
 
-    monkeypatch.setattr(attempt_module, "execute", out_of_memory_on_seed_0)
+    monkeypatch.setattr(attempt_module, "train_run", out_of_memory_on_seed_0)
     configs = [small(settings=[f"training.seed={seed}"]) for seed in (0, 1)]
     pending = {run_hash(c): (f"seed {c.training.seed}", c) for c in configs}
     outcome = run_all(pending, runs, tmp_path / "results", lambda text: None, quiet=True)

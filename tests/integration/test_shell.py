@@ -37,6 +37,7 @@ def complete(*words, cwd=ROOT, modules=False):
     [
         (["pretrain", "--arch", "spi"], ["spiral-b", "spiral-l"]),
         (["learn-masks", "--from", "runs/", "--arch", "l1"], ["l1-gates"]),
+        (["grow", "--method", ""], ["midas", "lidas", "top", "random"]),
         (["plan", "--size", "consa-"], ["consa-0.6b", "consa-1.7b"]),
         (["reproduce", "consa-fig1"], [f"consa-fig1{n}" for n in ("", *range(8))]),
         (["analyze", "run", "--probe", "con"], ["contributions", "convergence"]),

@@ -20,7 +20,7 @@ from hybridlab.models.export import load_checkpoint
 from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.compose import CommandLine, compose, within_budget
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train
 
@@ -111,7 +111,7 @@ def test_a_run_that_starts_from_another_keeps_its_loop(small, runs):
     def made(arch):
         return compose(CommandLine(arch=arch, start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
 
-    child = execute(made("vanilla"), RunFolder(runs / "child"), Runs(runs), quiet=True)
+    child = train_run(made("vanilla"), RunFolder(runs / "child"), Runs(runs), quiet=True)
     assert child.model.plan == parent.model.plan
     assert made("looped").plan == made("vanilla").plan
     with pytest.raises(UserError, match="brings another"):

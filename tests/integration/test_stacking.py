@@ -16,16 +16,17 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.structures import forecast, structure_of
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import copied_layers, grown, order_after
+from hybridlab.methods.depth.options import growth_layer
 from hybridlab.methods.depth.training import grown_tensors
 from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint, read_model_config, save
 from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.compose import CommandLine, compose, growth_layer, task_layer, within_budget
+from hybridlab.runs.compose import CommandLine, compose, task_layer, within_budget
 from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.optimizer import learning_rate_factor
@@ -270,7 +271,7 @@ def test_a_branch_after_a_growth_step_goes_on_with_the_grown_structure(growing, 
         return compose(CommandLine(arch, start=f"{tmp_path / 'a'}@{step}", options=Layer(parts, {(): "test"})), runs)
 
     def go(config, name):
-        return execute(config, RunFolder(tmp_path / name), runs, quiet=True)
+        return train_run(config, RunFolder(tmp_path / name), runs, quiet=True)
 
     same = go(branch(6), "same")
     assert all(torch.equal(weights(tmp_path / "same")[k], v) for k, v in weights(tmp_path / "a").items())
@@ -298,7 +299,7 @@ def test_a_grown_run_that_is_extended_stays_at_full_depth(growing, tmp_path, run
     runs = Runs(runs_dir)
     train(growing(runtime={"keep_optimizer": True}), tmp_path / "a", runs_dir)
     longer = extension(str(tmp_path / "a"), 30, runs, Layer(), [])
-    record = execute(longer, RunFolder(tmp_path / "b"), runs, quiet=True)
+    record = train_run(longer, RunFolder(tmp_path / "b"), runs, quiet=True)
     assert [event["step"] for event in record.events] == ENDS and record.steps == 42
     assert record.controller["stages"][-1] == {"layers": 6, "first_step": 5, "steps": 38}
     train(growing(controller={"stage_steps": [2, 4, 6]}, runtime={"keep_optimizer": True}), tmp_path / "c", runs_dir)
@@ -317,7 +318,7 @@ def test_a_finished_model_grows_with_its_plan_and_map(small, tmp_path, runs_dir)
     layer = growth_layer("lidas", 2, "prop-0.5", None, 8, str(tmp_path / "a"), runs)
     config = compose(CommandLine("lidas", start=str(tmp_path / "a"), options=layer, keep_map=True), runs)
     assert structure_of(config) == first and config.controller.alpha == 0.5
-    record = execute(config, RunFolder(tmp_path / "b"), runs, quiet=True)
+    record = train_run(config, RunFolder(tmp_path / "b"), runs, quiet=True)
     wanted = grown(grown(first, "lidas", 2), "lidas", 2)
     assert Structure.from_json(record.structure) == wanted
     assert wanted.plan.num_layers == 8 and record.parents == [
@@ -345,7 +346,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
     def go_on(name, start, *settings, **asked):
         settings = ["training.steps=10", "runtime.checkpoint_every=4", *settings]
         config = compose(CommandLine(start=str(tmp_path / start), settings=settings, **asked), runs)
-        return config, execute(config, RunFolder(tmp_path / name), runs, quiet=True)
+        return config, train_run(config, RunFolder(tmp_path / name), runs, quiet=True)
 
     go_on("b", "a")
     go_on("best", "a/best", "map.granularity=head", "map.rho=0.5", "window=4", arch="rule-swa")
@@ -391,7 +392,7 @@ def test_an_imported_model_grows(family, tmp_path, runs_dir, text_file):
     asked = CommandLine("midas", size=None, start=str(folder), options=layer, settings=settings, keep_map=True)
     config = compose(asked, runs)
     assert (structure_of(config).shape.layers, config.shape.layers) == (3, 5)
-    record = execute(config, RunFolder(tmp_path / "run"), runs, quiet=True)
+    record = train_run(config, RunFolder(tmp_path / "run"), runs, quiet=True)
     assert [event["layers_after"] for event in record.events] == [4, 5]
     assert record.structure["plan"]["parallel"] == (family == "neox")
     with pytest.raises(UserError, match=r"has 3 layers, and a growth begins with 2 here; `hybridlab grow --from"):

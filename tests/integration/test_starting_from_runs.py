@@ -7,7 +7,7 @@ from hybridlab.errors import RunFailed, UserError
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.runs.compose import CommandLine, compose
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, growing, train
 
@@ -41,7 +41,7 @@ def test_stages_of_an_experiment_do_not_repeat_batches():
 def test_a_child_of_a_grown_run_goes_on_with_its_loops(small, runs):
     parent = train(growing(small), runs / "parent", runs)
     child = compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
-    record = execute(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
+    record = train_run(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
     assert record.model.plan == parent.model.plan and record.parents == [parent.hash]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
-from hybridlab.runs.run import execute
+from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
 from hybridlab.training import trackers
@@ -104,9 +104,9 @@ def test_a_tracker_that_fails_ends_with_one_warning(small, tmp_path, runs_dir, m
 
     monkeypatch.setitem(trackers.TRACKERS, "tensorboard", Failing)
     monkeypatch.setitem(trackers.TRACKERS, "wandb", NotEvenOpen)
-    monkeypatch.setattr("hybridlab.runs.run.require_trackers", lambda names: None)  # wandb need not be installed
+    monkeypatch.setattr("hybridlab.runs.link.require_trackers", lambda names: None)  # wandb need not be installed
     config = tracked(small(), "tensorboard", "wandb")
-    record = execute(config, RunFolder(tmp_path / "a"), Runs(runs_dir), say=said.append, quiet=True)
+    record = train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), say=said.append, quiet=True)
     assert record.status == "finished" and calls == [1, 2, 3]
     warnings = [line for line in said if "--track" in line]
     assert warnings == [

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from hybridlab.data.finetune.corpus import Frame, encode, frame_of
-from hybridlab.data.finetune.examples import Example
-from hybridlab.data.hf_tokenizer import tokenizer_files
-from hybridlab.data.tokenizers import make_tokenizer
+from hybridlab.data.finetune.corpus import Example, Frame, encode, frame_of
+from hybridlab.data.tokenizers import make_tokenizer, tokenizer_files
 from hybridlab.evaluation.finetuned import SpanAnswers
 from hybridlab.registry import FINETUNE_TASKS
 

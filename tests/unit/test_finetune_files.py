@@ -6,8 +6,7 @@ import json
 import pytest
 
 from hybridlab.config.finetune import Finetune
-from hybridlab.data.finetune.corpus import task_corpus
-from hybridlab.data.finetune.examples import examples_of, read_rows
+from hybridlab.data.finetune.corpus import examples_of, read_rows, task_corpus
 from hybridlab.errors import UserError
 from hybridlab.registry import FINETUNE_TASKS
 

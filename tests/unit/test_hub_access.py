@@ -9,7 +9,7 @@ import pytest
 
 from hybridlab.config.finetune import Finetune
 from hybridlab.data import hub_access as hub
-from hybridlab.data.finetune.examples import parts_of
+from hybridlab.data.finetune.corpus import parts_of
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
 from hybridlab.models.hf_hub import hub_folder

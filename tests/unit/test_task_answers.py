@@ -246,7 +246,7 @@ def test_lines_with_unknown_labels_can_be_left_out(tmp_path):
 
 
 def test_solved_examples_are_checked_where_they_are_shown(tmp_path):
-    from hybridlab.evaluation.lm_eval_run import _set_shots
+    from hybridlab.evaluation.lm_eval_tasks import _set_shots
 
     written(tmp_path, "swag/validation.jsonl", labelled(SWAG, [0, 1]))
     written(tmp_path, "swag/train.jsonl", labelled(SWAG, [0, 1, 7]))

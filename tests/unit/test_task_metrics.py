@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from hybridlab.data.finetune.examples import Example
-from hybridlab.evaluation.task_metrics import bootstrapped, constant_guess, normalized, task_metrics, token_f1
+from hybridlab.data.finetune.corpus import Example
+from hybridlab.evaluation.finetuned import bootstrapped, constant_guess, normalized, task_metrics, token_f1
 from hybridlab.registry import FINETUNE_TASKS
 
 

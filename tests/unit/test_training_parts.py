@@ -13,9 +13,9 @@ from hybridlab.models.build import build_model
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.metrics import MetricsLog, read_metrics
-from hybridlab.training.engine import event_line, peak_flops
+from hybridlab.training.machine import peak_flops
 from hybridlab.training.optimizer import learning_rate_factor, model_groups
-from hybridlab.training.progress import Progress, clock
+from hybridlab.training.progress import Progress, clock, event_line
 from tests.conftest import run_python
 
 

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from hybridlab.errors import UserError
-from hybridlab.papers import plans
 from hybridlab.papers.cells import cell_runs, records_of
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, stamps
@@ -18,6 +17,7 @@ from hybridlab.papers.verdicts import (
     differences,
     digest_of,
     history,
+    history_path,
     plan_of,
     register,
     settings_of,
@@ -199,7 +199,7 @@ def test_older_runs_have_the_plan_that_lists_them(toy):
 
 def test_a_history_that_was_edited_is_refused(toy):
     toy.train(a=A, b=B)
-    path = plans.history_path("toy-table1", "desk", toy.results)
+    path = history_path("toy-table1", "desk", toy.results)
     content = json.loads(path.read_text())
     content["plans"][0]["plan"]["seeds"] = [0, 1]
     path.write_text(json.dumps(content))

@@ -10,7 +10,7 @@ presets/benchmarks/files.yaml. An experiment names the files of fine-tuning task
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ import yaml
 
 from hybridlab.config.finetune import ROOT, Finetune
 from hybridlab.config.loading import preset_folder
-from hybridlab.data.benchmarks.rows import MAKERS, one_of
+from hybridlab.data.benchmarks import rows as kinds
 from hybridlab.data.files import Layout, Record, SourceFile, read_records
 from hybridlab.errors import UserError
 
@@ -28,7 +28,6 @@ _WORDS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev
 """What files of a split are called."""
 _ENDINGS = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
 _COMPRESSED = ("", ".gz", ".bz2", ".zst")
-_AS_THEY_ARE = "as they are"
 _INSTEAD = "leave such lines out with --skip-bad-lines"
 DATA_ROOT = "HYBRIDLAB_DATA_ROOT"
 NO_ROOT = (
@@ -39,21 +38,15 @@ NO_ROOT = (
 def use_data_root(folder: Path | None) -> None:
     """Take a folder as the data root of this process and those that it starts; None keeps the one that is set.
     UserError if there is no such folder."""
-    if folder is None:
-        return
-    _require_folder(folder)
-    os.environ[DATA_ROOT] = str(folder.expanduser().absolute())
-
-
-def _require_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(f"--data-root {folder}: there is no such folder; give the folder that holds the task files")
+    if folder is not None:
+        os.environ[DATA_ROOT] = str(data_root(folder))
 
 
 def data_root(folder: Path | None = None) -> Path | None:
     """The data root: this folder, or the one that is set; None without. UserError if there is no such folder."""
     if folder is not None:
-        _require_folder(folder)
+        if not folder.is_dir():
+            raise UserError(f"--data-root {folder}: there is no such folder; give the folder that holds the task files")
         return folder.expanduser().absolute()
     root = os.environ.get(DATA_ROOT)
     if root and not Path(root).is_dir():
@@ -96,24 +89,13 @@ class TaskDataset:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Layout):
     """The files of one split in one layout. labels: a file with one label on each line. only: a field and its value,
     of the records that are taken."""
 
-    paths: tuple[str, ...]
-    layout: Layout = Layout()
+    paths: Sequence[str] = ()
     labels: str | None = None
     only: tuple[str, str] | None = None
-
-    @classmethod
-    def written(cls, entry: str | dict[str, Any]) -> Source:
-        """From an entry of the list."""
-        if isinstance(entry, str):
-            return cls((entry,))
-        options: dict[str, Any] = {key: tuple(v) if key == "columns" else v for key, v in entry.items()}
-        paths, labels = options.pop("paths", None) or [options.pop("path")], options.pop("labels", None)
-        only = options.pop("only", None)
-        return cls(tuple(paths), Layout(**options), labels, None if only is None else (only[0], only[1]))
 
 
 @dataclass(frozen=True)
@@ -121,18 +103,16 @@ class Entry:
     """An entry of the list: which tasks it serves, the kind of their rows, and where their files are. classes: columns
     with the number of a class → the names of the classes."""
 
-    rows: str = _AS_THEY_ARE
-    tasks: tuple[str, ...] = ()
-    hub: tuple[str, ...] = ()
+    rows: str = "as_they_are"
+    tasks: Sequence[str] = ()
+    hub: Sequence[str] = ()
     name: str | None = None
-    folders: tuple[str, ...] = ()
+    folders: Sequence[str] = ()
     files: dict[str, list[Source]] = field(default_factory=dict)
     classes: dict[str, list[str]] = field(default_factory=dict)
 
     def serves(self, wanted: TaskDataset) -> bool:
-        if wanted.task in self.tasks:
-            return True
-        return wanted.dataset in self.hub and self.name in (None, wanted.name)
+        return wanted.task in self.tasks or wanted.dataset in self.hub and self.name in (None, wanted.name)
 
 
 @dataclass(frozen=True)
@@ -159,7 +139,7 @@ class DataRoot:
         key = (wanted, split)
         if key not in self._read:
             entry = _entry(wanted)
-            found = next((source for source in self._places(entry, wanted, split) if self._is_there(source)), None)
+            found = next((place for place in _places(entry, wanted, split) if self._is_there(place)), None)
             self._read[key] = None if found is None else self._rows(entry, found)
         return self._read[key]
 
@@ -171,22 +151,11 @@ class DataRoot:
         general = [f"{_filled(folder, wanted)}/{splits[0]}.jsonl" for folder in entry.folders]
         return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
 
-    def _places(self, entry: Entry, wanted: TaskDataset, split: str) -> Iterator[Source]:
-        for source in entry.files.get(split, []):
-            labels = None if source.labels is None else _filled(source.labels, wanted)
-            yield replace(source, paths=tuple(_filled(path, wanted) for path in source.paths), labels=labels)
-        for folder in entry.folders:
-            for word in _WORDS.get(split, (split,)):
-                for ending in _ENDINGS:
-                    yield from (Source((f"{_filled(folder, wanted)}/{word}{ending}{c}",)) for c in _COMPRESSED)
-
     def _is_there(self, source: Source) -> bool:
         return all((self.folder / path).is_file() for path in source.paths)
 
     def _rows(self, entry: Entry, source: Source) -> Served:
-        make = MAKERS[entry.rows]
-        rows: list[dict[str, Any]] = []
-        origins: list[str] = []
+        make, made = getattr(kinds, entry.rows), list[tuple[dict[str, Any], str]]()
         skipped = 0
         for path in source.paths:
             file = SourceFile(self.folder / path, skip_bad=self.skip_bad_lines, instead=_INSTEAD)
@@ -194,18 +163,17 @@ class DataRoot:
                 if source.only is not None and record.values.get(source.only[0]) != source.only[1]:
                     continue
                 try:
-                    made = [_numbered(row, entry.classes) for row in make(record.values)]
-                    rows += made
-                    origins += [record.origin] * len(made)
+                    rows = list(make(record.values))
+                    made += [(_numbered(row, entry.classes), record.origin) for row in rows]
                 except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
                     file.broken(record.origin, _problem(error))
             skipped += file.bad
-        if not rows:
+        if not made:
             raise UserError(f"{self.folder / source.paths[0]}: this file has no example that can be read; restore it")
-        return Served(rows, origins, source.paths, skipped)
+        return Served([row for row, _ in made], [origin for _, origin in made], tuple(source.paths), skipped)
 
     def _records(self, file: SourceFile, source: Source) -> Iterator[Record]:
-        records = read_records(file, source.layout)
+        records = read_records(file, source)
         if source.labels is None or not (self.folder / source.labels).is_file():
             yield from records
             return
@@ -223,7 +191,7 @@ class DataRoot:
 
 def _numbered(row: dict[str, Any], classes: dict[str, list[str]]) -> dict[str, Any]:
     """A row with the numbers of classes in the place of their names."""
-    return row | {column: one_of(row[column], len(names), names) for column, names in classes.items()}
+    return row | {column: kinds.one_of(row[column], len(names), names) for column, names in classes.items()}
 
 
 def _problem(error: Exception) -> str:
@@ -232,6 +200,17 @@ def _problem(error: Exception) -> str:
     if isinstance(error, ValueError) and error.args:
         return str(error.args[0])
     return "it has not the form of such a record"
+
+
+def _places(entry: Entry, wanted: TaskDataset, split: str) -> Iterator[Source]:
+    """Where the files of a split may be, the first choice first."""
+    for source in entry.files.get(split, []):
+        labels = None if source.labels is None else _filled(source.labels, wanted)
+        yield replace(source, paths=[_filled(path, wanted) for path in source.paths], labels=labels)
+    for folder in entry.folders:
+        for word in _WORDS.get(split, (split,)):
+            for ending in _ENDINGS:
+                yield from (Source(paths=[f"{_filled(folder, wanted)}/{word}{ending}{c}"]) for c in _COMPRESSED)
 
 
 def _filled(path: str, wanted: TaskDataset) -> str:
@@ -249,16 +228,19 @@ def _entry(wanted: TaskDataset) -> Entry:
 
 @cache
 def _entries() -> tuple[Entry, ...]:
-    text = (preset_folder("benchmarks") / "files.yaml").read_text(encoding="utf-8")
-    return tuple(_written(entry) for entry in yaml.safe_load(text))
+    """The entries of the list, in which a text stands for a list of one."""
+    entries = []
+    for entry in yaml.safe_load((preset_folder("benchmarks") / "files.yaml").read_text(encoding="utf-8")):
+        listed = {
+            key: [text] if isinstance(text := entry.pop(key, []), str) else text for key in ("tasks", "hub", "folder")
+        }
+        files = {split: [_source(written) for written in given] for split, given in entry.pop("files", {}).items()}
+        entries.append(Entry(**entry, tasks=listed["tasks"], hub=listed["hub"], folders=listed["folder"], files=files))
+    return tuple(entries)
 
 
-def _written(entry: dict[str, Any]) -> Entry:
-    files = {split: [Source.written(source) for source in given] for split, given in entry.get("files", {}).items()}
-    folders = (entry["folder"],) if "folder" in entry else ()
-    tasks, hub = _listed(entry.get("tasks")), _listed(entry.get("hub"))
-    return Entry(entry["rows"], tasks, hub, entry.get("name"), folders, files, entry.get("classes", {}))
-
-
-def _listed(value: str | list[str] | None) -> tuple[str, ...]:
-    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+def _source(written: str | dict[str, Any]) -> Source:
+    if isinstance(written, str):
+        return Source(paths=[written])
+    paths = written.pop("paths", None) or [written.pop("path")]
+    return Source(paths=paths, **written)

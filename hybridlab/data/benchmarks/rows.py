@@ -1,33 +1,20 @@
 """Records of benchmark files as the rows that lm-eval's tasks read: one function for each kind of row.
 
-Each takes the values of a record in any layout in which its data is released, and gives the rows that stand in it. A
-record that lacks something raises KeyError, ValueError, TypeError or IndexError, which becomes an error with its place.
+presets/benchmarks/files.yaml names them. Each takes the values of a record in any layout in which its data is released,
+and gives the rows that stand in it. A record that lacks something raises KeyError, ValueError, TypeError or IndexError,
+which becomes an error with its place.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 Rows = Iterator[dict[str, Any]]
-Maker = Callable[[Any], Rows]
 LETTERS = "ABCDEFGHIJ"
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.0*)?")
-
-MAKERS: dict[str, Maker] = {}
-"""Kind of row, as in presets/benchmarks/files.yaml → its function."""
-
-
-def rows_of(name: str) -> Callable[[Maker], Maker]:
-    """Register a function for a kind of row."""
-
-    def register(maker: Maker) -> Maker:
-        MAKERS[name] = maker
-        return maker
-
-    return register
 
 
 def need(values: Any, *names: str) -> dict[str, Any]:
@@ -84,14 +71,11 @@ def _from_one(name: str, value: Any, most: int) -> str:
     return str(number)
 
 
-@rows_of("as they are")
-def plain(values: Any) -> Rows:
-    if not isinstance(values, dict):
-        raise ValueError("it is not an object")
+def as_they_are(values: Any) -> Rows:
+    need(values)
     yield values
 
 
-@rows_of("text")
 def passage(values: Any) -> Rows:
     """LAMBADA: a text whose last word is asked for."""
     if "continuation" in values:
@@ -100,13 +84,11 @@ def passage(values: Any) -> Rows:
         yield {"text": text(values["text"])}
 
 
-@rows_of("page")
 def page(values: Any) -> Rows:
     """A whole document of WikiText."""
     yield {"page": text(values["page"] if isinstance(values, dict) else values)}
 
 
-@rows_of("hellaswag")
 def hellaswag(values: Any) -> Rows:
     """An object, or six lines: topic and context, number of the right ending, four endings."""
     if isinstance(values, list):
@@ -128,13 +110,11 @@ def hellaswag(values: Any) -> Rows:
     yield {**row, "label": str(one_of(row["label"], 4))}
 
 
-@rows_of("piqa")
 def piqa(values: Any) -> Rows:
     row = need(values, "goal", "sol1", "sol2", "label")
     yield {**row, "label": one_of(row["label"], 2)}
 
 
-@rows_of("winogrande")
 def winogrande(values: Any) -> Rows:
     row = need(values, "sentence", "option1", "option2", "answer")
     if "_" not in text(row["sentence"]):
@@ -173,36 +153,30 @@ def _lettered(values: Any, name: str) -> dict[str, Any]:
     return {name: question, "choices": {"text": options, "label": letters}, "answerKey": right}
 
 
-@rows_of("choices")
 def lettered(values: Any) -> Rows:
     """ARC, CommonsenseQA, BasicArithmetic."""
     yield _lettered(values, "question")
 
 
-@rows_of("stem")
 def stem(values: Any) -> Rows:
     """OpenBookQA."""
     yield _lettered(values, "question_stem")
 
 
-@rows_of("sciq")
 def sciq(values: Any) -> Rows:
     yield need(values, "question", "distractor1", "distractor2", "distractor3", "correct_answer", "support")
 
 
-@rows_of("social_iqa")
 def social_iqa(values: Any) -> Rows:
     row = need(values, "context", "question", "answerA", "answerB", "answerC", "label")
     yield {**row, "label": _from_one("label", row["label"], 3)}
 
 
-@rows_of("boolq")
 def boolq(values: Any) -> Rows:
     row = {name: text(value) for name, value in need(values, "question", "passage").items()}
     yield {**row, "label": values["label"] if "label" in values else values["answer"]}
 
 
-@rows_of("race")
 def race(values: Any) -> Rows:
     """An article with its questions; lm-eval asks the last one, after the others with their answers."""
     if "problems" in values:
@@ -221,7 +195,6 @@ def race(values: Any) -> Rows:
     yield {"article": text(values["article"]), "problems": repr(problems)}
 
 
-@rows_of("logiqa")
 def logiqa(values: Any) -> Rows:
     """An object, or eight lines: an empty one, the right letter, context, question, four options that begin with their
     letters."""
@@ -238,7 +211,6 @@ def logiqa(values: Any) -> Rows:
     yield {"label": right, "context": context, "question": question, "options": options}
 
 
-@rows_of("mmlu")
 def mmlu(values: Any) -> Rows:
     if "choices" in values:
         row = need(values, "question", "choices", "answer")
@@ -250,7 +222,6 @@ def mmlu(values: Any) -> Rows:
     yield {**row, "answer": one_of(row["answer"], 4, "ABCD")}
 
 
-@rows_of("glue")
 def glue(values: Any) -> Rows:
     """Any task of GLUE with classes: texts, and the label, which the files of some tasks call differently."""
     written = next((name for name in ("label", "gold_label", "is_duplicate") if name in values), "label")
@@ -260,7 +231,6 @@ def glue(values: Any) -> Rows:
     yield {**{roles.get(name, name): value for name, value in row.items()}, "label": label}
 
 
-@rows_of("longbench")
 def longbench(values: Any) -> Rows:
     row = need(values, "context", "answers")
     yield {**values, **row, "question": text(values.get("question", values.get("input")))}
@@ -275,7 +245,6 @@ def number_text(value: Any) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
-@rows_of("word problem")
 def word_problem(values: Any) -> Rows:
     """SVAMP, MAWPS in three layouts, ASDiv: {question, answer}; only problems whose answer is one number."""
     if "sQuestion" in values:
@@ -296,14 +265,12 @@ def word_problem(values: Any) -> Rows:
         yield {"question": text(question).strip(), "answer": number_text(answer)}
 
 
-@rows_of("asdiv")
 def asdiv(values: Any) -> Rows:
     """ASDiv as lm-eval's own task reads it."""
     names = {"body": "Body", "question": "Question", "answer": "Answer", "solution_type": "Solution-Type"}
     yield {name: text(values.get(name, values.get(written))) for name, written in names.items()}
 
 
-@rows_of("trivia")
 def trivia(values: Any) -> Rows:
     """TriviaQA as released, of the hub, and of MosaicML."""
     if "Data" in values:
@@ -319,7 +286,6 @@ def trivia(values: Any) -> Rows:
         yield {**row, "answer": {"value": text(answer["value"]), "aliases": texts(answer["aliases"])}}
 
 
-@rows_of("web questions")
 def web_questions(values: Any) -> Rows:
     question = values["qText"] if "qText" in values else values["question"]
     if not values["answers"]:
@@ -327,14 +293,12 @@ def web_questions(values: Any) -> Rows:
     yield {"question": text(question), "answers": texts(values["answers"])}
 
 
-@rows_of("open questions")
 def open_questions(values: Any) -> Rows:
     """Natural Questions: a question and its accepted answers."""
     row = need(values, "question", "answer")
     yield {"question": text(row["question"]), "answer": texts(row["answer"])}
 
 
-@rows_of("webqa")
 def webqa(values: Any) -> Rows:
     """Chinese WebQA in words: the question, the first passage that answers it, and the answers."""
     if "question" in values:
@@ -348,7 +312,6 @@ def webqa(values: Any) -> Rows:
             return
 
 
-@rows_of("squad")
 def squad(values: Any) -> Rows:
     """SQuAD, TyDiQA GoldP and QuAC in SQuAD's layout, requests of OLMES, and rows of the hub.
 
@@ -387,14 +350,12 @@ def _asked(name: str, context: str, question: str, answers: list[str], history: 
     return {"id": name, "context": text(context), "question": text(question), "answers": answers, "history": history}
 
 
-@rows_of("tydiqa")
 def tydiqa(values: Any) -> Rows:
     """TyDiQA GoldP as lm-eval's own tasks read it."""
     for row in squad(values):
         yield {**row, "answers": {"text": row["answers"]}}
 
 
-@rows_of("drop")
 def drop(values: Any) -> Rows:
     """DROP as released, of the hub, and as requests of OLMES."""
     if "doc" in values:
@@ -424,7 +385,6 @@ def _drop_row(name: str, passage: str, question: str, answers: list[dict[str, An
     }
 
 
-@rows_of("coqa")
 def coqa(values: Any) -> Rows:
     """CoQA: a conversation up to its last question, as lm-eval asks it. Of OLMES each question with those before it."""
     if "doc" in values:
@@ -462,7 +422,6 @@ def _conversation(story: str, asked: list[str], answers: list[list[str]]) -> dic
 # ---- prompts whose answers are given, for the effects of layers ----
 
 
-@rows_of("math prompts")
 def math_prompts(values: Any) -> Rows:
     """MATH as Csordás et al. (2025) read it; the level is the number in "Level 3"."""
     level = values["level"]
@@ -473,13 +432,11 @@ def math_prompts(values: Any) -> Rows:
     }
 
 
-@rows_of("mquake prompts")
 def mquake_prompts(values: Any) -> Rows:
     """MQuAKE: the first form of the original question, its original answer, and the number of its hops."""
     hops = len(values["orig"]["triples"] if "triples" in values["orig"] else values["single_hops"])
     yield {"prompt": text(values["questions"][0]), "answer": f" {text(values['answer'])}", "hops": str(hops)}
 
 
-@rows_of("gsm8k prompts")
 def gsm8k_prompts(values: Any) -> Rows:
     yield {"prompt": f"Question: {text(values['question'])}\nAnswer:", "answer": f" {text(values['answer'])}"}

@@ -2,7 +2,8 @@
 
     hybridlab finetune RUN --task sst2 --data reviews.tsv --validation dev.tsv
 
-Each task is a `FineTask` in the registry FINETUNE_TASKS; a plug-in adds one in the same way. Sources: GLUE (Wang et
+Each task is a `FineTask` in the registry FINETUNE_TASKS; the built-in ones are those of tasks.yaml, and a plug-in adds
+one with `FINETUNE_TASKS.add(name, FineTask(…))`. Sources: GLUE (Wang et
 al., 2018), SQuAD 1.1 (Rajpurkar et al., 2016), RACE (Lai et al., 2017), HellaSwag (Zellers et al., 2019), BoolQ (Clark
 et al., 2019).
 """
@@ -10,7 +11,10 @@ et al., 2019).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
 
 from hybridlab.registry import FINETUNE_TASKS
 
@@ -53,7 +57,7 @@ class FineTask:
 
     kind: classes (of one text or a pair), number (regression), choice (a row for each option, and a softmax over them)
     or span (the answer is a part of the context). metrics: the measures, the main one first; see
-    evaluation/task_metrics.py. classes: their names, in the order of their numbers; of multiple choice, the letters of
+    evaluation/finetuned.py. classes: their names, in the order of their numbers; of multiple choice, the letters of
     the options. preset: the name of its settings in presets/finetune/. headerless: the columns of a table without a
     header. limits: the smallest and largest number that may be asked for. fill: the option replaces `_` in a question.
     """
@@ -76,129 +80,30 @@ class FineTask:
         return len(self.classes) if self.kind == "choice" else 1
 
     @property
+    def wanted(self) -> str:
+        """The columns of a row, in words."""
+        return " or ".join(", ".join(columns.names) for columns in self.layouts)
+
+    @property
     def labels(self) -> int:
         """Numbers that the model gives for a row of input."""
         return len(self.classes) if self.kind == "classes" else 1
 
 
-def _glue(
-    name: str,
-    title: str,
-    layouts: tuple[Columns, ...],
-    classes: tuple[str, ...],
-    metrics: tuple[str, ...] = ("accuracy",),
-    splits: dict[str, str] | None = None,
-    headerless: tuple[str, ...] = (),
-) -> None:
-    """Register a classification task of GLUE."""
-    hub = Hub("nyu-mll/glue", name, splits or {"validation": "validation"})
-    preset = "pair" if len(layouts[0].texts) == 2 else "sentence"
-    FINETUNE_TASKS.add(name, FineTask(name, title, "classes", layouts, metrics, hub, preset, classes, headerless))
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-_PAIR = Columns(("sentence1", "sentence2"))
-_ENTAILED = ("entailment", "not_entailment")
-_LETTERS = ("A", "B", "C", "D")
+def _add(name: str, layouts: list[Any], hub: dict[str, Any] | None = None, preset: str = "", **more: Any) -> None:
+    """Register a task as tasks.yaml writes it."""
+    written = [{"texts": layout} if isinstance(layout, list) else layout for layout in layouts]
+    columns = tuple(Columns(**{key: _tuples(value) for key, value in layout.items()}) for layout in written)
+    fields = {"kind": "classes", "metrics": ["accuracy"], **more}
+    fields |= {"preset": preset or ("pair" if len(columns[0].texts) == 2 else "sentence")}
+    fields |= {"hub": Hub(**(hub or {"name": "nyu-mll/glue", "config": name}))}
+    task = FineTask(name=name, layouts=columns, **{key: _tuples(value) for key, value in fields.items()})
+    FINETUNE_TASKS.add(name, task)
 
-_glue("sst2", "sentiment of a sentence", (Columns(("sentence",)),), ("negative", "positive"))
-_glue(
-    "cola",
-    "whether a sentence is acceptable English",
-    (Columns(("sentence",)),),
-    ("unacceptable", "acceptable"),
-    ("matthews", "accuracy"),
-    headerless=("source", "label", "mark", "sentence"),
-)
-_glue(
-    "mrpc",
-    "whether two sentences mean the same",
-    (_PAIR, Columns(("#1 String", "#2 String"), "Quality")),
-    ("not_equivalent", "equivalent"),
-    ("accuracy", "f1"),
-)
-_glue("rte", "whether one sentence entails another", (_PAIR,), _ENTAILED)
-_glue("qnli", "whether a sentence answers a question", (Columns(("question", "sentence")),), _ENTAILED)
-_glue(
-    "qqp",
-    "whether two questions ask the same",
-    (Columns(("question1", "question2")), Columns(("question1", "question2"), "is_duplicate")),
-    ("not_duplicate", "duplicate"),
-    ("accuracy", "f1"),
-)
-_glue(
-    "mnli",
-    "entailment, neutral or contradiction",
-    (Columns(("premise", "hypothesis")), Columns(("sentence1", "sentence2"), "gold_label")),
-    ("entailment", "neutral", "contradiction"),
-    splits={"validation": "validation_matched", "mismatched": "validation_mismatched"},
-)
-_glue("wnli", "whether a sentence follows, with a pronoun resolved", (_PAIR,), ("not_entailment", "entailment"))
-FINETUNE_TASKS.add(
-    "stsb",
-    FineTask(
-        "stsb",
-        "similarity of two sentences, from 0 to 5",
-        "number",
-        (Columns(("sentence1", "sentence2"), "score"), _PAIR),
-        ("pearson", "spearman"),
-        Hub("nyu-mll/glue", "stsb"),
-        "pair",
-        limits=(0.0, 5.0),
-    ),
-)
-FINETUNE_TASKS.add(
-    "squad",
-    FineTask(
-        "squad",
-        "the part of a paragraph that answers a question",
-        "span",
-        (Columns(("question", "context"), "answers"),),
-        ("f1", "exact_match"),
-        Hub("rajpurkar/squad"),
-        "span",
-    ),
-)
-for _name, _config in (("race", "all"), ("race-middle", "middle")):
-    FINETUNE_TASKS.add(
-        _name,
-        FineTask(
-            _name,
-            "questions on a passage" + (", of the middle-school part" if _name != "race" else ""),
-            "choice",
-            (
-                Columns(("article", "question"), "answer", options="options"),
-                Columns(("article", "questions"), "answers", options="options", lists=True),
-            ),
-            ("accuracy",),
-            Hub("ehovy/race", _config),
-            "passage",
-            _LETTERS,
-            fill=True,
-        ),
-    )
-FINETUNE_TASKS.add(
-    "hellaswag",
-    FineTask(
-        "hellaswag",
-        "which ending goes on with a text",
-        "choice",
-        (Columns(("ctx",), options="endings"),),
-        ("accuracy",),
-        Hub("Rowan/hellaswag"),
-        "endings",
-        _LETTERS,
-    ),
-)
-FINETUNE_TASKS.add(
-    "boolq",
-    FineTask(
-        "boolq",
-        "a yes-no question on a passage",
-        "classes",
-        (Columns(("question", "passage"), "answer"), Columns(("question", "passage"))),
-        ("accuracy",),
-        Hub("google/boolq"),
-        "passage",
-        ("false", "true"),
-    ),
-)
+
+for _name, _fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items():
+    _add(_name, **_fields)

@@ -35,6 +35,7 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import Shape
 from hybridlab.training.hooks import Hook, TrainingRun
 from hybridlab.training.optimizer import Group
+from hybridlab.training.world import world
 
 UNDECIDED = 0.1
 """A unit counts as undecided if its P(z > 0) is farther than this from both 0 and 1 at the end."""
@@ -130,7 +131,7 @@ class LearnedAllocation(Hook):
             "scores": scores,
             "source_run": run.folder.digest,
         }
-        run.folder.write("masks.json", content)
+        world().once(run.folder.write, "masks.json", content)
         run.change_structure("masks-fixed", run.model.structure.changed(map=chosen))
         return {**results, "granularity": self.config.granularity, "masks": chosen.masks(), "scores": scores}
 

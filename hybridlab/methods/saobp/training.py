@@ -17,6 +17,7 @@ from hybridlab.methods.saobp import EigenRegConfig, EntropyRegConfig
 from hybridlab.models.blocks import Block
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.world import world
 
 _SMALLEST = torch.finfo(torch.float32).tiny
 
@@ -48,8 +49,8 @@ class EntropyReg(Hook):
         return penalty
 
     def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
-        value, self.value = self.value, 0.0
-        return {"entropy_penalty": value}
+        value, self.value = torch.tensor(self.value, dtype=torch.float64), 0.0
+        return {"entropy_penalty": world().sum(value).item()}
 
 
 def mean_entropies(weights: Tensor, keys: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from hybridlab.config.method import Method, Stages, register_controller
@@ -325,6 +324,8 @@ class Growth:
     def _ranked(self, layer: int, entropies: Entropies, heads: Sequence[int]) -> list[int]:
         """The heads of a layer in the order in which they are kept (Eq. 7); ties go to the lower head."""
         if self.config.select == "random":
+            import numpy as np  # here, so that settings load fast
+
             # The same in every step of the run, so that a shortlist keeps the heads that are chosen from it.
             drawn = np.random.default_rng((_DRAW, self.seed, layer)).permutation(self.num_heads).tolist()
             return sorted(heads, key=drawn.index)

@@ -24,6 +24,7 @@ from hybridlab.plan.plan import Place
 from hybridlab.plan.visit import layer_name
 from hybridlab.store.folders import RunFolder
 from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.world import world
 
 
 class EntropyAverage:
@@ -46,8 +47,9 @@ class EntropyAverage:
         """Update the average at the end of a step."""
         if self.pending is None:
             return
-        before = torch.zeros_like(self.pending) if self.average is None else self.average
-        self.average = self.decay * before + (1 - self.decay) * self.pending
+        entropies = world().sum(self.pending)
+        before = torch.zeros_like(entropies) if self.average is None else self.average
+        self.average = self.decay * before + (1 - self.decay) * entropies
         self.updates += 1
         self.pending = None
 

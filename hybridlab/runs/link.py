@@ -1,0 +1,166 @@
+"""From settings to a job: whatever a run needs, found, opened and checked, once.
+
+    job = link(config, folder, runs)        # then execute(job), see runs/run.py
+
+Settings name other runs by their hashes. Here these become models that exist (`Artifact`), text becomes a corpus, and
+the settings of a plan a structure. What trains and measures a run behind this looks nothing up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hybridlab.analysis.probe import check_probe_settings
+from hybridlab.attention.kernels import require_kernel
+from hybridlab.config.resolve import linked, parents
+from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import final_structure, structure_of
+from hybridlab.data import preparing
+from hybridlab.data.preparing import corpus_of
+from hybridlab.data.shards import Corpus
+from hybridlab.evaluation.choices import require_choices
+from hybridlab.models.build import with_new_head, with_new_loops
+from hybridlab.models.compiling import require_compiler
+from hybridlab.models.decoder import Transformer, draw_weights, make_model
+from hybridlab.plan.structure import Structure
+from hybridlab.runs.benchmarks import require_benchmarks
+from hybridlab.runs.extension import beginning, with_own_parts
+from hybridlab.runs.hooks import make_hooks
+from hybridlab.runs.record import Stamp
+from hybridlab.store.artifacts import Artifact, find_start
+from hybridlab.store.folders import RunFolder, Runs, start_facts
+from hybridlab.training.hooks import Hook
+from hybridlab.training.job import Job
+from hybridlab.training.machine import pick_device, pick_precision
+from hybridlab.training.objective import Objective, make_objective
+from hybridlab.training.trackers import require_trackers
+
+Say = Callable[[str], None]
+
+
+def link(
+    config: RunConfig,
+    folder: RunFolder,
+    runs: Runs,
+    say: Say = lambda _: None,
+    given: Sequence[Hook] = (),
+    quiet: bool = False,
+    plans: Sequence[Stamp] = (),
+) -> Job:
+    """The job of a run in its folder, after all checks, the fast ones first. UserError for what cannot start.
+
+    runs: where other runs are, beside the places that the folder remembers. given: hooks of kind `python` that the
+    configuration names. quiet: no bar where text is prepared. plans: those of the experiments that need the run.
+    """
+    needs = needs_of(config, folder, runs, say)
+    known = needs.known
+    assert known is not None, "all runs that it needs have finished"
+    whole = config.init is not None and config.init.whole
+    start = None if whole else needs.start
+    structure = structure_of(known)
+    if start is not None and start.structure is not None:
+        # Weights go on with the same layers, so that these come from where they came from.
+        structure = replace(structure, lineage=start.structure.lineage)
+    if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
+        say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
+    model = _first_model(structure, config, start)
+    corpus = corpus_of(config, runs.directory / "data", preparing.Job(lambda text: say(f"data: {text}"), bar=not quiet))
+    objective = check_data(config, corpus, start)
+    require_choices(model.shape.max_positions, config, corpus)
+    require_benchmarks(config, structure)
+    begins = beginning(config, folder, run_of(needs.start), corpus) if whole else None
+    first = folder.info() or (begins.folder.started() if begins else None)
+    facts = {
+        "precision": begins.folder.started()["precision"] if begins else needs.precision,
+        "compile": compiles(config, folder, first, say),
+        "threads": torch.get_num_threads(),
+        "data_fingerprint": corpus.fingerprint,
+        "source_fingerprints": [part.corpus.fingerprint for part in corpus.mixed],
+        "places": {digest: str(ancestor.path.resolve()) for digest, ancestor in needs.ancestors.items()},
+        **start_facts(),
+        "plans": [stamp.model_dump() for stamp in plans],
+    }
+    hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
+    if begins is not None:
+        begins = with_own_parts(begins, config, hooks, model)
+    return Job(config, folder, model, corpus, objective, hooks, needs.device, begins, facts)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run takes from this machine and from other runs. ancestors: hash → a model that it needs. start: the one
+    that it begins with, by its weights or with all its state. known: its settings with what map, plan and controller
+    take from other runs in the place of these runs' names; None if one of them is not trained yet."""
+
+    device: torch.device
+    precision: str
+    ancestors: dict[str, Artifact]
+    start: Artifact | None
+    known: RunConfig | None
+
+
+def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, say: Say, later: Collection[str] = ()) -> Needs:
+    """What a run needs beside its data. UserError for what is not there. later: the runs that are trained before it."""
+    settings, init = config.runtime, config.init
+    device = pick_device(settings.device)
+    require_kernel(settings.kernel, device, training=True)
+    require_trackers(settings.track)
+    check_probe_settings(config)
+    runs = Runs(runs.directory, {**(folder.info() or {}).get("places", {}), **runs.places})
+    best = {init.run: f"{init.run}/best"} if init is not None and init.load == "best" else {}
+    needed = parents(config)
+    ancestors = {name: find_start(best.get(name, name), runs) for name in needed if name not in later}
+    known = None
+    if len(ancestors) == len(needed):
+        known = linked(config, lambda name: run_of(ancestors[name]), say)
+        for structure in (structure_of(known), final_structure(known)):
+            require_kernel(settings.kernel, device, training=True, kinds=structure.map.each_kind())
+    start = None if init is None else ancestors.get(init.run)
+    return Needs(device, pick_precision(config.training.precision, device), ancestors, start, known)
+
+
+def check_data(config: RunConfig, corpus: Corpus, start: Artifact | None) -> Objective:
+    """The objective of a run. UserError for data that it cannot take, or that has another tokenizer than the model to
+    start from."""
+    objective = make_objective(config, corpus)
+    objective.source(config, corpus)
+    if start is not None:
+        start.check_tokenizer(corpus, config.data)
+    return objective
+
+
+def compiles(config: RunConfig, folder: RunFolder, before: dict[str, Any] | None, say: Say) -> bool:
+    """Whether the run's blocks are compiled: as at its first start, or in the run that it goes on from; else as its
+    settings say. It changes the last bits of the numbers, so it is kept, as the precision is. before: the facts of that
+    start."""
+    asked = config.runtime.compile
+    first = bool(asked) if before is None else bool(before.get("compile"))
+    if asked is not None and asked != first:
+        there = "this run was started" if folder.info() else f"{folder.path} goes on from a run that was started"
+        words = ("without compiling", "it is not compiled") if asked else ("with compiled blocks", "it stays compiled")
+        say(f"runtime.compile: {there} {words[0]}, so {words[1]}: the last bits of its numbers would change")
+    if first:
+        require_compiler(config.runtime.kernel, pick_device(config.runtime.device))
+    return first
+
+
+def run_of(ancestor: Artifact | None) -> RunFolder:
+    assert ancestor is not None and ancestor.run is not None, "settings read from runs only"
+    return ancestor.run
+
+
+def _first_model(structure: Structure, config: RunConfig, start: Artifact | None) -> Transformer:
+    """The model before the first step, with random weights or with those that it starts from."""
+    if start is None:
+        model = make_model(structure, config.runtime.kernel)
+        draw_weights(model, config.training.seed)
+        return model
+    weights = start.weights()
+    if config.finetune is not None:
+        weights = with_new_head(weights, structure, config.training.seed)
+    weights = with_new_loops(weights, structure, config.training.seed)
+    return Transformer.from_tensors(structure, weights, config.runtime.kernel, source=str(start.path))

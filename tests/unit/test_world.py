@@ -1,0 +1,162 @@
+"""Processes that train together: what they add up, agree on and gather, and that each reads its part of the rows."""
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.multiprocessing import spawn
+
+from hybridlab.data.batches import Batches
+from hybridlab.data.preparing import corpus_for
+from hybridlab.errors import NoRoom
+from hybridlab.models.build import build_model
+from hybridlab.training.objective import MaskedTokens, NextToken
+from hybridlab.training.world import World, world
+from tests.conftest import SMALL_SHAPE, write_text
+from tests.unit.test_data import data_of, training_of
+from tests.unit.test_masked_tokens import TOKENIZER
+from tests.unit.test_mixture import two
+
+
+def joined(rank, folder):
+    """Both processes check all that they have in common; see the functions below."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    try:
+        for check in (common, turns, shared):
+            check(world())
+    finally:
+        dist.destroy_process_group()
+
+
+# ---- what the processes have in common ----
+
+
+def test_one_process_is_its_own_world():
+    one, tensor = world(), torch.arange(3.0)
+    assert one == World(0, 1) and one.writer and range(5)[one.part] == range(5)
+    assert one.sum(tensor) is tensor and one.gather({"a": tensor})["a"] is tensor
+    assert one.agree(True) is True and one.agree(0) == 0
+    assert one.once(divmod, 7, 2) == (3, 1) and one.map(str, iter([1, 2])) == ["1", "2"]
+    model = build_model("vanilla", shape=SMALL_SHAPE)
+    assert one.whole(model) is model
+
+
+def common(own):
+    assert (own.size, own.writer) == (2, own.rank == 0)
+    assert range(5)[own.part] == (range(0, 5, 2), range(1, 5, 2))[own.rank]
+    tensor = torch.tensor([1.0, 10.0]) * (own.rank + 1)
+    assert own.sum(tensor).tolist() == [3.0, 30.0] and tensor.tolist() == [own.rank + 1, 10 * (own.rank + 1)]
+    assert own.agree(own.rank == 1) and own.agree(own.rank == 0) and not own.agree(False)
+    assert own.agree(15 * own.rank) == 15
+    called = []
+    assert own.once(lambda: called.append(own.rank) or "done") == "done"
+    assert called == ([0] if own.writer else [])
+    with pytest.raises(NoRoom, match="no room") as full:
+        own.once(fails)
+    assert full.value.reason == "full"
+
+
+def fails():
+    assert world().writer
+    raise NoRoom("no room", "full")
+
+
+def turns(own):
+    for count in range(6):
+        called = []
+        assert own.map(lambda item: called.append(item) or 2 * item, iter(range(count))) == [*range(0, 2 * count, 2)]  # noqa: B023
+        # As many calls in each process, for forward passes that need both.
+        assert len(called) == (count + 1) // 2
+
+
+def shared(own):
+    whole = torch.arange(12.0).view(4, 3)
+    mesh = init_device_mesh("cpu", (2,))
+    parts = {
+        "sharded": distribute_tensor(whole, mesh, [Shard(0)]),
+        "copied": distribute_tensor(whole, mesh, [Replicate()]),
+    }
+    assert parts["sharded"].to_local().shape == (2, 3)
+    found = own.gather({**parts, "plain": whole})
+    assert list(found) == ["sharded", "copied", "plain"] and found["plain"] is whole
+    assert all(torch.equal(t, whole) and not isinstance(t, DTensor) for t in found.values())
+    model = build_model("vanilla", shape=SMALL_SHAPE)
+    weights = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    for module in model.modules():
+        for name, tensor in list(module.named_parameters(recurse=False)):
+            setattr(module, name, torch.nn.Parameter(distribute_tensor(tensor.detach(), mesh, [Shard(0)])))
+    again = dict(own.whole(model).named_parameters())
+    assert all(torch.equal(again[name], weights[name]) for name in weights) and again.keys() == weights.keys()
+
+
+def test_two_processes_add_up_agree_take_turns_and_gather(tmp_path):
+    spawn(joined, (tmp_path,), nprocs=2)
+
+
+# ---- each process reads its part of the rows ----
+
+
+def batches_of(folder, mixture, mix=None, rows=11):
+    data = (
+        two(folder, mix=mix or {})
+        if mixture
+        else data_of(source=f"text:{write_text(folder / 'a.txt')}", tokenizer="byte", mix=mix or {})
+    )
+    corpus = corpus_for(data, folder / "cache")
+    return Batches(corpus, data, training_of(rows, 32), 400)
+
+
+def put_together(parts, count):
+    """Arrays of the parts of a step, in the order of the rows."""
+    whole = np.empty((count, *parts[0].shape[1:]), dtype=parts[0].dtype)
+    for rank, part in enumerate(parts):
+        whole[rank :: len(parts)] = part
+    return whole
+
+
+MIX = {"text": 0.5, "retrieval": 0.3, "assignment": 0.2}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("mixture", [False, True])
+@pytest.mark.parametrize("mix", [{}, MIX])
+def test_the_parts_of_a_step_are_its_rows(tmp_path, size, mixture, mix):
+    batches = batches_of(tmp_path, mixture, mix)
+    for step in (0, 3):
+        whole, parts = batches.rows(step), [batches.rows(step, World(rank, size).part) for rank in range(size)]
+        assert {len(part.tokens) for part in parts} <= {11 // size, 11 // size + 1}
+        for name in ("tokens", "weights", "tasks", "numbers"):
+            assert np.array_equal(put_together([getattr(part, name) for part in parts], 11), getattr(whole, name)), name
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_draws_of_masked_tokens_do_not_depend_on_the_number_of_processes(tmp_path, size):
+    batches, objective = batches_of(tmp_path, False, MIX), MaskedTokens(TOKENIZER)
+
+    def tensors(part):
+        batch = objective.batch(batches.rows(2, part), 7, 2)
+        return batch.inputs["input_ids"].numpy(), batch.targets.numpy(), batch.weights.numpy()
+
+    parts = [tensors(World(rank, size).part) for rank in range(size)]
+    for whole, divided in zip(tensors(slice(None)), zip(*parts, strict=True), strict=True):
+        assert np.array_equal(put_together(divided, 11), whole)
+
+
+def test_the_gradients_of_all_parts_add_up_to_those_of_the_batch(tmp_path):
+    batches, objective = batches_of(tmp_path, False, MIX), NextToken()
+    model = build_model("vanilla", shape=SMALL_SHAPE)
+
+    def gradients(parts):
+        model.zero_grad()
+        total = objective.batch(batches.rows(1), 0, 1).weights.sum()
+        for part in parts:
+            batch = objective.batch(batches.rows(1, part), 0, 1)
+            (objective.loss(model(**batch.inputs), batch) / total).backward()
+        return {name: tensor.grad.clone() for name, tensor in model.named_parameters()}
+
+    whole, divided = gradients([slice(None)]), gradients([World(rank, 3).part for rank in range(3)])
+    for name, gradient in whole.items():
+        torch.testing.assert_close(divided[name], gradient, rtol=1e-4, atol=1e-7)
