@@ -29,7 +29,7 @@ def growing(small, steps=20, arch="sgt", **controller):
 
 def train(config, path, runs_dir):
     """Train a configuration in the folder `path`, or go on with the run there; returns its record."""
-    return train_run(config, RunFolder(Path(path)), Runs(Path(runs_dir)), quiet=True)
+    return train_run(config, RunFolder(Path(path)), Runs(Path(runs_dir)))
 
 
 def weights(path):
@@ -97,7 +97,7 @@ from hybridlab.store.folders import RunFolder, Runs
 
 torch.set_num_threads(1)
 config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
-train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
+train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
 """
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Annotated, Any
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.messages import say, without_repeats
 
 
 def ablate(
@@ -51,33 +51,27 @@ def ablate(
     from hybridlab.runs.queue import run_all
     from hybridlab.store.folders import Runs, start_facts
 
-    told = cache(o.say)  # once for all runs of the grid
-
     def build(combination: dict[str, str], seed: int) -> RunConfig:
         name, chosen_size = chosen_arch(combination.get("arch", arch), config), combination.get("size", size)
         varied = [f"{VARY}{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
         layer = settings_layer(name, steps, seed, nearest=False, runtime=runtime_layer(track, compile))
         settings = [*(sets or []), *varied]
-        return compose(
-            CommandLine(
-                arch=name, size=chosen_size, data=data, start=start, config=config, options=layer, settings=settings
-            ),
-            Runs(runs_dir),
-            told,
-        )
+        asked = CommandLine(name, chosen_size, data, start, config, layer, settings)
+        return compose(asked, Runs(runs_dir))
 
     combinations = grid([Vary.parse(text) for text in vary], sets or [], steps)
-    made = make_grid(build, combinations, parse_seeds(seeds))
+    with without_repeats():  # once for all runs of the grid
+        made = make_grid(build, combinations, parse_seeds(seeds))
     if dry_run:
         print_preview(made.pending(), runs_dir, results_dir, jobs, as_json)
         return
-    outcome = run_all(made.pending(), runs_dir, results_dir, o.say, jobs=jobs)
+    outcome = run_all(made.pending(), runs_dir, results_dir, jobs=jobs)
     table, folder = write_grid(made.definition(start_facts()["command"]), results_dir)
     if as_json:
         o.print_json(table)
     else:
         print_grid(table)
-    o.say(f"written to {folder}")
+    say(f"written to {folder}")
     raise_failures(outcome, made.id)
 
 

@@ -48,7 +48,7 @@ def analyze(
 
     chosen: Probe = PROBES.get(probe)
     run, settings = _run_and_settings([run, *context.args], probe, chosen)
-    numbers = analyze_run(run, Runs(runs_dir), probe, data, settings, o.say)
+    numbers = analyze_run(run, Runs(runs_dir), probe, data, settings)
     if "skipped" in numbers:
         raise UserError(f"{run}: --probe {probe} has no result: {numbers['skipped']}")
     if as_json:

@@ -74,7 +74,7 @@ def show(
 
     layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks)
     asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of)
-    resolved, written = compose_with_origins(asked, Runs(runs_dir), o.say)
+    resolved, written = compose_with_origins(asked, Runs(runs_dir))
     settings = origins_of(resolved, written)
     if as_json:
         values = {".".join(map(str, path)): {"value": v, "origin": origin} for path, (v, origin) in settings.items()}

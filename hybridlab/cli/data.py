@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 app = typer.Typer(cls=o.Group, help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
 
@@ -73,7 +74,7 @@ def prepare(
         values["validation_by"] = validation_by
     data = check(Data, Layer(values, {(): "command line"}))
     try:
-        prepare_corpus(data, out, Job(lambda text: o.say(f"data: {text}"), bar=True, workers=workers))
+        prepare_corpus(data, out, Job(lambda text: say(f"data: {text}"), bar=True, workers=workers))
     except NoSuchField as error:
         raise UserError(f"{error.problem}; name it with --field NAME") from None
     _show(out, as_json)

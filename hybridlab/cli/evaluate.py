@@ -113,7 +113,7 @@ def evaluate(
         names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
         rows = (num_fewshot, limit, batch or BATCH, max_length, data_root, skip_bad_lines)
         asked = Request(names, suite, *rows, drop_heads, replace)
-        found = benchmark_run(run, Runs(runs_dir), asked, o.say)
+        found = benchmark_run(run, Runs(runs_dir), asked)
         if as_json:
             o.print_json({"run": run, **found.to_json()})
         else:
@@ -124,7 +124,7 @@ def evaluate(
     from hybridlab.store.folders import Runs
 
     settings = [*o.choices_settings(choices), *(sets or [])]
-    results = evaluate_run(run, Runs(runs_dir), data, settings, o.say, drop_heads)
+    results = evaluate_run(run, Runs(runs_dir), data, settings, drop_heads)
     if as_json:
         o.print_json(results.model_dump(mode="json"))
         return

@@ -69,4 +69,4 @@ def finetune(
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
     layer = merge(runtime, task_layer(task, data, validation, epochs, steps, lr, seed))
     command = CommandLine(start=run, config=asked.config, options=layer, settings=settings, keep_map=True, task=task)
-    train_and_print(compose(command, runs, o.say), runs, "finetune", asked)
+    train_and_print(compose(command, runs), runs, "finetune", asked)

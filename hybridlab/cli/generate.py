@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from hybridlab.runs.generate import Prompt
@@ -56,7 +57,6 @@ def generate(
         asked,
         max_new_tokens,
         batch_size,
-        o.say,
         use_cache=not no_cache,
         temperature=temperature,
         top_k=top_k,
@@ -74,7 +74,7 @@ def generate(
         o.print_json(done[0] if text is not None else done)
     if out is not None:
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in done))
-        o.say(f"written to {out}")
+        say(f"written to {out}")
 
 
 def _prompts(text: str | None, file: Path | None, field: str | None) -> list[Prompt]:

@@ -8,6 +8,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 Method = Annotated[
     str,
@@ -81,6 +82,6 @@ def grow(
     layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
     layer = merge(layer, growth_layer(method, block, schedule, rounding, layers, start, runs))
     command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of, keep_map=arch == method)
-    resolved = compose(command, runs, o.say)
-    o.say(stages_in_words(resolved))
+    resolved = compose(command, runs)
+    say(stages_in_words(resolved))
     train_and_print(resolved, runs, "grow", asked)

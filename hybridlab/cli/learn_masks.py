@@ -57,4 +57,4 @@ def learn_masks(
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
     layer = settings_layer(arch, steps, seed, nearest, mask=mask, window=window, runtime=runtime)
     command = CommandLine(arch=arch, data=data, start=start, config=asked.config, options=layer, settings=settings)
-    train_and_print(compose(command, runs, o.say), runs, "learn-masks", asked)
+    train_and_print(compose(command, runs), runs, "learn-masks", asked)

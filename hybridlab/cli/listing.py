@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +136,7 @@ def _list_claims(
         total = claim_list.totals(counted)
         o.print_json({"claims": claim_list.as_json(found), "counts": counted, "total": total})
     elif not found:
-        o.say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
+        say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
     else:
         _show_claims(found, claim_list.in_words(claim_list.totals(counted)))
 
@@ -208,7 +209,7 @@ def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[s
         o.print_json({what: rows})
         return
     if not rows:
-        o.say("list: nothing matches; `hybridlab list` without words and filters shows all")
+        say("list: nothing matches; `hybridlab list` without words and filters shows all")
         return
     from rich import box
     from rich.table import Table

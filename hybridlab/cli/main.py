@@ -36,6 +36,7 @@ from hybridlab.cli import (
 from hybridlab.cli.options import Group
 from hybridlab.cli.streams import make_tolerant
 from hybridlab.errors import Interrupted, RunFailed, UserError
+from hybridlab.messages import heard_by, print_line
 from hybridlab.plugins import load_plugin
 
 _CONTROL_C = 128 + signal.SIGINT
@@ -75,6 +76,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -84,6 +86,7 @@ def main(
     ] = None,
 ) -> None:
     """Options of all commands."""
+    context.with_resource(heard_by(print_line))
     for reference in plugin or []:
         load_plugin(reference)
 

@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -238,11 +237,6 @@ def choices_settings(names: str | None) -> list[str]:
         if name not in known:
             raise UserError(f"--choices {names}: {name!r} is no primitive; {nearest(name, known)}")
     return [f"evaluation.choices.tasks=[{','.join(asked)}]"] if asked else []
-
-
-def say(text: str) -> None:
-    """Print a line about progress, to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def print_json(data: Any) -> None:

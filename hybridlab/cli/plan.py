@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,7 +46,7 @@ def plan(
     drawn = [DrawnVisit(**row) for row in summary["drawing"]]
     if svg is not None:
         write_text(svg, as_svg(drawn, f"{resolved.arch} {resolved.size}"))
-        o.say(f"drawing written to {svg}")
+        say(f"drawing written to {svg}")
     if as_json:
         o.print_json(summary)
         return

@@ -53,4 +53,4 @@ def pretrain(
     arch = chosen_arch(arch, asked.config)
     layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
     command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of)
-    train_and_print(compose(command, runs, o.say), runs, "pretrain", asked)
+    train_and_print(compose(command, runs), runs, "pretrain", asked)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import console, print_json, say
+from hybridlab.cli.options import console, print_json
 from hybridlab.errors import RunFailed
+from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
@@ -54,7 +55,7 @@ def announce(
         say(f"seeds: {', '.join(map(str, seeds))}")
         if seeds[-1] >= TUNING:
             say(f"seeds from {TUNING} on are for tuning: tables leave them out")
-    total = preview(queue, runs_dir, results_dir, jobs, say)["total"]
+    total = preview(queue, runs_dir, results_dir, jobs)["total"]
     if total["runs"]:
         minutes = total["minutes"]
         known = (
@@ -72,7 +73,7 @@ def print_preview(
 
     from hybridlab.runs.preview import preview
 
-    found = preview(pending, runs_dir, results_dir, jobs, say)
+    found = preview(pending, runs_dir, results_dir, jobs)
     if as_json:
         print_json(found)
         return

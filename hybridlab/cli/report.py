@@ -8,6 +8,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 
 def report(
@@ -57,14 +58,14 @@ def report(
         made.append(data)
         if not as_json:
             print_entry(data, experiment, o.console(), all_columns)
-        o.say(f"written to {folder}")
+        say(f"written to {folder}")
     for definition in grids:
         data, folder = write_grid(definition, results_dir, runs_dir)
         made.append(data)
         if not as_json:
             print_grid(data)
-        o.say(f"written to {folder}")
+        say(f"written to {folder}")
     for line in changed_plans(made):
-        o.say(line)
+        say(line)
     if as_json:
         o.print_json(made[0] if identifiers and len(made) == 1 else made)

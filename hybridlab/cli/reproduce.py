@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from hybridlab.papers.reproduce import ExperimentAtScale
@@ -94,9 +95,9 @@ def _reproduce(
         print_preview(queue, runs_dir, results_dir, jobs, as_json)
         for wanted in all_wanted:
             if wanted.experiment.benchmark is not None:
-                o.say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
+                say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
             for study in wanted.studies().values():
-                o.say(f"{wanted.experiment.id}: {study.name} measures {study.study.model} and trains nothing")
+                say(f"{wanted.experiment.id}: {study.name} measures {study.study.model} and trains nothing")
         return
     announce(all_wanted, queue, runs_dir, results_dir, jobs)
     made: list[dict[str, Any]] = []
@@ -106,9 +107,9 @@ def _reproduce(
         made.append(data)
         if not as_json:
             print_entry(data, wanted.experiment, o.console(), all_columns)
-        o.say(f"written to {folder}")
+        say(f"written to {folder}")
 
-    outcome = run_cells(all_wanted, runs_dir, results_dir, o.say, jobs=jobs, done=write)
+    outcome = run_cells(all_wanted, runs_dir, results_dir, jobs=jobs, done=write)
     if as_json:
         o.print_json(made[0] if len(all_wanted) == 1 else made)
     raise_failures(outcome, ", ".join(wanted.experiment.id for wanted in all_wanted))

@@ -9,6 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
+from hybridlab.messages import say
 
 app = typer.Typer(
     cls=o.Group, help="List runs; show, compare, draw, rename and clean them up.", invoke_without_command=True
@@ -54,7 +55,7 @@ def list_runs(
     elif rows:
         print_rows(rows)
     else:
-        o.say(f"no runs in {runs_dir} that fit")
+        say(f"no runs in {runs_dir} that fit")
 
 
 def _refuse_options(context: typer.Context) -> None:
@@ -124,7 +125,7 @@ def curves(
     lines = read_curves([Runs(runs_dir).find(reference) for reference in references], x, metric)
     if out is not None:
         draw_picture(lines, x, metric, smooth, out)
-        o.say(f"written to {out}")
+        say(f"written to {out}")
     if as_json:
         o.print_json({"x": x, "metric": metric, "curves": [asdict(line) for line in lines]})
     else:
@@ -140,7 +141,7 @@ def rename(
     from hybridlab.store.folders import Label, Runs
 
     relabel(run, Label(name), Runs(runs_dir))
-    o.say(f"{run} is now called {name}")
+    say(f"{run} is now called {name}")
 
 
 @app.command()
@@ -157,7 +158,7 @@ def tag(
     from hybridlab.store.folders import Label, Runs
 
     tags = relabel(run, Label(tags=tuple(add or [])), Runs(runs_dir), remove or [])
-    o.say(f"{run}: {', '.join(tags) or 'no tags'}")
+    say(f"{run}: {', '.join(tags) or 'no tags'}")
 
 
 @app.command()
@@ -183,11 +184,11 @@ def clean(
     items = removable(runs_dir, kept, data)
     if not as_json:
         print_items(items)
-    gone = remove(items, o.say) if items and not dry_run and (yes or _confirmed(len(items))) else []
+    gone = remove(items) if items and not dry_run and (yes or _confirmed(len(items))) else []
     if as_json:
         o.print_json({"items": [item.to_json() for item in items], "removed": [str(item.path) for item in gone]})
     elif items and not dry_run:
-        o.say(f"removed {sum(item.bytes for item in gone):,} bytes")
+        say(f"removed {sum(item.bytes for item in gone):,} bytes")
 
 
 def _confirmed(count: int) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridlab.cli.options import console, print_json, say
+from hybridlab.cli.options import console, print_json
+from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment, Sweep
@@ -29,7 +30,7 @@ def reproduce_sweep(
     if dry_run:
         print_preview(left(sweep_runs(experiment, sweep), results_dir), runs_dir, results_dir, jobs, as_json)
         return
-    outcome = run_sweep(experiment, scale, runs_dir, results_dir, say, jobs=jobs)
+    outcome = run_sweep(experiment, scale, runs_dir, results_dir, jobs=jobs)
     cells = swept_cells(experiment, sweep, results_dir)
     if as_json:
         print_json(sweep_data(experiment, sweep, results_dir))

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import OneRun, console, print_json, say
+from hybridlab.cli.options import OneRun, console, print_json
 from hybridlab.config.loading import Layer, load_preset
 from hybridlab.config.maps import map_of_settings
 from hybridlab.config.method import controller_of
@@ -15,6 +15,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import archs_with
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError
+from hybridlab.messages import say
 from hybridlab.plan.masks import read_masks
 from hybridlab.plan.visit import COUNTING
 from hybridlab.store.folders import RunFolder, Runs
@@ -111,7 +112,7 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) ->
     if asked.keep_optimizer:
         runtime = config.runtime.model_copy(update={"keep_optimizer": True})
         config = config.model_copy(update={"runtime": runtime})
-    record = train_run(config, folder, runs, title, say, label=label)
+    record = train_run(config, folder, runs, title, label=label)
     if not world().writer:
         return
     if label.name is not None and folder.path.resolve().parent != runs.directory.resolve():

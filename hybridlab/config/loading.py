@@ -71,6 +71,10 @@ class Layer:
         """The layer without the presets that it names."""
         return replace(self, named={})
 
+    def without(self, *names: str) -> Layer:
+        """The layer without these settings at the top; their origins stay."""
+        return replace(self, values={name: value for name, value in self.values.items() if name not in names})
+
     def latest(self, paths: Iterable[KeyPath]) -> str:
         """Where the value was written that was written last, of those at these paths.
 

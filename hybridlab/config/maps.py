@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
@@ -15,6 +15,7 @@ from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
+from hybridlab.messages import say
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.masks import read_masks
@@ -55,9 +56,10 @@ class Map(Strict):
     """Whether a controller has to learn which heads keep full attention."""
 
     @classmethod
-    def draws(cls, settings: dict[str, Any]) -> bool:
-        """Whether it draws at random, by default with the seed of the run. settings: as written."""
-        return False
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        """Its settings whose defaults stand elsewhere in the configuration, with their dotted name. settings: as
+        written."""
+        return {}
 
     @abstractmethod
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
@@ -70,8 +72,8 @@ class Map(Strict):
     def check_kinds(self, causal: bool) -> None:
         """UserError for attention kinds, written in this map, that cannot be in a decoder (causal) or an encoder."""
 
-    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> Map:
-        """The map with its masks, where these come from another run. say: gets the warnings that are written there."""
+    def linked(self, config: Configuration, finished: Finished) -> Map:
+        """The map with its masks, where these come from another run."""
         return self
 
 
@@ -89,6 +91,10 @@ class Windowed(Map):
 
     window: Window
     """Tokens that a head sees, its own included. Default: `window`."""
+
+    @classmethod
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        return {"window": "window"}
 
 
 class WindowMap(Windowed):
@@ -151,8 +157,8 @@ class RandomMap(Allocated):
     """Seed of the draw. Default: `training.seed`, so that every seed of an experiment draws anew."""
 
     @classmethod
-    def draws(cls, settings: dict[str, Any]) -> bool:
-        return True
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        return {"window": "window", "seed": "training.seed"}
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
         masks = self.allocation(num_layers, num_kv_heads).random(self.seed, self.draw)
@@ -246,7 +252,7 @@ class LearnedMap(FromRun):
     run: RunName
     """Hash of the run that learns the masks."""
 
-    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+    def linked(self, config: Configuration, finished: Finished) -> ExplicitMap:
         path = finished(self.run).path / "masks.json"
         learned = read_masks(path)
         for warning in learned["warnings"]:
@@ -300,7 +306,7 @@ class KnockoutMap(FromRun, Allocated):
         masks = self.allocation(len(costs), num_kv_heads).ranked(costs)
         return ExplicitMap.model_validate({"kind": "explicit", "masks": masks, "window": self.window})
 
-    def linked(self, config: Configuration, finished: Finished, say: Callable[[str], None]) -> ExplicitMap:
+    def linked(self, config: Configuration, finished: Finished) -> ExplicitMap:
         return self.chosen(knockout_costs(finished(self.run), self, config.first_shape), config.shape.kv_heads)
 
 

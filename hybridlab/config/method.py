@@ -57,14 +57,12 @@ class Method(HookSettings):
     """Whether it learns which heads of a map of kind mixed keep full attention."""
     adds_layers: ClassVar[bool] = False
     """Whether the model begins with fewer layers than `shape.layers`, with which it ends."""
-    growth_settings: ClassVar[tuple[str, ...]] = ()
-    """Its settings that `growth` at the top of a configuration has defaults of."""
 
     @classmethod
-    def draws(cls, settings: dict[str, Any]) -> bool:
-        """Whether settings as written, with a field `seed`, draw at random, so that the seed is that of the run by
-        default."""
-        return False
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        """Its settings whose defaults stand elsewhere in the configuration, with their dotted name:
+        `{"interval": "growth.interval"}`. settings: as written."""
+        return {}
 
     @property
     def changes_plan(self) -> bool:

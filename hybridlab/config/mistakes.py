@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from hybridlab.config.method import Registered
 from hybridlab.config.types import Extended, fields_of, is_settings
-from hybridlab.config.yaml_text import KeyPath
+from hybridlab.config.yaml_text import KeyPath, value_at
 from hybridlab.errors import SettingsConflict, nearest
 
 _PLAIN = {
@@ -53,13 +53,13 @@ def explain(
     tag = context.get("discriminator", "").strip("'")
     if kind == "union_tag_invalid":
         path = (*path, tag)
-    misspelt = difflib.get_close_matches(tag, _names(_value_at(values, path)), 1) if "not_found" in kind else []
+    misspelt = difflib.get_close_matches(tag, _names(value_at(values, path)), 1) if "not_found" in kind else []
     if misspelt:
         path, kind = (*path, misspelt[0]), "extra_forbidden"
     name, written = ".".join(str(part) for part in path), origin(path)
     if kind == "missing":
         # Other settings of the same mapping may have been written later; what is missing belongs to its kind.
-        tagged = [(*path[:-1], key) for key in ("kind", "op") if key in _names(_value_at(values, path[:-1]))]
+        tagged = [(*path[:-1], key) for key in ("kind", "op") if key in _names(value_at(values, path[:-1]))]
         written = origin(tagged[0]) if tagged else written
     if isinstance(mistake := context.get("error"), SettingsConflict):
         written = latest((*path, *setting.split(".")) for setting in mistake.settings)
@@ -91,8 +91,8 @@ def written_path(location: KeyPath, values: Any, missing: bool = False) -> KeyPa
     missing: the last part is a key that `values` lacks.
     """
     if missing:
-        mappings = [path for path in _readings(location[:-1], values) if isinstance(_value_at(values, path), dict)]
-        lacking = [path for path in mappings if location[-1] not in _value_at(values, path)]
+        mappings = [path for path in _readings(location[:-1], values) if isinstance(value_at(values, path), dict)]
+        lacking = [path for path in mappings if location[-1] not in value_at(values, path)]
         return (*max(lacking or [()], key=len), location[-1])
     readings = list(_readings(location, values))
     whole = [path for path in readings if path[-1:] == location[-1:]]
@@ -116,12 +116,6 @@ def _holds(values: Any, part: str | int) -> bool:
     return isinstance(values, list) and isinstance(part, int) and part < len(values)
 
 
-def _value_at(values: Any, path: KeyPath) -> Any:
-    for part in path:
-        values = values[part] if _holds(values, part) else None
-    return values
-
-
 def _names(value: Any) -> list[str]:
     return list(value) if isinstance(value, dict) else []
 
@@ -129,7 +123,7 @@ def _names(value: Any) -> list[str]:
 def known_names(model: type[BaseModel], path: KeyPath, values: Any, registered: bool = True) -> list[str]:
     """The names that the schema allows in the mapping at this path. registered: also those that plug-ins add, for which
     the installed ones are loaded."""
-    models = _fitting(_models_at(model, path, values), _value_at(values, path))
+    models = _fitting(_models_at(model, path, values), value_at(values, path))
     return sorted(
         {name for member in models for name in (*fields_of(member), *(_registered(member) if registered else ()))}
     )
@@ -142,7 +136,7 @@ def _registered(model: type[BaseModel]) -> list[str]:
 
 def unknown_names(model: type[BaseModel], values: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
     """(path, known names) of every name in `values` that the schema does not have. Missing settings are no mistake."""
-    here = _value_at(values, path) if path else values
+    here = value_at(values, path) if path else values
     if isinstance(here, list):
         for index in range(len(here)):
             yield from unknown_names(model, values, (*path, index))

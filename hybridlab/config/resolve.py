@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -32,15 +32,12 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import (
     AT_THE_TOP,
     GrowthTimes,
-    Shared,
     WithRecurrence,
     asked_for,
+    bind_shared,
     keep_to_shards,
     keep_to_task,
-    move_growth,
-    move_seed,
     move_warmup,
-    move_window,
 )
 from hybridlab.config.structures import final_structure
 from hybridlab.config.types import Window
@@ -97,7 +94,7 @@ def resolve_with_origins(
     merged = merge(*stack)
     # What is missing at the top is missing in the size.
     merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
-    layer = keep_to_task(keep_to_shards(move_seed(move_window(merged, stack)), stack), stack)
+    layer = keep_to_task(keep_to_shards(merged, stack), stack)
     layer = _divided(layer, stack)
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
@@ -145,14 +142,14 @@ def check_names(layer: Layer) -> None:
 
 
 def _divided(layer: Layer, stack: list[Layer]) -> Layer:
-    """The settings, with `window`, `growth`, `recurrence` and shares of steps moved into the parts that use them."""
+    """The settings, with `window`, `growth`, `recurrence` and shares of steps bound to the parts that use them."""
     layer = keep_one_loop(move_warmup(layer), asked_for(stack, "recurrence"))
-    layer = move_growth(layer, check(Shared, layer).growth, stack)
+    layer = bind_shared(layer, stack)
     if "recurrence" in layer.values:
         _refuse_growth(layer)
         recurrence = check(WithRecurrence, layer).recurrence
         layer = expand_recurrence(layer, recurrence, asked_for(stack, "shape", "layers"))
-    return Layer({name: value for name, value in layer.values.items() if name != "window"}, layer.origins)
+    return layer
 
 
 def _refuse_growth(layer: Layer) -> None:
@@ -305,15 +302,14 @@ def parents(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in run_names(part)))
 
 
-def linked(config: RunConfig, finished: Finished, say: Callable[[str], None]) -> RunConfig:
-    """The configuration with what map, plan and controller take from other runs in the place of these runs' names.
-    say: gets the warnings that are written there."""
+def linked(config: RunConfig, finished: Finished) -> RunConfig:
+    """The configuration with what map, plan and controller take from other runs in the place of these runs' names."""
     if not any(run_names((config.map, config.plan, config.controller))):
         return config
     changed: dict[str, Any] = {"plan": [edit.linked(config, finished) for edit in config.plan]}
     if config.controller is not None:
         changed["controller"] = config.controller.linked(config, finished)
-    changed["map"] = config.map.linked(config, finished, say)
+    changed["map"] = config.map.linked(config, finished)
     return config.model_copy(update=changed)
 
 

@@ -1,26 +1,28 @@
 """Settings at the top of a configuration that several parts use: `window`, `growth` and `recurrence`.
 
 A size sets a window w (512 in ConSA's models, 8 in tiny) and the times of a growth; an arch with a loop sets its
-recurrence. These are defaults: the map, the controller and the plan use them where they fit. A setting that is written
-for one run (in a file or with `--set`) and has no effect is an error.
+recurrence. These are defaults: the map, the controller and the plan name those that they take (`shared`), and are bound
+to them once, when all layers are merged. A setting that is written for one run (in a file or with `--set`) and has no
+effect is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from hybridlab.config.edits import PlanEdit
-from hybridlab.config.loading import Layer, load_preset, preset_names
+from hybridlab.config.loading import Layer, check, load_preset, preset_names
 from hybridlab.config.maps import MAPS, Windowed, map_of_settings
-from hybridlab.config.method import controller_of
+from hybridlab.config.method import Method, controller_of
 from hybridlab.config.recurrence import Recurrence
 from hybridlab.config.schema import Data, Evaluation
 from hybridlab.config.training import Training
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Width, Window
+from hybridlab.config.yaml_text import KeyPath, value_at
 from hybridlab.errors import UserError
 from hybridlab.registry import FINETUNE_TASKS
 
@@ -82,81 +84,105 @@ def asked_for(stack: Sequence[Layer], *path: str) -> str | None:
 _ABSENT = object()
 
 
-def move_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
-    """Move `window` to the setting that uses it. stack: the layers that `layer` was merged from.
+def bind_shared(layer: Layer, stack: Sequence[Layer]) -> Layer:
+    """The settings without `window` and `growth`, whose values are now in the settings that take them as defaults, as
+    `training.seed` is in the seeds of what is drawn at random. A setting that is written keeps its own value, unless a
+    later layer asks for a window.
 
-    A window that is asked for overrides `map.window` in the layers before it, and is refused where the map has no
-    window. A default window fills `map.window` where that is not set; where the map has no window, it becomes
-    `evaluation.task_window` if the data contains tasks.
+    stack: the layers that `layer` was merged from. UserError for a shared setting that is asked for and has no effect.
     """
-    values, mapping = dict(layer.values), layer.values.get("map")
-    asked = asked_for(stack, "window")
-    if asked is not None:
-        return _move_asked_window(layer, stack, asked)
-    window = values.get("window")
-    if not isinstance(mapping, dict):
-        return layer
-    if window is None:
-        _require_window(layer, mapping)
-        return layer
-    origins = layer.origins
-    if _is_windowed(mapping) and "window" not in mapping:
-        values["map"] = {"window": window, **mapping}
-        origins = layer.moved(("window",), ("map", "window"))
-    elif not _is_windowed(mapping) and _has_tasks(values) and "task_window" not in _at(layer, "evaluation"):
-        values["evaluation"] = {"task_window": window, **values.get("evaluation", {})}
-        origins = layer.moved(("window",), ("evaluation", "task_window"))
-    return Layer(values, origins)
+    layer, taken = _bind_asked_window(layer, stack), set[str]()
+    growth = check(Shared, layer).growth
+    for path, takes in _takers(layer.values):
+        for name, source in takes.items():
+            value, own = value_at(layer.values, tuple(source.split("."))), value_at(layer.values, path) or {}
+            seeded = source == "training.seed" and own.get(name) is None  # null is what an older run has stored
+            if seeded and value is None:
+                value = Training.model_fields["seed"].default
+            if value is not None and (seeded or name not in own):
+                taken.add(source)
+                values = _with_value(layer.values, (*path, name), value)
+                layer = Layer(values, layer.moved(tuple(source.split(".")), (*path, name)))
+    _require_window(layer)
+    for name in growth.model_fields_set:
+        if f"growth.{name}" not in taken and (origin := asked_for(stack, "growth", name)) is not None:
+            raise UserError(f"{origin}: growth.{name} has no effect here: {_why_unused(name, layer.values)}")
+    return layer.without(*Shared.model_fields)
 
 
-def _require_window(layer: Layer, mapping: dict[str, Any]) -> None:
-    """UserError for a map whose heads have windows, where nothing says how wide these are."""
-    if _is_windowed(mapping) and "window" not in mapping:
-        origin = layer.origin(("map", "kind"))
-        raise UserError(
-            f"{origin + ': ' if origin else ''}a map of kind {mapping['kind']} needs a window, and nothing sets one; "
-            "add --set window=N, where N is the number of tokens that a head sees, its own included"
-        )
+def _takers(values: dict[str, Any]) -> Iterator[tuple[KeyPath, dict[str, str]]]:
+    """(path, its settings that take a shared one as default, with the name of that one), of settings as written."""
+    settings, controller, edits = map_of_settings(values), controller_of(values), values.get("plan")
+    if settings is not None:
+        yield ("map",), settings.shared(values["map"])
+        if not issubclass(settings, Windowed) and _has_tasks(values):
+            yield ("evaluation",), {"task_window": "window"}
+    if controller is not None:
+        yield ("controller",), controller.shared(values["controller"])
+    for index, edit in enumerate(edits if isinstance(edits, list) else ()):
+        choice = edit.get("layers") if isinstance(edit, dict) else None
+        if isinstance(choice, dict) and "top_entropy_of" in choice:
+            yield ("plan", index, "layers"), {"step": "growth.start_step"}
 
 
-def _is_windowed(mapping: dict[str, Any]) -> bool:
-    model = map_of_settings({"map": mapping})
-    return model is not None and issubclass(model, Windowed)
+def _with_value(values: Any, path: KeyPath, value: Any) -> Any:
+    """A copy of mappings and lists with another value at a path; mappings on the way are made."""
+    if not path:
+        return value
+    copied: Any = list(values) if isinstance(values, list) else dict(values or {})
+    copied[path[0]] = _with_value(value_at(copied, path[:1]), path[1:], value)
+    return copied
 
 
-def _move_asked_window(layer: Layer, stack: Sequence[Layer], origin: str) -> Layer:
-    """origin: where the window was written, for errors."""
-    values, mapping = dict(layer.values), layer.values.get("map", {"kind": "full"})
+def _bind_asked_window(layer: Layer, stack: Sequence[Layer]) -> Layer:
+    """With a window that is asked for in `map.window`, also in the place of one in the layers before it."""
+    origin, mapping = asked_for(stack, "window"), layer.values.get("map", {"kind": "full"})
     kind = mapping.get("kind") if isinstance(mapping, dict) else None
-    if not isinstance(kind, str) or kind not in MAPS:
-        return layer  # the schema reports the mistake
+    if origin is None or not isinstance(kind, str) or kind not in MAPS:
+        return layer  # the schema reports a mistake in the map
     wanted = max(i for i, one in enumerate(stack) if one.asked and "window" in one.values)
-    window, origins = stack[wanted].values["window"], dict(layer.origins)
-    values.pop("window")
+    window, layer = stack[wanted].values["window"], layer.without("window")
     if "window" in MAPS[kind].model_fields:
         own = max((i for i, one in enumerate(stack) if "window" in _at(one, "map")), default=-1)
         if own == wanted and mapping["window"] != window:
             raise UserError(f"{origin}: window and map.window have different values; remove one of the two")
         if "window" not in mapping or own < wanted:
-            values["map"], origins["map", "window"] = {**mapping, "window": window}, origin
+            values = {**layer.values, "map": {**mapping, "window": window}}
+            return Layer(values, {**layer.origins, ("map", "window"): origin})
     elif window is not None:
         raise UserError(
             f"{origin}: window has no effect on a map of kind {kind}; set map.kind=window for this window in every "
             "head or use --arch rule-swa, or set evaluation.task_window to measure tasks with it"
         )
-    return Layer(values, origins)
-
-
-def move_seed(layer: Layer) -> Layer:
-    """Fill the seeds of a map and of a growth with `training.seed`, if they are drawn at random and set none."""
-    for part in ("map", "controller"):
-        settings = _at(layer, part)
-        model = map_of_settings(layer.values) if part == "map" else controller_of(layer.values)
-        if model is not None and model.draws(settings) and settings.get("seed") is None:
-            seed = _at(layer, "training").get("seed", Training.model_fields["seed"].default)
-            origins = layer.moved(("training", "seed"), (part, "seed"))
-            layer = Layer({**layer.values, part: {**settings, "seed": seed}}, origins)
     return layer
+
+
+def _require_window(layer: Layer) -> None:
+    """UserError for a map whose heads have windows, where nothing says how wide these are."""
+    settings = map_of_settings(layer.values)
+    if settings is not None and issubclass(settings, Windowed) and "window" not in layer.values["map"]:
+        origin = layer.origin(("map", "kind"))
+        raise UserError(
+            f"{origin + ': ' if origin else ''}a map of kind {layer.values['map']['kind']} needs a window, and nothing "
+            "sets one; add --set window=N, where N is the number of tokens that a head sees, its own included"
+        )
+
+
+def _why_unused(name: str, values: dict[str, Any]) -> str:
+    """Why nothing takes a time of a growth, and what to do."""
+    controller = controller_of(values)
+    takes = [] if controller is None else controller.shared({}).values()
+    if f"growth.{name}" in takes:
+        return f"controller.{name} is set; remove one of them"
+    why = f"controller {values['controller']['kind']} has no {name}" if takes else "no controller grows"
+    *more, last = archs_with(lambda controller: f"growth.{name}" in controller.shared({}).values())
+    return f"{why}; use --arch {', '.join(more)} or {last}" if more else f"{why}; use --arch {last}"
+
+
+def archs_with(fits: Callable[[type[Method]], bool]) -> list[str]:
+    """The archs whose controllers, as settings, fit."""
+    kinds = {arch: controller_of(load_preset("arch", arch).values) for arch in preset_names("arch")}
+    return [arch for arch, controller in kinds.items() if controller is not None and fits(controller)]
 
 
 def keep_to_shards(layer: Layer, stack: Sequence[Layer]) -> Layer:
@@ -206,9 +232,7 @@ def move_warmup(layer: Layer) -> Layer:
 
 def _at(layer: Layer, *path: str) -> dict[str, Any]:
     """The mapping at a path; empty if there is none."""
-    value: Any = layer.values
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
+    value = value_at(layer.values, path)
     return value if isinstance(value, dict) else {}
 
 
@@ -218,49 +242,6 @@ def _has_tasks(values: dict[str, Any]) -> bool:
     mix = data.get("mix") if isinstance(data, dict) else None
     readable = isinstance(values.get("evaluation", {}), dict)
     return readable and isinstance(mix, dict) and mix.get("text", 1) != 1
-
-
-def move_growth(layer: Layer, growth: GrowthTimes, stack: Sequence[Layer]) -> Layer:
-    """Move the times of a growth to the controller, and `start_step` to plan edits whose layers entropies choose."""
-    values, origins = dict(layer.values), dict(layer.origins)
-    values.pop("growth", None)
-    times = growth.model_dump(include=growth.model_fields_set)
-    controller, edits, model = values.get("controller"), values.get("plan"), controller_of(values)
-    taken: set[str] = set()
-    takes = set() if model is None else set(model.growth_settings)
-    if isinstance(controller, dict) and takes:
-        times_taken = {name: value for name, value in times.items() if name in takes}
-        taken = times_taken.keys() - controller.keys()
-        values["controller"] = {**times_taken, **controller}
-        for name in taken:
-            origins = replace(layer, origins=origins).moved(("growth", name), ("controller", name))
-    if "start_step" in times and isinstance(edits, list):
-        values["plan"] = [_started(edit, times["start_step"]) for edit in edits]
-        taken |= {"start_step"} if values["plan"] != edits else set()
-    for name in times.keys() - taken:
-        origin = asked_for(stack, "growth", name)
-        if origin is not None and name in takes:
-            raise UserError(f"{origin}: growth.{name} has no effect here: controller.{name} is set; remove one of them")
-        if origin is not None:
-            why = f"controller {values['controller']['kind']} has no {name}" if takes else "no controller grows"
-            *more, last = archs_with(lambda controller, taken=name: taken in controller.growth_settings)
-            archs = f"{', '.join(more)} or {last}" if more else last
-            raise UserError(f"{origin}: growth.{name} has no effect here: {why}; use --arch {archs}")
-    return Layer(values, origins)
-
-
-def archs_with(fits: Callable[..., bool]) -> list[str]:
-    """The archs whose controllers, as settings, fit."""
-    kinds = {arch: controller_of(load_preset("arch", arch).values) for arch in preset_names("arch")}
-    return [arch for arch, controller in kinds.items() if controller is not None and fits(controller)]
-
-
-def _started(edit: Any, step: int) -> Any:
-    """A plan edit with its `step` set, if another run's entropies choose its layers and it sets no step itself."""
-    choice = edit.get("layers") if isinstance(edit, dict) else None
-    if not isinstance(choice, dict) or "top_entropy_of" not in choice:
-        return edit
-    return {**edit, "layers": {"step": step, **choice}}
 
 
 # ---- what follows from a fine-tuning task: the output head, the tokens of a step, and no text ----

@@ -10,6 +10,17 @@ import yaml
 KeyPath = tuple[str | int, ...]
 """The keys and indices that lead to a value: ("training", "optimizer", "lr")."""
 
+
+def value_at(values: Any, path: KeyPath) -> Any:
+    """The value at a path of mappings and lists; None if there is none."""
+    for part in path:
+        if isinstance(values, list) and isinstance(part, int) and part < len(values):
+            values = values[part]
+        else:
+            values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
 _Fastest: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

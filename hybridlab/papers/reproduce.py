@@ -12,6 +12,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import Study
 from hybridlab.data.benchmarks.root import missing_files
 from hybridlab.errors import UserError
+from hybridlab.messages import say
 from hybridlab.papers.cells import CellRun, cell_runs
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids
@@ -152,8 +153,6 @@ def run_cells(
     all_wanted: Sequence[ExperimentAtScale],
     runs_dir: Path,
     results_dir: Path,
-    say: Callable[[str], None],
-    quiet: bool = False,
     jobs: int | None = 1,
     done: Callable[[ExperimentAtScale], None] = lambda _: None,
 ) -> Outcome:
@@ -179,16 +178,16 @@ def run_cells(
             left[wanted.experiment.id] = runs
 
     plans = stamps(all_wanted, results_dir)
-    outcome = run_all(queue, runs_dir, results_dir, say, quiet, jobs, finished, plans) if queue else Outcome()
+    outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans) if queue else Outcome()
     for wanted in waiting:
         done(wanted)
     for wanted in all_wanted:
         if studies := wanted.studies():
-            _run_studies(studies, runs_dir, results_dir, say, outcome, plans)
+            _run_studies(studies, runs_dir, results_dir, outcome, plans)
             done(wanted)
     for wanted in all_wanted:
         if wanted.experiment.benchmark is not None:
-            run_benchmark(wanted.experiment, wanted.scale, results_dir, say)
+            run_benchmark(wanted.experiment, wanted.scale, results_dir)
             done(wanted)
     return outcome
 
@@ -197,7 +196,6 @@ def _run_studies(
     studies: dict[str, QueuedStudy],
     runs_dir: Path,
     results_dir: Path,
-    say: Callable[[str], None],
     outcome: Outcome,
     plans: Mapping[str, Sequence[Stamp]],
 ) -> None:
@@ -206,9 +204,7 @@ def _run_studies(
         title = f"[{number}/{len(studies)}] {queued.name}"
         say(f"{title}: {queued.study.model}")
         try:
-            record = run_study(
-                queued.study, digest, queued.seed, Runs(runs_dir), results_dir, say, plans.get(digest, ())
-            )
+            record = run_study(queued.study, digest, queued.seed, Runs(runs_dir), results_dir, plans.get(digest, ()))
         except UserError as error:
             outcome.failed[queued.name] = str(error)
             say(f"{title}: failed: {error}")

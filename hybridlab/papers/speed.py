@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, forecast
+from hybridlab.messages import say, titled
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.taps import Taps
@@ -44,9 +44,7 @@ _OF_THE_PROMPT = ("prefill", "passes", "run", "last_step", "step", "forward")
 """Parts whose time is that of all tokens of the prompt."""
 
 
-def run_benchmark(
-    experiment: Experiment, scale: str, results_dir: Path, say: Callable[[str], None]
-) -> BenchmarkRecord | None:
+def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> BenchmarkRecord | None:
     """Measure, and write the record; None if there is no benchmark, or its record exists already."""
     spec = experiment.benchmark
     if spec is None:
@@ -57,10 +55,10 @@ def run_benchmark(
         say(f"{experiment.id}: already measured ({path})")
         return None
     device = pick_device("auto")
-    results = {
-        group: _measure_size(spec, size, device, partial(_say_of, say, f"{experiment.id}, {group}"))
-        for group, size in spec.sizes[scale].items()
-    }
+    results = {}
+    for group, size in spec.sizes[scale].items():
+        with titled(f"{experiment.id}, {group}"):
+            results[group] = _measure_size(spec, size, device)
     record = BenchmarkRecord(
         status="finished",
         hash=digest,
@@ -75,13 +73,7 @@ def run_benchmark(
     return record
 
 
-def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
-    say(f"{name}: {text}")
-
-
-def _measure_size(
-    spec: Benchmark, size: str, device: torch.device, say: Callable[[str], None]
-) -> dict[str, dict[str, dict[str, Speed]]]:
+def _measure_size(spec: Benchmark, size: str, device: torch.device) -> dict[str, dict[str, dict[str, Speed]]]:
     """model → batch → part → speed, with its ratio to the first model."""
     make, measure = _MEASURES[spec.kind]
     models = {name: make(choice, size, device) for name, choice in spec.models.items()}

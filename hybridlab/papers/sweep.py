@@ -8,7 +8,7 @@ RESULTS-DIR, so that what was chosen can be checked from them. A run that diverg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,8 +89,6 @@ def run_sweep(
     scale: str,
     runs_dir: Path,
     results_dir: Path,
-    say: Callable[[str], None],
-    quiet: bool = False,
     jobs: int | None = 1,
 ) -> Outcome:
     """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
@@ -100,7 +98,7 @@ def run_sweep(
     missing = left(sweep_runs(experiment, sweep_of(experiment, scale)), results_dir)
     if not missing:
         return Outcome()
-    outcome = run_all(missing, runs_dir, results_dir, say, quiet, jobs)
+    outcome = run_all(missing, runs_dir, results_dir, jobs)
     for digest, (name, _) in missing.items():
         record = read_record(runs_dir / digest / "record.json") if name in outcome.failed else None
         if record is not None and _diverged(record):

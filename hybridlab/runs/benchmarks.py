@@ -5,7 +5,6 @@ hybridlab eval RUN --tasks arc_easy,piqa --num-fewshot 5 --data-root DIR
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import BenchmarkResult, Results
 from hybridlab.evaluation.suites import Suite, load_suite
+from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.structure import Structure
@@ -113,11 +113,11 @@ class Benchmarks:
         return found
 
 
-def benchmark_run(reference: str, runs: Runs, request: Request, say: Callable[[str], None]) -> Benchmarks:
+def benchmark_run(reference: str, runs: Runs, request: Request) -> Benchmarks:
     """Measure a model on tasks; the results of a finished run enter its record beside those that are there. UserError
     for a name that does not exist, and for a model that predicts no next token."""
     request = request.checked()
-    opened = open_model(reference, runs, say)
+    opened = open_model(reference, runs)
     require_caches(opened.model.structure, f"eval {reference}")
     tokenizer = opened.own_tokenizer()
     folder = _record_of(opened)
@@ -126,7 +126,7 @@ def benchmark_run(reference: str, runs: Runs, request: Request, say: Callable[[s
     model = opened.model.to(pick_device("auto"))
     if request.drop_heads is not None:
         model = dropping(model, request.drop_heads)
-    found = benchmark_model(model, tokenizer, opened.path, opened.seq_len, request, say)
+    found = benchmark_model(model, tokenizer, opened.path, opened.seq_len, request)
     if request.drop_heads is not None:
         say(f"{reference}: measured without {request.drop_heads}, so that nothing is recorded")
         return found
@@ -160,7 +160,6 @@ def benchmark_model(
     folder: Path | None,
     length: int,
     request: Request,
-    say: Callable[[str], None],
     lenient: bool = False,
 ) -> Benchmarks:
     """Measure a model on tasks, in the precision of its weights, on the device where it is. folder: where its
@@ -169,7 +168,7 @@ def benchmark_model(
     root = data_root(request.data_root)
     # lm-eval is imported in here: it takes seconds, and reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
-        return _benchmarks(model, tokenizer, folder, length, request, root, say, lenient)
+        return _benchmarks(model, tokenizer, folder, length, request, root, lenient)
 
 
 def _benchmarks(
@@ -179,7 +178,6 @@ def _benchmarks(
     length: int,
     request: Request,
     root: Path | None,
-    say: Callable[[str], None],
     lenient: bool,
 ) -> Benchmarks:
     """See `benchmark_model`. root: the data root."""
@@ -240,7 +238,7 @@ def with_benchmarks(results: Results, run: Run) -> Results:
     if settings is None:
         return results
     length, tokenizer = run.config.training.seq_len, run.corpus.tokenizer
-    found = benchmark_model(run.model, tokenizer, None, length, Request.of(settings), run.say, lenient=True)
+    found = benchmark_model(run.model, tokenizer, None, length, Request.of(settings), lenient=True)
     return including(results, found)
 
 

@@ -35,6 +35,7 @@ from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
 from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
+from hybridlab.messages import say
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.store.artifacts import Artifact, branch_of, find_start
 from hybridlab.store.folders import Runs
@@ -70,18 +71,16 @@ class CommandLine:
     task: str | None = None
 
 
-def compose(asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda _: None) -> RunConfig:
+def compose(asked: CommandLine, runs: Runs) -> RunConfig:
     """The configuration of a command line; see `compose_with_origins`."""
-    return compose_with_origins(asked, runs, say)[0]
+    return compose_with_origins(asked, runs)[0]
 
 
-def compose_with_origins(
-    asked: CommandLine, runs: Runs, say: Callable[[str], None] = lambda _: None
-) -> tuple[RunConfig, Layer]:
+def compose_with_origins(asked: CommandLine, runs: Runs) -> tuple[RunConfig, Layer]:
     """The configuration from presets, then the settings of the parent (if no size is given), the file, the options
     and --set, in this order, and the layer that has every value's origin.
 
-    say: told the settings that nothing asked for, where these come from a preset for pretrained weights.
+    It says which settings nothing asked for, where these come from a preset for pretrained weights.
     """
     file = load_settings(asked.config) if asked.config is not None else Layer()
     arch, size = named_preset("arch", asked.arch, file) or "vanilla", named_preset("size", asked.size, file)

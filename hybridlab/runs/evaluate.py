@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hybridlab.data.sources import NoSuchField
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
+from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import PROBES
 from hybridlab.store.artifacts import Artifact, dropping, open_model, require_tokenizer
@@ -41,11 +41,9 @@ class ModelOnText:
     elsewhere: bool
 
 
-def open_run(
-    reference: str, runs: Runs, data: str | list[str] | None, settings: list[str], say: Callable[[str], None]
-) -> ModelOnText:
+def open_run(reference: str, runs: Runs, data: str | list[str] | None, settings: list[str]) -> ModelOnText:
     """Load a model (see `open_model`); other text is tokenized with the model's own tokenizer."""
-    opened = open_model(reference, runs, say)
+    opened = open_model(reference, runs)
     given = _given(opened, data, settings)
     config = _settings(opened, given)
     job = Job(lambda line: say(f"data: {line}"))
@@ -131,12 +129,11 @@ def evaluate_run(
     runs: Runs,
     data: str | list[str] | None,
     settings: list[str],
-    say: Callable[[str], None],
     drop_heads: str | None = None,
 ) -> Results:
     """The results of a model, as in a record; all of another text is used, not only its validation part. drop_heads:
     names of query heads that are left out of the model, as L1-H3,L2-H5."""
-    opened = open_run(reference, runs, data, settings, say)
+    opened = open_run(reference, runs, data, settings)
     model = opened.model if drop_heads is None else dropping(opened.model, drop_heads)
     return measure(model, opened.config, opened.corpus, opened.precision, opened.elsewhere, say)
 
@@ -148,7 +145,6 @@ def evaluate_model(
     tokenizer: str | None,
     seq_len: int,
     settings: list[str],
-    say: Callable[[str], None],
 ) -> Results:
     """The results of a model that belongs to no run, on a whole text, in fp32 on the device where it is.
 
@@ -170,7 +166,6 @@ def analyze_run(
     probe: str,
     data: str | list[str] | None,
     options: dict[str, Any],
-    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The result of a probe on a model: on the validation part of its own or other text, or on prompts of tasks, which
     need no text."""
@@ -178,11 +173,11 @@ def analyze_run(
     if options.get("tasks"):
         if data is not None:
             raise UserError("--data has no effect on the prompts of --tasks; leave one of the two out")
-        return _analyze_on_tasks(reference, runs, probe, options, say)
+        return _analyze_on_tasks(reference, runs, probe, options)
     try:
-        opened = open_run(reference, runs, data, [], say)
+        opened = open_run(reference, runs, data, [])
     except NoSuchField as error:
-        tokenizer = open_model(reference, runs, lambda _: None).tokenizer
+        tokenizer = open_model(reference, runs).tokenizer
         raise UserError(
             f"{error.problem}; prepare the text with `hybridlab data prepare SOURCE --field NAME --tokenizer "
             f"file:{tokenizer} --out FOLDER`, then use --data shards:FOLDER"
@@ -191,10 +186,8 @@ def analyze_run(
     return run_probe(probe, opened.model, opened.corpus, config.training.seq_len, config, **options)
 
 
-def _analyze_on_tasks(
-    reference: str, runs: Runs, probe: str, options: dict[str, Any], say: Callable[[str], None]
-) -> dict[str, Any]:
-    opened = open_model(reference, runs, say)
+def _analyze_on_tasks(reference: str, runs: Runs, probe: str, options: dict[str, Any]) -> dict[str, Any]:
+    opened = open_model(reference, runs)
     prompts = TokenizerAlone(opened.own_tokenizer())
     model = opened.model.to(pick_device(opened.config.runtime.device if opened.config else "auto"))
     return run_probe(probe, model, prompts, opened.seq_len, opened.config, **options)

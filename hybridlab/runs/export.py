@@ -5,8 +5,6 @@ exported = hybridlab.export_hf("runs/first", "first-hf")    # or `hybridlab expo
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
+from hybridlab.messages import aloud, say
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.hf_export import check_free, form_of, write_hf_folder
 from hybridlab.models.hf_native import labels_of
@@ -68,6 +67,7 @@ class _Source:
     note: str | None = None
 
 
+@aloud
 def export_hf(
     run_or_model: str | Path | TrainedRun | Transformer,
     folder: str | Path,
@@ -92,7 +92,6 @@ def export_hf(
         exported = hybridlab.export_hf("runs/first", "first-hf", license="mit")
         exported.native    # True: AutoModelForCausalLM.from_pretrained("first-hf")
     """
-    say = _silent if quiet else _say
     # Checked before a large model is opened.
     check_free(Path(folder))
     if isinstance(run_or_model, Transformer):
@@ -103,12 +102,12 @@ def export_hf(
         raise UserError("export_hf: tokenizer= has no effect on a run, which has its own; leave it out")
     else:
         reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
-        source = _opened(str(reference), Runs(Path(runs_dir)), say)
-    return _write(source, Path(folder).expanduser().absolute(), license, say)
+        source = _opened(str(reference), Runs(Path(runs_dir)))
+    return _write(source, Path(folder).expanduser().absolute(), license)
 
 
-def _opened(reference: str, runs: Runs, say: Callable[[str], None]) -> _Source:
-    opened = open_model(reference, runs, say)
+def _opened(reference: str, runs: Runs) -> _Source:
+    opened = open_model(reference, runs)
     tokenizer = opened.tokenizer if opened.tokenizer.is_file() else None
     if opened.config is None:
         theirs = read_object(opened.path / "config.json", "configuration").get("max_position_embeddings")
@@ -124,7 +123,7 @@ def _opened(reference: str, runs: Runs, say: Callable[[str], None]) -> _Source:
     return _Source(opened.model, tokenizer, opened.seq_len, opened.config, record, opened.digest, note)
 
 
-def _write(source: _Source, folder: Path, license: str | None, say: Callable[[str], None]) -> Exported:
+def _write(source: _Source, folder: Path, license: str | None) -> Exported:
     if license is not None and (not license.strip() or "\n" in license):
         raise UserError(f"license {license!r}: give an identifier of the hub on one line, such as mit or apache-2.0")
     structure = source.model.structure
@@ -159,11 +158,3 @@ def _class_names(config: RunConfig | None) -> tuple[str, ...]:
         return ()
     task = FINETUNE_TASKS.get(config.finetune.task)
     return task.classes if task.kind == "classes" else ()
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _silent(text: str) -> None:
-    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,6 @@ def continue_prompts(
     prompts: list[Prompt],
     max_new_tokens: int,
     batch_size: int,
-    say: Callable[[str], None],
     seed: int = 0,
     **settings: Any,
 ) -> Iterator[Continued]:
@@ -100,7 +99,7 @@ def continue_prompts(
 
     settings: further arguments of `Transformer.generate`.
     """
-    opened = open_model(reference, runs, say)
+    opened = open_model(reference, runs)
     require_caches(opened.model.structure, "generate")
     tokenizer = opened.own_tokenizer()
     model = opened.model.to(pick_device("auto")).eval()

@@ -8,7 +8,7 @@ the settings of a plan a structure. What trains and measures a run behind this l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from hybridlab.data import preparing
 from hybridlab.data.preparing import corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.choices import require_choices
+from hybridlab.messages import on_screen, say
 from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.compiling import require_compiler
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
@@ -39,24 +40,20 @@ from hybridlab.training.machine import pick_device, pick_precision
 from hybridlab.training.objective import Objective, make_objective
 from hybridlab.training.trackers import require_trackers
 
-Say = Callable[[str], None]
-
 
 def link(
     config: RunConfig,
     folder: RunFolder,
     runs: Runs,
-    say: Say = lambda _: None,
     given: Sequence[Hook] = (),
-    quiet: bool = False,
     plans: Sequence[Stamp] = (),
 ) -> Job:
     """The job of a run in its folder, after all checks, the fast ones first. UserError for what cannot start.
 
     runs: where other runs are, beside the places that the folder remembers. given: hooks of kind `python` that the
-    configuration names. quiet: no bar where text is prepared. plans: those of the experiments that need the run.
+    configuration names. plans: those of the experiments that need the run.
     """
-    needs = needs_of(config, folder, runs, say)
+    needs = needs_of(config, folder, runs)
     known = needs.known
     assert known is not None, "all runs that it needs have finished"
     whole = config.init is not None and config.init.whole
@@ -68,7 +65,9 @@ def link(
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, start)
-    corpus = corpus_of(config, runs.directory / "data", preparing.Job(lambda text: say(f"data: {text}"), bar=not quiet))
+    corpus = corpus_of(
+        config, runs.directory / "data", preparing.Job(lambda text: say(f"data: {text}"), bar=on_screen())
+    )
     objective = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)
     require_benchmarks(config, structure)
@@ -76,7 +75,7 @@ def link(
     first = folder.info() or (begins.folder.started() if begins else None)
     facts = {
         "precision": begins.folder.started()["precision"] if begins else needs.precision,
-        "compile": compiles(config, folder, first, say),
+        "compile": compiles(config, folder, first),
         "threads": torch.get_num_threads(),
         "data_fingerprint": corpus.fingerprint,
         "source_fingerprints": [part.corpus.fingerprint for part in corpus.mixed],
@@ -103,7 +102,7 @@ class Needs:
     known: RunConfig | None
 
 
-def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, say: Say, later: Collection[str] = ()) -> Needs:
+def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, later: Collection[str] = ()) -> Needs:
     """What a run needs beside its data. UserError for what is not there. later: the runs that are trained before it."""
     settings, init = config.runtime, config.init
     device = pick_device(settings.device)
@@ -116,7 +115,7 @@ def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, say: Say, later: 
     ancestors = {name: find_start(best.get(name, name), runs) for name in needed if name not in later}
     known = None
     if len(ancestors) == len(needed):
-        known = linked(config, lambda name: run_of(ancestors[name]), say)
+        known = linked(config, lambda name: run_of(ancestors[name]))
         for structure in (structure_of(known), final_structure(known)):
             require_kernel(settings.kernel, device, training=True, kinds=structure.map.each_kind())
     start = None if init is None else ancestors.get(init.run)
@@ -133,7 +132,7 @@ def check_data(config: RunConfig, corpus: Corpus, start: Artifact | None) -> Obj
     return objective
 
 
-def compiles(config: RunConfig, folder: RunFolder, before: dict[str, Any] | None, say: Say) -> bool:
+def compiles(config: RunConfig, folder: RunFolder, before: dict[str, Any] | None) -> bool:
     """Whether the run's blocks are compiled: as at its first start, or in the run that it goes on from; else as its
     settings say. It changes the last bits of the numbers, so it is kept, as the precision is. before: the facts of that
     start."""

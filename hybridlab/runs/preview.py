@@ -15,7 +15,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
-from hybridlab.runs.queued_run import QueuedRun, Say, check_runs, queued, run_flops, with_examples
+from hybridlab.runs.queued_run import QueuedRun, check_runs, queued, run_flops, with_examples
 from hybridlab.runs.record import Record, read_record
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
 
@@ -24,7 +24,7 @@ _WEIGHT, _CHECKPOINT = 4, 12
 
 
 def preview(
-    pending: dict[str, tuple[str, RunConfig]], runs_dir: Path, results_dir: Path, jobs: int | None, say: Say
+    pending: dict[str, tuple[str, RunConfig]], runs_dir: Path, results_dir: Path, jobs: int | None
 ) -> dict[str, Any]:
     """runs: of each its state, and the steps, tokens, training FLOPs, minutes and disk bytes that are still to come.
     total: their sums, None where a part is unknown; its minutes and its largest disk bytes are those of the whole queue
@@ -35,7 +35,7 @@ def preview(
     """
     runs = queued(pending, runs_dir)
     left = [run for run in runs.values() if not run.finished()]
-    check_runs(left, runs_dir, say, prepare=False)
+    check_runs(left, prepare=False)
     jobs = max(1, min(jobs or default_jobs(left), len(left)))
     threads_of_all = threads_by_run(left, jobs) if jobs > 1 else {}
     speeds = _Speeds([*(results_dir / "records").glob("*.json"), *runs_dir.glob("*/record.json")])

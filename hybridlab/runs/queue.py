@@ -27,11 +27,11 @@ from hybridlab import plugins
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import Interrupted, UserError
+from hybridlab.messages import heard_by, say
 from hybridlab.plan.plan import Plan
-from hybridlab.runs.queued_run import QueuedRun, Result, Say, attempt, check_hash, check_runs, queued, run_flops
+from hybridlab.runs.queued_run import QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
-from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.machine import cpu_cores, pick_device
 from hybridlab.training.progress import Board, Progress, clock
 from hybridlab.training.stopping import StopRequest
@@ -59,9 +59,8 @@ class _Worker:
 class Workers:
     """At most `jobs` processes, each of which trains one run. threads: from a run's hash to its number of threads."""
 
-    def __init__(self, jobs: int, threads: Callable[[str], int], runs_dir: Path, say: Say, board: Board) -> None:
-        self.jobs, self.threads, self.runs_dir = jobs, threads, runs_dir
-        self.say, self.board = say, board
+    def __init__(self, jobs: int, threads: Callable[[str], int], board: Board) -> None:
+        self.jobs, self.threads, self.board = jobs, threads, board
         self.running: list[_Worker] = []
         self.stopping = False
 
@@ -83,16 +82,7 @@ class Workers:
         """Start a process for a run."""
         context = _context()
         mine, its = context.Pipe(duplex=False)
-        settings = {
-            "config": run.config.model_dump(mode="json"),
-            "hash": run.digest,
-            "folder": str(run.folder.path),
-            "runs": str(self.runs_dir),
-            "title": run.title,
-            "threads": self.threads(run.digest),
-            "plugins": plugins.loaded(),
-            "plans": [stamp.model_dump() for stamp in run.plans],
-        }
+        settings = {"run": run.to_json(), "threads": self.threads(run.digest), "plugins": plugins.loaded()}
         process = context.Process(target=_work, args=(json.dumps(settings), its), daemon=True)
         # Ctrl-C goes to all processes of a terminal. A new one ignores it from its first moment on, as it inherits.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -127,7 +117,7 @@ class Workers:
             while worker.pipe.poll():
                 kind, *values = json.loads(worker.pipe.recv_bytes())
                 if kind == "say":
-                    self.say(*values)
+                    say(*values)
                 elif kind == "begin":
                     self.board.begin(worker.run.digest, *values)
                 elif kind == "step":
@@ -167,8 +157,8 @@ def _context() -> ForkServerContext | SpawnContext:
 class _ProgressToParent(Progress):
     """Progress that is told to the parent process."""
 
-    def __init__(self, send: Send, title: str, total: int, tokens_per_step: int, done: int, quiet: bool) -> None:
-        super().__init__(title, total, tokens_per_step, done, quiet=True)
+    def __init__(self, send: Send, title: str, total: int, tokens_per_step: int, done: int) -> None:
+        super().__init__(title, total, tokens_per_step, done)
         self.send, self.told = send, 0.0
         send("begin", title, total, tokens_per_step, done)
 
@@ -179,16 +169,10 @@ class _ProgressToParent(Progress):
             self.told = now
             self.send("step", step, loss, *more)
 
-    def say(self, text: str) -> None:
-        """A line above the bar: the parent prints it."""
-        self.send("say", f"{self.title}: {text}")
-
 
 def _work(text: str, pipe: Connection) -> None:
     """Train one run. text: the settings of `Workers.start` as JSON."""
     import torch
-
-    from hybridlab.config.schema import RunConfig
 
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -198,15 +182,9 @@ def _work(text: str, pipe: Connection) -> None:
         plugins.load_plugin(reference)
     torch.set_num_threads(settings["threads"])
     try:
-        config = RunConfig.model_validate_json(json.dumps(settings["config"]))
-        check_hash(config, settings["hash"])
-        folder, runs, show = (
-            RunFolder(Path(settings["folder"])),
-            Runs(Path(settings["runs"])),
-            partial(_ProgressToParent, send),
-        )
-        plans = [Stamp(**stamp) for stamp in settings["plans"]]
-        result = attempt(config, folder, runs, settings["title"], partial(send, "say"), True, show, plans)
+        run = QueuedRun.from_json(settings["run"])
+        with heard_by(partial(send, "say")):
+            result = run.attempt(partial(_ProgressToParent, send))
     except Interrupted as stop:
         result = Result("stopped", str(stop))
     except UserError as error:
@@ -250,8 +228,7 @@ class Outcome:
 class InThisProcess:
     """Trains in this process, with the interface of `Workers`: a run has ended when `start` returns."""
 
-    def __init__(self, runs_dir: Path, say: Say, quiet: bool) -> None:
-        self.runs_dir, self.say, self.quiet = runs_dir, say, quiet
+    def __init__(self) -> None:
         self.over: list[tuple[QueuedRun, Result]] = []
 
     @property
@@ -259,8 +236,7 @@ class InThisProcess:
         return bool(self.over)
 
     def start(self, run: QueuedRun) -> None:
-        result = attempt(run.config, run.folder, Runs(self.runs_dir), run.title, self.say, self.quiet, plans=run.plans)
-        self.over.append((run, result))
+        self.over.append((run, run.attempt()))
 
     def ended(self) -> list[tuple[QueuedRun, Result]]:
         over, self.over = self.over, []
@@ -271,8 +247,6 @@ def run_all(
     pending: dict[str, tuple[str, RunConfig]],
     runs_dir: Path,
     results_dir: Path,
-    say: Say,
-    quiet: bool = False,
     jobs: int | None = 1,
     finished: Callable[[str], None] = lambda _: None,
     plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
@@ -286,19 +260,19 @@ def run_all(
     """
     runs = queued(pending, runs_dir, plans)
     left = [run for run in runs.values() if not run.finished()]
-    check_runs(left, runs_dir, say)
+    check_runs(left)
     if jobs is None:
         jobs = default_jobs(left)
     jobs = max(1, min(jobs, len(left)))
-    queue = _Queue(runs, runs_dir, results_dir, say, finished)
+    queue = _Queue(runs, results_dir, finished)
     if jobs == 1:
-        queue.work_through(InThisProcess(runs_dir, say, quiet))
+        queue.work_through(InThisProcess())
         return queue.outcome
     say(f"training {jobs} runs at once; Ctrl-C stops all of them, each with a checkpoint")
     with (
         StopRequest() as stop,
-        Board(queue.steps_all, quiet) as board,
-        Workers(jobs, threads_by_run(left, jobs).__getitem__, runs_dir, say, board) as workers,
+        Board(queue.steps_all) as board,
+        Workers(jobs, threads_by_run(left, jobs).__getitem__, board) as workers,
     ):
         queue.in_progress = board.progress
         queue.work_through(workers, stop)
@@ -311,12 +285,10 @@ class _Queue:
     def __init__(
         self,
         runs: dict[str, QueuedRun],
-        runs_dir: Path,
         results_dir: Path,
-        say: Say,
         finished: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.runs, self.runs_dir, self.results_dir, self.say = runs, runs_dir, results_dir, say
+        self.runs, self.results_dir = runs, results_dir
         self.finished = finished
         self.waiting, self.running = dict(runs), 0
         self.failed: dict[str, str] = {}
@@ -352,7 +324,7 @@ class _Queue:
                 self._note(run, Result("failed", f"the run it starts from failed ({lost})"))
             elif run.finished() and not run.folder.trained_elsewhere():
                 del self.waiting[run.digest]
-                result = attempt(run.config, run.folder, Runs(self.runs_dir), run.title, self.say, quiet=True)
+                result = run.attempt()
                 if result.status != "finished":
                     self._note(run, result)
                     continue
@@ -378,13 +350,13 @@ class _Queue:
             self.waiting[run.digest] = run
         elif result.status == "failed":
             self.outcome.failed[run.name], self.failed[run.digest] = result.reason, run.name
-            self.say(f"{run.title}: failed: {result.reason}")
+            say(f"{run.title}: failed: {result.reason}")
         elif result.status == "stopped":
-            self.say(f"{run.title}: {result.reason or 'stopped'}")
+            say(f"{run.title}: {result.reason or 'stopped'}")
         else:
             self.work_done += self.work[run.digest]
             number = len(self.outcome.finished) + len(self.failed) + 1
-            self.say(f"{run.title}: done, {number} of {run.total} runs, about {clock(self._seconds_left())} left")
+            say(f"{run.title}: done, {number} of {run.total} runs, about {clock(self._seconds_left())} left")
             self._keep(run)
 
     def _keep(self, run: QueuedRun) -> None:
@@ -405,13 +377,13 @@ class _Queue:
         for run in elsewhere:
             if run.digest not in self.told:
                 self.told.add(run.digest)
-                self.say(f"{run.title}: waiting for this run, which another process trains ({run.folder.path})")
+                say(f"{run.title}: waiting for this run, which another process trains ({run.folder.path})")
         time.sleep(_SECONDS_BETWEEN_LOOKS if elsewhere else 0)
 
     def _stop(self, crew: InThisProcess | Workers, number: int) -> None:
         """End the queue after signal `number`: Interrupted once the running runs have stopped."""
         assert isinstance(crew, Workers), "in this process the training loop itself takes the signal"
-        self.say(f"stopping: {self.running} runs finish their step and write a checkpoint")
+        say(f"stopping: {self.running} runs finish their step and write a checkpoint")
         crew.stop()
         stopped = self.running
         while self.running:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.schedule_cost import training_flops
@@ -19,9 +20,10 @@ from hybridlab.config.structures import map_of
 from hybridlab.data.preparing import Job, corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.messages import heard_by, say, silent
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
-from hybridlab.runs.link import Say, check_data, compiles, needs_of, run_of
+from hybridlab.runs.link import check_data, compiles, needs_of, run_of
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.run import train_run
 from hybridlab.store.checkpoints import newest_step
@@ -31,16 +33,30 @@ from hybridlab.training.progress import Progress
 
 
 @dataclass(frozen=True)
+class Result:
+    """How a try ended. busy: another process trains the run. stopped: by a signal, after a checkpoint. reason: of a
+    failure."""
+
+    status: Literal["finished", "failed", "busy", "stopped"]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class QueuedRun:
-    """A run of a queue. number: its place among the `total` runs, from 1. plans: see `train_run`."""
+    """A run of a queue. runs_dir: where it is trained, in the folder of its hash. number: its place among the `total`
+    runs, from 1. plans: see `train_run`."""
 
     digest: str
     name: str
     config: RunConfig
-    folder: RunFolder
+    runs_dir: Path
     number: int
     total: int
     plans: tuple[Stamp, ...] = ()
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.runs_dir / self.digest)
 
     @property
     def title(self) -> str:
@@ -60,6 +76,30 @@ class QueuedRun:
         done = newest_step(self.folder.checkpoints) or self.config.begins_after
         return 0 if self.finished() else self.config.training.steps - done
 
+    def attempt(self, show: Callable[..., Progress] = Progress) -> Result:
+        """Train or resume it; any error of it is its result, so that a queue can go on with the next."""
+        try:
+            train_run(self.config, self.folder, Runs(self.runs_dir), self.title, show=show, plans=self.plans)
+        except Busy:
+            return Result("busy")
+        except Exception as failure:
+            expected = isinstance(failure, RunFailed | UserError)
+            return Result("failed", str(failure) if expected else f"{type(failure).__name__}: {failure}")
+        return Result("finished")
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process that loads the same plug-ins."""
+        config, plans = self.config.model_dump(mode="json"), [stamp.model_dump() for stamp in self.plans]
+        return {**vars(self), "config": config, "runs_dir": str(self.runs_dir), "plans": plans}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> QueuedRun:
+        """AssertionError if the configuration is no longer that of the hash."""
+        config = RunConfig.model_validate_json(json.dumps(values["config"]))
+        digest, plans = values["digest"], tuple(Stamp(**stamp) for stamp in values["plans"])
+        assert run_hash(config) == digest, f"the configuration of {digest} changed on its way to a process"
+        return cls(**{**values, "config": config, "runs_dir": Path(values["runs_dir"]), "plans": plans})
+
 
 def queued(
     pending: dict[str, tuple[str, RunConfig]],
@@ -68,52 +108,15 @@ def queued(
 ) -> dict[str, QueuedRun]:
     """The runs of a queue by hash, in the same order, each in the folder of its hash. plans: of each run, by hash."""
     return {
-        digest: QueuedRun(
-            digest, name, config, RunFolder(runs_dir / digest), number, len(pending), tuple(plans.get(digest, ()))
-        )
+        digest: QueuedRun(digest, name, config, runs_dir, number, len(pending), tuple(plans.get(digest, ())))
         for number, (digest, (name, config)) in enumerate(pending.items(), 1)
     }
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a try ended. busy: another process trains the run. stopped: by a signal, after a checkpoint. reason: of a
-    failure."""
-
-    status: Literal["finished", "failed", "busy", "stopped"]
-    reason: str = ""
-
-
-def attempt(
-    config: RunConfig,
-    folder: RunFolder,
-    runs: Runs,
-    title: str,
-    say: Say,
-    quiet: bool,
-    show: Callable[..., Progress] = Progress,
-    plans: Sequence[Stamp] = (),
-) -> Result:
-    """Train or resume a run; any error of it is its result, so that a queue can go on with the next."""
-    try:
-        train_run(config, folder, runs, title, say, quiet, show=show, plans=plans)
-    except Busy:
-        return Result("busy")
-    except Exception as failure:
-        expected = isinstance(failure, RunFailed | UserError)
-        return Result("failed", str(failure) if expected else f"{type(failure).__name__}: {failure}")
-    return Result("finished")
-
-
-def check_hash(config: RunConfig, digest: str) -> None:
-    """AssertionError if a configuration is not the one of a hash, as after a wrong copy between processes."""
-    assert run_hash(config) == digest, f"the configuration of {digest} changed on its way to a process"
 
 
 # ---- what can be known to fail before any run of a queue trains ----
 
 
-def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bool = True) -> None:
+def check_runs(queue: Iterable[QueuedRun], prepare: bool = True) -> None:
     """UserError, with its name, for the first run that cannot start: device, kernel, parents, structure and data.
 
     prepare: also prepare the data, once for all runs that share it; otherwise only look at what is prepared already.
@@ -124,28 +127,25 @@ def check_runs(queue: Iterable[QueuedRun], runs_dir: Path, say: Say, prepare: bo
     corpora: dict[str, Corpus | None] = {}
     for run in queue:
         try:
-            _check(run, inside, runs_dir, say, prepare, corpora)
+            _check(run, inside, prepare, corpora)
         except UserError as error:
             raise UserError(f"{run.name}: {error}") from None
 
 
-def _check(
-    run: QueuedRun, inside: set[str], runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
-) -> None:
+def _check(run: QueuedRun, inside: set[str], prepare: bool, corpora: dict[str, Corpus | None]) -> None:
     config, folder = run.config, run.folder
-    compiles(config, folder, folder.info(), lambda _: None)
-    start = needs_of(config, folder, Runs(runs_dir), say, later=inside).start
+    with heard_by(silent):  # it is said when the run starts
+        compiles(config, folder, folder.info())
+    start = needs_of(config, folder, Runs(run.runs_dir), later=inside).start
     if start is not None and config.init is not None and config.init.step is not None:
         require_checkpoint(folder, run_of(start), config.init)
     make_hooks(config)
-    corpus = _corpus(config, runs_dir, say, prepare, corpora)
+    corpus = _corpus(config, run.runs_dir, prepare, corpora)
     if corpus is not None:
         check_data(config, corpus, start)
 
 
-def _corpus(
-    config: RunConfig, runs_dir: Path, say: Say, prepare: bool, corpora: dict[str, Corpus | None]
-) -> Corpus | None:
+def _corpus(config: RunConfig, runs_dir: Path, prepare: bool, corpora: dict[str, Corpus | None]) -> Corpus | None:
     """The data of a run; None if it is not prepared yet, or needs the tokenizer of a run that is not trained yet."""
     kind, _, path = config.data.tokenizer.partition(":")
     if kind == "file" and not Path(path).exists() and str(Path(path)).startswith(str(runs_dir.absolute())):

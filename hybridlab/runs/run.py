@@ -16,17 +16,17 @@ from hybridlab.attention.kinds import Full
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, sources_read
-from hybridlab.data.preparing import silent
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import NoRoom, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.while_training import AtSteps
+from hybridlab.messages import heard_by, say, silent, titled
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import model_damage
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.benchmarks import with_benchmarks
 from hybridlab.runs.extension import data_since, in_words
-from hybridlab.runs.link import Say, link
+from hybridlab.runs.link import link
 from hybridlab.runs.record import (
     DataSummary,
     Extended,
@@ -40,7 +40,7 @@ from hybridlab.runs.record import (
 )
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import save_trained
-from hybridlab.store.folders import Label, RunFolder, Runs
+from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
 from hybridlab.store.metrics import history, read_metrics
 from hybridlab.training.engine import Run
 from hybridlab.training.hooks import Hook
@@ -63,9 +63,7 @@ def train_run(
     folder: RunFolder,
     runs: Runs,
     title: str = "train",
-    say: Say = lambda _: None,
-    quiet: bool = False,
-    label: Label | None = None,
+    label: Label = UNLABELLED,
     hooks: Sequence[Hook] = (),
     show: Callable[..., Progress] = Progress,
     plans: Sequence[Stamp] = (),
@@ -78,24 +76,24 @@ def train_run(
     this run.
     """
     keep_freed_memory()
-    if not world().writer:
-        say, quiet = silent, True
-    with folder.locked() if world().writer else nullcontext(), using_threads(_threads(config, folder, say)):
-        if label is not None and label.name is not None:
+    with (
+        nullcontext() if world().writer else heard_by(silent),
+        folder.locked() if world().writer else nullcontext(),
+        using_threads(_threads(config, folder)),
+    ):
+        if label.name is not None:
             runs.check_name(label.name, folder)
         if folder.finished() and (folder.info() or {}).get("hash") == run_hash(config):
             finished_record(folder)
             problem = model_damage(folder.final)
             if problem is None:
-                return _finished_before(config, folder, title, say, label)
+                return _finished_before(config, folder, title, label)
             _require_last_checkpoint(folder, config, problem)
             say(f"{title}: {folder.final}: {problem}; making it again from the last checkpoint")
-        return execute(link(config, folder, runs, say, hooks, quiet, plans), title, say, quiet, label, show)
+        return execute(link(config, folder, runs, hooks, plans), title, label, show)
 
 
-def execute(
-    job: Job, title: str, say: Say, quiet: bool, label: Label | None, show: Callable[..., Progress] = Progress
-) -> Record:
+def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = Progress) -> Record:
     """Train, measure and save a job whose folder this process has locked; returns its record."""
     folder = job.folder
     stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
@@ -107,10 +105,11 @@ def execute(
     world().once(folder.remove_leftovers)
     try:
         with stopping_at_once(lambda: _saved_so_far(folder)):
-            _go_to_start(run, title, say, stopped)
-            with _tracking(run, title, say) as trackers:
+            with titled(title):
+                _go_to_start(run, stopped)
+            with titled(title), _tracking(run) as trackers:
                 training = run.config.training
-                with show(title, training.steps, training.tokens_per_step, run.step, quiet) as progress:
+                with show(title, training.steps, training.tokens_per_step, run.step) as progress:
                     found = run.train(progress)
                 record = _measured(run, found)
                 trackers.write({"step": run.step, **_final_numbers(record)})
@@ -126,7 +125,7 @@ def execute(
     runtime = run.config.runtime
     kept = 1 if runtime.keep_optimizer else 0
     world().once(checkpoints.keep_newest, folder.checkpoints, kept, runtime.keep_steps)
-    _say_warnings(record, title, say)
+    _say_warnings(record, title)
     return record
 
 
@@ -136,7 +135,7 @@ def _saved_so_far(folder: RunFolder) -> str:
     return f"{folder.path}: stopped at once, with {'no step' if newest is None else f'step {newest}'} saved"
 
 
-def _finished_before(config: RunConfig, folder: RunFolder, title: str, say: Say, label: Label | None) -> Record:
+def _finished_before(config: RunConfig, folder: RunFolder, title: str, label: Label) -> Record:
     """The record of a run that has nothing left to do."""
     _relabel(folder, label)
     last = config.training.steps
@@ -144,7 +143,7 @@ def _finished_before(config: RunConfig, folder: RunFolder, title: str, say: Say,
     note = "; the state of its optimizer was not kept" if lost else ""
     say(f"{title}: finished before, nothing to do{note}{_not_kept(config, folder, last)} ({folder.path})")
     record = finished_record(folder)
-    _say_warnings(record, title, say)
+    _say_warnings(record, title)
     return record
 
 
@@ -158,31 +157,30 @@ def _not_kept(config: RunConfig, folder: RunFolder, done: int) -> str:
     return f"; the checkpoint of step {missing[0]} was not kept, which needs another training in an empty folder"
 
 
-def _relabel(folder: RunFolder, label: Label | None) -> None:
-    if label is not None and label != Label():
+def _relabel(folder: RunFolder, label: Label) -> None:
+    if label != UNLABELLED:
         world().once(folder.relabel, label.applied(folder.started()))
 
 
-def _go_to_start(run: Run, title: str, say: Say, stopped: str | bool) -> None:
+def _go_to_start(run: Run, stopped: str | bool) -> None:
     """Bring the run to the step from which it trains, and say which that is. stopped: how an earlier start ended."""
-    run.say = lambda text: say(f"{title}: {text}")
     run.resume()
     if run.job.begins is not None and run.step == run.job.begins.step:
-        run.say(in_words(run.job.begins, run.config))
+        say(in_words(run.job.begins, run.config))
     elif run.step:
-        run.say(f"resuming after step {run.step}{_not_kept(run.config, run.folder, run.step)}")
+        say(f"resuming after step {run.step}{_not_kept(run.config, run.folder, run.step)}")
     elif stopped:
-        run.say(f"starts again from step 0 (it {stopped} before its first checkpoint)")
+        say(f"starts again from step 0 (it {stopped} before its first checkpoint)")
 
 
 @contextmanager
-def _tracking(run: Run, title: str, say: Say) -> Iterator[Trackers]:
+def _tracking(run: Run) -> Iterator[Trackers]:
     """A context in which the trackers of `runtime.track` get every line of the log."""
     settings, info = run.config.model_dump(mode="json"), run.folder.started()
     name = info.get("name") or run.folder.path.name
     tracked = Tracked(run_hash(run.config), name, run.folder, run.step, settings)
     names, lines = run.config.runtime.track if world().writer else [], read_metrics(run.metrics.path)
-    with tracking(names, tracked, lines, lambda text: say(f"{title}: {text}")) as trackers:
+    with tracking(names, tracked, lines) as trackers:
         run.metrics.listeners.append(trackers.write)
         yield trackers
 
@@ -206,7 +204,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     started = time.monotonic()
     # What follows takes the model apart, and writes it.
     run.model = world().whole(run.model)
-    results = measure(run.model, run.config, run.corpus, run.precision, say=run.say)
+    results = measure(run.model, run.config, run.corpus, run.precision, say=say)
     results = with_benchmarks(results, run)
     if AtSteps.name in hooks:
         # These are measurements as the final ones, and stand beside them in the record.
@@ -222,7 +220,7 @@ def _save(run: Run, record: Record) -> None:
     world().once(run.folder.write, "record.json", record.model_dump(mode="json"))
 
 
-def _say_warnings(record: Record, title: str, say: Say) -> None:
+def _say_warnings(record: Record, title: str) -> None:
     """Repeat what the run's hooks warn of."""
     for results in record.hooks.values():
         for warning in results.get("warnings", []):
@@ -247,7 +245,7 @@ def finished_record(folder: RunFolder) -> Record:
     return record
 
 
-def _threads(config: RunConfig, folder: RunFolder, say: Say) -> int:
+def _threads(config: RunConfig, folder: RunFolder) -> int:
     """The number of threads: that of the configuration, or of the run's first start, or the usual one here.
 
     The last bits of a run's numbers depend on it on a CPU, so a resumed run keeps it, like its precision.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import NO_LOSS, Results
+from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
@@ -27,11 +28,9 @@ from hybridlab.store.artifacts import Artifact, dropping, open_model
 from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device
 
-Say = Callable[[str], None]
-
 
 def run_study(
-    study: Study, digest: str, seed: int, runs: Runs, results_dir: Path, say: Say, plans: Sequence[Stamp] = ()
+    study: Study, digest: str, seed: int, runs: Runs, results_dir: Path, plans: Sequence[Stamp] = ()
 ) -> Record:
     """The record of a study, from RESULTS-DIR or by measuring, which writes it there.
 
@@ -43,12 +42,12 @@ def run_study(
     if known is not None and not _found_now(known):
         return known
     started = time.monotonic()
-    opened = open_model(study.model.removeprefix(RUN), runs, say)
+    opened = open_model(study.model.removeprefix(RUN), runs)
     opened.own_tokenizer()
     names = dropped_heads(study.drop_heads, results_dir)
     model = opened.model.to(pick_device("auto")).eval()
     model = dropping(model, ",".join(names)) if names else model
-    results = _measured(study, model, opened, runs, say)
+    results = _measured(study, model, opened, runs)
     record = _record(study, digest, seed, model, opened, results, names)
     seconds = round(time.monotonic() - started, 1)
     record = record.model_copy(update={"evaluation_seconds": seconds, "plans": list(plans)})
@@ -106,7 +105,7 @@ def _sorted(table: list[list[float | None]], sign: int) -> list[Head]:
     return [head for _, head in sorted(values)]
 
 
-def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs, say: Say) -> Results:
+def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) -> Results:
     settings, length = study.evaluation, opened.seq_len
     tokenizer = opened.own_tokenizer()
     if study.text:
@@ -122,7 +121,7 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs, sa
     require_caches(model.structure, "evaluation.benchmarks")
     folder = None if opened.config is not None else opened.path
     request = Request.of(settings.benchmarks)
-    return including(results, benchmark_model(model, tokenizer, folder, length, request, say, lenient=True))
+    return including(results, benchmark_model(model, tokenizer, folder, length, request, lenient=True))
 
 
 def _probed(name: str, model: Transformer, tokenizer: Any, length: int, settings: Evaluation) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -15,6 +14,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
+from hybridlab.messages import aloud
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.benchmarks import BATCH, Benchmarks, Request, benchmark_model, benchmark_run
@@ -62,6 +62,7 @@ class TrainedRun:
         return load_checkpoint(self.path, kernel)
 
 
+@aloud
 def train(
     arch: str = "vanilla",
     *,
@@ -114,12 +115,10 @@ def train(
             f"train: {unknown[0]} was registered outside a plug-in, so that a change of it would go unnoticed; move it "
             "into a file of its own and load that with hybridlab.load_plugin('FILE.py')"
         )
-    label = Label(name, tuple(tags)) if name is not None or tags else None
-    folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    record = train_run(config, folder, runs, f"train {arch}", _silent if quiet else _say, quiet, label, hooks)
-    return TrainedRun(folder.path, record)
+    return _trained(config, runs, run_dir, f"train {arch}", Label(name, tuple(tags)), hooks)
 
 
+@aloud
 def finetune(
     run: str | Path | TrainedRun,
     task: str,
@@ -158,10 +157,19 @@ def finetune(
     runs, reference = Runs(Path(runs_dir)), str(run.path) if isinstance(run, TrainedRun) else str(run)
     command = CommandLine(start=reference, options=merge(written, options), keep_map=True, task=task)
     config = compose(command, runs)
-    label = Label(name, tuple(tags)) if name is not None or tags else None
+    return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
+
+
+def _trained(
+    config: RunConfig,
+    runs: Runs,
+    run_dir: str | Path | None,
+    title: str,
+    label: Label,
+    hooks: Sequence[Hook],
+) -> TrainedRun:
     folder = RunFolder(Path(run_dir) if run_dir is not None else runs.directory / run_hash(config))
-    record = train_run(config, folder, runs, f"finetune {task}", _silent if quiet else _say, quiet, label, hooks)
-    return TrainedRun(folder.path, record)
+    return TrainedRun(folder.path, train_run(config, folder, runs, title, label, hooks))
 
 
 @overload
@@ -198,6 +206,7 @@ def evaluate(
 ) -> Benchmarks: ...
 
 
+@aloud
 def evaluate(
     run_or_model: str | Path | TrainedRun | Transformer,
     data: str | None = None,
@@ -237,7 +246,7 @@ def evaluate(
         found = hybridlab.evaluate("runs/first", tasks=["arc_easy", "piqa"], num_fewshot=5, data_root="benchmarks")
         found.results["arc_easy@5"].metrics["acc"].value
     """
-    say, runs = _silent if quiet else _say, Runs(Path(runs_dir))
+    runs = Runs(Path(runs_dir))
     root = None if data_root is None else Path(data_root)
     if tasks is not None or suite is not None:
         _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
@@ -245,10 +254,10 @@ def evaluate(
         request = Request(named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines, replace=replace)
         if isinstance(run_or_model, Transformer):
             _refuse({"replace": replace or None}, "on a model, which has no record")
-            return _benchmarks_of(run_or_model, tokenizer, request, say)
+            return _benchmarks_of(run_or_model, tokenizer, request)
         _refuse({"tokenizer": tokenizer}, "on a run, which has its own")
         run = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
-        return benchmark_run(str(run), runs, request, say)
+        return benchmark_run(str(run), runs, request)
     unused = {
         "num_fewshot": num_fewshot,
         "limit": limit,
@@ -262,10 +271,10 @@ def evaluate(
             raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
         if tokenizer is None and not data.startswith("shards:"):
             raise UserError("evaluate: give the tokenizer of the model, as tokenizer='file:PATH' or 'byte'")
-        return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, _as_texts(_nested(settings or {})), say)
+        return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, _as_texts(_nested(settings or {})))
     _refuse({"tokenizer": tokenizer, "seq_len": seq_len}, "on a run, which has its own")
     reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
-    return evaluate_run(str(reference), runs, data, _as_texts(_nested(settings or {})), say)
+    return evaluate_run(str(reference), runs, data, _as_texts(_nested(settings or {})))
 
 
 def _refuse(arguments: Mapping[str, Any], where: str) -> None:
@@ -275,9 +284,7 @@ def _refuse(arguments: Mapping[str, Any], where: str) -> None:
             raise UserError(f"evaluate: {name}= has no effect {where}; leave it out")
 
 
-def _benchmarks_of(
-    model: Transformer, tokenizer: str | None, request: Request, say: Callable[[str], None]
-) -> Benchmarks:
+def _benchmarks_of(model: Transformer, tokenizer: str | None, request: Request) -> Benchmarks:
     """Benchmarks of a model that belongs to no run."""
     if tokenizer is None or request.max_length is None:
         raise UserError(
@@ -285,7 +292,7 @@ def _benchmarks_of(
         )
     own = make_tokenizer(tokenizer, ())
     require_fitting(own, model.shape.vocab, tokenizer)
-    return benchmark_model(model, own, None, request.max_length, request.checked(), say)
+    return benchmark_model(model, own, None, request.max_length, request.checked())
 
 
 def _described(hook: Hook) -> dict[str, str]:
@@ -323,11 +330,3 @@ def _as_texts(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
         inner = isinstance(value, Mapping) and value
         texts += _as_texts(value, f"{prefix}{name}.") if inner else [f"{prefix}{name}={json.dumps(value)}"]
     return texts
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _silent(text: str) -> None:
-    return None

@@ -1,13 +1,12 @@
 """A model that exists: the final, best or newest weights of a run, or a folder in the Hugging Face layout.
 
-found = open_model("runs/first", runs, say)     # also the start of a hash, a name, runs/first/best, path/to/llama
+found = open_model("runs/first", runs)     # also the start of a hash, a name, runs/first/best, path/to/llama
 found.model(tokens).logits
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +19,12 @@ from hybridlab.config.loading import is_preset
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.training import Training
 from hybridlab.config.types import fields_of
-from hybridlab.data.preparing import Job, corpus_of, silent
+from hybridlab.data.preparing import Job, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, require_fitting, tokenizer_digest
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
+from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import SavedModel, factors_from_json, load_checkpoint, read_model_config, read_weights
 from hybridlab.models.hf_hub import hub_folder, is_hub_name
@@ -48,14 +48,13 @@ class Artifact:
 
     path: the folder of its run, or its own. runs: where it was found. run: None for a folder that is no run. part:
     which weights of a run, `final` or `best`, those of its lowest validation loss; a run that has not finished has its
-    newest checkpoint in the place of the final ones. say: gets lines about data that its tokenizer needs.
+    newest checkpoint in the place of the final ones.
     """
 
     path: Path
     runs: Runs
     run: RunFolder | None = None
     part: str = "final"
-    say: Callable[[str], None] = silent
 
     @property
     def pretrained(self) -> bool:
@@ -174,7 +173,7 @@ class Artifact:
         if self.checkpoint is None:
             return self.folder / "tokenizer.json"
         assert self.run is not None and self.config is not None, "only a run has checkpoints"
-        corpus = corpus_of(self.config, self.runs.directory / "data", Job(lambda line: self.say(f"data: {line}")))
+        corpus = corpus_of(self.config, self.runs.directory / "data", Job(lambda line: say(f"data: {line}")))
         if corpus.fingerprint != self.run.started()["data_fingerprint"]:
             raise UserError(f"{self.path}: the data has changed since this run was started; restore it")
         return corpus.folder / "tokenizer.json"
@@ -332,14 +331,14 @@ def branch_of(start: str | None) -> tuple[str | None, int | None]:
     return run, int(step)
 
 
-def find_model(reference: str, runs: Runs, finished: bool = False, say: Callable[[str], None] = silent) -> Artifact:
+def find_model(reference: str, runs: Runs, finished: bool = False) -> Artifact:
     """The model of a reference: a run (by name, folder or start of its hash), RUN/best, or a Hugging Face folder.
     finished: UserError for a run that has not finished."""
     path = model_folder(reference, runs)
     if path is not None:
-        return Artifact(path, runs, say=say)
+        return Artifact(path, runs)
     run = runs.finished(reference) if finished else runs.find(reference)
-    return Artifact(run.path, runs, run, "best" if part_of_run(reference)[1] == "best" else "final", say)
+    return Artifact(run.path, runs, run, "best" if part_of_run(reference)[1] == "best" else "final")
 
 
 def find_start(reference: str, runs: Runs) -> Artifact:
@@ -353,10 +352,10 @@ def find_start(reference: str, runs: Runs) -> Artifact:
     return found
 
 
-def open_model(reference: str, runs: Runs, say: Callable[[str], None]) -> Artifact:
+def open_model(reference: str, runs: Runs) -> Artifact:
     """A model to use, opened: see `find_model`; says if it is not the final one of a run. UserError if it cannot be
     used, or if its tokenizer has more ids than it."""
-    found = find_model(reference, runs, say=say)
+    found = find_model(reference, runs)
     if found.run is not None:
         found.run.require_plugins()
     if found.best is not None and found.training is not None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
+from hybridlab.messages import say
 from hybridlab.store.folders import CHECKPOINT, RunFolder, step_of
 
 _UNFINISHED = re.compile(r"\..+\.([0-9a-f]{8}|partial)")
@@ -123,7 +124,7 @@ def _fingerprint(folder: Path) -> Any:
         return None
 
 
-def remove(items: list[Item], say: Callable[[str], None]) -> list[Item]:
+def remove(items: list[Item]) -> list[Item]:
     """Remove the items; returns those that are gone. One that is in use by now, or has changed, is left and named."""
     gone = []
     for item in items:

@@ -382,6 +382,9 @@ class Label:
         return {"name": self.name or facts.get("name"), "tags": list(dict.fromkeys(tags))}
 
 
+UNLABELLED = Label()
+
+
 def start_facts() -> dict[str, str]:
     """Time (UTC), host and command line of this process, as they are written into run.json at a run's first start."""
     program = Path(sys.argv[0]).name.replace("__main__.py", "hybridlab") or "python"

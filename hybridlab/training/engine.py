@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor
 from hybridlab.accounting.flops import convention_of, ledger
 from hybridlab.attention.kernels import choose
 from hybridlab.errors import Interrupted, RunFailed, UserError
+from hybridlab.messages import say
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json
 from hybridlab.plan.structure import Structure
@@ -80,7 +81,6 @@ class Run:
             hook.begin(self)
         self.rebuild(self.initial, dict(self.model.named_parameters()), {})
         self.metrics = MetricsLog(self.folder.path / "metrics.jsonl")
-        self.say: Callable[[str], None] = lambda text: None
         self._pauses = 0.0
         self._noted: Transformer | None = None
 
@@ -142,7 +142,7 @@ class Run:
         event |= {f"{part}_after": str(new) for part, (old, new) in changed.items() if old != new}
         self.events.append(event)
         world().once(self.metrics.write, {"event": event})
-        self.say(event_line(event))
+        say(event_line(event))
         if optimizer is None:
             optimizer = optimizer_tensors(self.optimizer, self.groups)
         self.rebuild(structure, self.tensors() if tensors is None else tensors, optimizer, factors)
@@ -154,7 +154,6 @@ class Run:
 
         RunFailed if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
-        self.say = progress.say
         settings = self.config.training
         pace = checkpoints.Pace(self.config.runtime.checkpoint_seconds)
         speed = Speed(self.device, self.config.runtime.peak_flops, self.spent.tokens, self.spent.flops)
@@ -235,6 +234,10 @@ class Run:
     def evaluation_inputs(self, step: int) -> dict[str, Any]:
         """The arguments of the forward pass, from all hooks, to measure the model as optimizer step `step` runs it."""
         return {name: value for hook in self.hooks for name, value in hook.evaluation_inputs(step).items()}
+
+    def say(self, text: str) -> None:
+        """Show a line on the terminal."""
+        say(text)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

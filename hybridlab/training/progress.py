@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from hybridlab.bars import WithBar
+from hybridlab.messages import on_screen, print_line
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -17,24 +17,16 @@ _SECONDS_BETWEEN_LINES = 10.0
 class Progress(WithBar):
     """Progress over `total` steps of `tokens_per_step` tokens, of which `done` were done earlier."""
 
-    def __init__(self, title: str, total: int, tokens_per_step: int, done: int = 0, quiet: bool = False) -> None:
+    def __init__(self, title: str, total: int, tokens_per_step: int, done: int = 0) -> None:
         self.title, self.total, self.tokens_per_step = title, total, tokens_per_step
         self.first, self.started, self.printed = done, time.monotonic(), 0.0
-        self.quiet = quiet
-        super().__init__(not quiet, 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
+        super().__init__(on_screen(), 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
         if self.bar:
             self.task = self.bar.add_task(title, total=total, completed=done, note="")
 
-    def say(self, text: str) -> None:
-        """Print a line, on a terminal above the bar."""
-        if self.bar:
-            self.bar.console.print(f"{self.title}: {text}", markup=False, highlight=False)
-        elif not self.quiet:
-            print(f"{self.title}: {text}", file=sys.stderr, flush=True)
-
     def update(self, step: int, loss: float, mfu: float | None = None) -> None:
         """Show that `step` steps are done; outside a terminal, at most one line in ten seconds."""
-        if self.quiet:
+        if not on_screen():
             return
         seconds = max(1e-9, time.monotonic() - self.started)
         rate = (step - self.first) * self.tokens_per_step / seconds
@@ -48,7 +40,7 @@ class Progress(WithBar):
         self.printed = now
         left = (self.total - step) * seconds / max(1, step - self.first)
         line = f"{self.title}: step {step}/{self.total}  loss {loss:.3f}  {rate:,.0f} tokens/s{used}  ETA {clock(left)}"
-        print(line, file=sys.stderr, flush=True)
+        print_line(line)
 
 
 def clock(seconds: float) -> str:
@@ -78,12 +70,11 @@ class Board(WithBar):
     total: the steps that all runs have still to do.
     """
 
-    def __init__(self, total: int, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, total: int) -> None:
         self.lines: dict[str, _Line] = {}
         self.plain: dict[str, Progress] = {}
         self.steps: dict[str, tuple[int, int, int]] = {}
-        super().__init__(not quiet, 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
+        super().__init__(on_screen(), 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
         if self.bar:
             self.all = self.bar.add_task("all runs", total=total, note="")
 
@@ -94,7 +85,7 @@ class Board(WithBar):
             task = self.bar.add_task(title, total=total, completed=done, note="")
             self.lines[key] = _Line(task, done, tokens_per_step, done)
         else:
-            self.plain[key] = Progress(title, total, tokens_per_step, done, self.quiet)
+            self.plain[key] = Progress(title, total, tokens_per_step, done)
 
     def update(self, key: str, step: int, loss: float, *more: Any) -> None:
         """The run has done `step` steps. more: what else its `Progress` was given."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridlab.errors import UserError
+from hybridlab.messages import say
 from hybridlab.store.folders import RunFolder
 
 Line = dict[str, Any]
@@ -172,8 +173,8 @@ def require_trackers(names: Sequence[str]) -> None:
 class Trackers:
     """The trackers of a run, each left out from its first failure on."""
 
-    def __init__(self, names: Sequence[str], say: Callable[[str], None]) -> None:
-        self.say, self.open_ones = say, {name: TRACKERS[name]() for name in dict.fromkeys(names)}
+    def __init__(self, names: Sequence[str]) -> None:
+        self.open_ones = {name: TRACKERS[name]() for name in dict.fromkeys(names)}
 
     def open(self, run: Tracked, lines: list[Line]) -> None:
         """Begin. lines: the log so far, which a tracker gets that does not know the run yet."""
@@ -201,7 +202,7 @@ class Trackers:
             except Exception as error:
                 del self.open_ones[name]
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
-                self.say(f"--track {name} has stopped, the run goes on without it: {reason}")
+                say(f"--track {name} has stopped, the run goes on without it: {reason}")
 
 
 def _send(tracker: Tracker, line: Line) -> None:
@@ -213,9 +214,9 @@ def _send(tracker: Tracker, line: Line) -> None:
 
 
 @contextmanager
-def tracking(names: Sequence[str], run: Tracked, lines: list[Line], say: Callable[[str], None]) -> Iterator[Trackers]:
+def tracking(names: Sequence[str], run: Tracked, lines: list[Line]) -> Iterator[Trackers]:
     """A context in which trackers are open."""
-    trackers = Trackers(names, say)
+    trackers = Trackers(names)
     trackers.open(run, lines)
     finished = False
     try:

@@ -9,6 +9,7 @@ PACKAGE = ROOT / "hybridlab"
 LEVELS = [
     {"errors"},
     {"bars"},
+    {"messages"},
     {"files"},
     {"plugins"},
     {"registry"},
@@ -107,7 +108,13 @@ def test_help_imports_typer_and_the_commands_alone():
     )
     more = run_python(code).splitlines()[-1].split()
     own = {name.removeprefix("hybridlab.") for name in more if name.startswith("hybridlab.")}
-    assert {name for name in own if name.split(".")[0] != "cli"} == {"errors", "plugins", "registry", "analysis"}
+    assert {name for name in own if name.split(".")[0] != "cli"} == {
+        "errors",
+        "messages",
+        "plugins",
+        "registry",
+        "analysis",
+    }
     others = {name.split(".")[0] for name in more} - {"hybridlab", "typer", "click", "shellingham"}
     assert others <= sys.stdlib_module_names and "importlib.metadata" not in more
 

@@ -35,7 +35,7 @@ def test_ten_steps(case, small, tmp_path, runs_dir):
     mix = {"text": 0.0, "retrieval": 0.75, "assignment": 0.25}
     arch = case.removesuffix("-llama")
     config = small(arch, data={"mix": mix}, training={"steps": 10}, **CASES[case])
-    train_run(config, RunFolder(tmp_path / "run"), Runs(runs_dir), quiet=True)
+    train_run(config, RunFolder(tmp_path / "run"), Runs(runs_dir))
     losses = [line["loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in line]
     golden = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if os.environ.get("HYBRIDLAB_WRITE_GOLDEN"):

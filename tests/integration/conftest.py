@@ -22,7 +22,7 @@ def trained(tmp_path_factory, text_file):
     base |= {"data": {"source": f"text:{text_file}", "tokenizer": "byte"}, "runtime": {"threads": 1}}
     base |= {"evaluation": {"validation_windows": 4}, "plan": [{"op": "loop_heads", "layer": 1, "heads": [0]}]}
     config = resolve("vanilla", "tiny", layers=[Layer(base)])
-    train_run(config, RunFolder(runs / "parent"), Runs(runs), quiet=True)
+    train_run(config, RunFolder(runs / "parent"), Runs(runs))
     return config, runs
 
 

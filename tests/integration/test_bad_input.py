@@ -49,7 +49,7 @@ def test_a_run_refuses_shards_that_changed_at_equal_size(small, tmp_path, text_f
     shard.write_bytes(raw)
     config = small(settings=[f"data.source=shards:{tmp_path / 'p'}"])
     with pytest.raises(UserError, match="digest"):
-        train_run(config, RunFolder(tmp_path / "run"), Runs(tmp_path), quiet=True)
+        train_run(config, RunFolder(tmp_path / "run"), Runs(tmp_path))
 
 
 @pytest.mark.parametrize(

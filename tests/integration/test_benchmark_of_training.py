@@ -53,7 +53,7 @@ def test_a_run_takes_the_time_of_its_stages(experiment, tmp_path, monkeypatch):
         return float(trainer.model.shape.layers)
 
     monkeypatch.setattr(speed._Trainer, "seconds", seconds)
-    record = run_benchmark(experiment, "smoke", tmp_path, lambda text: None)
+    record = run_benchmark(experiment, "smoke", tmp_path)
     measured = record.results["small"]["LIDAS"]["2"]
     mean = (8 * 2 + 17 * 4 + 25 * 6 + 50 * 8) / 100
     assert measured["run"].seconds == pytest.approx([mean] * 3)
@@ -62,11 +62,11 @@ def test_a_run_takes_the_time_of_its_stages(experiment, tmp_path, monkeypatch):
     # In turns, after a round to warm up, and with the other model first in every second round.
     baseline, grown = [8], [2, 4, 6, 8]
     assert order == baseline + grown + baseline + grown + grown + baseline + baseline + grown
-    assert run_benchmark(experiment, "smoke", tmp_path, lambda text: None) is None
+    assert run_benchmark(experiment, "smoke", tmp_path) is None
 
 
 def test_it_times_real_steps(experiment, tmp_path):
-    record = run_benchmark(experiment, "smoke", tmp_path, lambda text: None)
+    record = run_benchmark(experiment, "smoke", tmp_path)
     for name in ("Baseline", "LIDAS"):
         for part in record.results["small"][name]["2"].values():
             assert len(part.seconds) == 3 and min(part.seconds) > 0
@@ -80,7 +80,7 @@ def test_a_step_and_a_forward_pass_of_each_model_are_timed(tmp_path):
     claim = "kind: time_at_most, row: LIDAS, over: Baseline, part: forward, group: small, batch: 2, ratio: 50"
     path.write_text(text.replace("benchmark:\n", f"  - {{text: x, source: y, test: {{{claim}}}}}\nbenchmark:\n", 1))
     experiment = load_experiment(str(path))
-    record = run_benchmark(experiment, "smoke", tmp_path, lambda text: None)
+    record = run_benchmark(experiment, "smoke", tmp_path)
     measured = record.results["small"]["LIDAS"]["2"]
     assert set(measured) == {"step", "forward"} and all(len(part.seconds) == 3 for part in measured.values())
     table = build_table(experiment, "smoke", tmp_path)

@@ -11,6 +11,7 @@ from hybridlab.config.method import register_hook
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.batches import Batches
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
@@ -285,7 +286,7 @@ def test_a_branch_of_a_grown_run_takes_the_plan_of_its_settings(small, runs):
 
 def test_kept_checkpoints_survive_the_newer_ones_and_the_end(small, runs):
     config = keeping(small(runtime={"keep_optimizer": True, "keep_checkpoints": 1}), 2, 5)
-    train_run(config, RunFolder(runs / "a"), Runs(runs), quiet=True)
+    train_run(config, RunFolder(runs / "a"), Runs(runs))
     assert RunFolder(runs / "a").checkpoint_steps == [2, 5, 12]
     (runs / "a" / "checkpoints" / "step-00000003").mkdir()  # left by a kill
     removed = json_of(hybridlab("runs", "clean", "--runs-dir", ".", "--yes", "--json", cwd=runs))["removed"]
@@ -297,7 +298,8 @@ def test_a_step_that_is_over_cannot_be_kept_any_more(small, runs, monkeypatch):
     config, said = small(runtime={"checkpoint_every": 4, "keep_checkpoints": 1}), []
     train_until(config, runs / "a", runs, monkeypatch, 9)
     for _ in range(2):
-        train_run(keeping(config, 3, 8, 10), RunFolder(runs / "a"), Runs(runs), say=said.append, quiet=True)
+        with heard_by(said.append):
+            train_run(keeping(config, 3, 8, 10), RunFolder(runs / "a"), Runs(runs))
     note = "; the checkpoint of step 3 was not kept, which needs another training in an empty folder"
     assert [note in line for line in said if "resuming" in line or "finished before" in line] == [True, True]
     assert RunFolder(runs / "a").checkpoint_steps == [8, 10]
@@ -341,7 +343,7 @@ def test_the_trunk_of_an_experiment_keeps_what_its_branches_begin_with(tmp_path,
     plain = made["trunk"].model_copy(update={"runtime": made["same"].runtime})
     assert run_hash(plain) == run_hash(made["trunk"])
     wanted = ExperimentAtScale(experiment, "smoke")
-    outcome = run_cells([wanted], tmp_path / "runs", tmp_path / "results", lambda text: None, quiet=True)
+    outcome = run_cells([wanted], tmp_path / "runs", tmp_path / "results")
     assert outcome.failed == {} and len(outcome.finished) == 3
     folders = {name: tmp_path / "runs" / run_hash(config) for name, config in made.items()}
     assert_same_run(folders["trunk"], folders["same"])
@@ -350,4 +352,4 @@ def test_the_trunk_of_an_experiment_keeps_what_its_branches_begin_with(tmp_path,
     shutil.rmtree(folders["looped"])
     shutil.rmtree(folders["trunk"] / "checkpoints")
     with pytest.raises(UserError, match=r"^looped: .*not kept the checkpoint of step 6"):
-        run_cells([wanted], tmp_path / "runs", tmp_path / "results", lambda text: None, quiet=True)
+        run_cells([wanted], tmp_path / "runs", tmp_path / "results")

@@ -184,7 +184,7 @@ def test_checkpoints_of_another_version_are_refused(small, tmp_path, runs_dir, m
         train(config, tmp_path / "a", runs_dir)
     monkeypatch.undo()
     with pytest.raises(UserError, match="another version of hybridlab"):
-        train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), quiet=True)
+        train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir))
 
 
 def _save_once(save):

@@ -18,6 +18,7 @@ from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.models import executor
 from hybridlab.models.build import build_model
 from hybridlab.models.compiling import MOST_GRAPHS
@@ -143,7 +144,8 @@ def test_a_run_keeps_what_it_was_started_with(first, small, tmp_path, runs_dir, 
     folder, said = RunFolder(tmp_path / "run"), []
     made = graphs()
     assert folder.started()["compile"] is first and (made > 0) is first
-    record = train_run(compiling(config, not first), folder, Runs(runs_dir), say=said.append, quiet=True)
+    with heard_by(said.append):
+        record = train_run(compiling(config, not first), folder, Runs(runs_dir))
     words = "with compiled blocks, so it stays compiled" if first else "without compiling, so it is not compiled"
     assert [line for line in said if line.startswith("runtime.compile: this run was started") and words in line]
     assert record.compile is first is details(folder, Runs(runs_dir))["compile"] and graphs() == made
@@ -154,7 +156,7 @@ def test_a_longer_run_is_compiled_like_the_one_that_it_continues(small, tmp_path
     config = config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_optimizer": True})})
     parent, runs = train(config, tmp_path / "short", runs_dir), Runs(runs_dir)
     longer = compiling(extension(str(tmp_path / "short"), 1, runs, Layer(), []), None)
-    record = train_run(longer, RunFolder(tmp_path / "long"), runs, quiet=True)
+    record = train_run(longer, RunFolder(tmp_path / "long"), runs)
     assert parent.compile and record.compile and record.steps == 5
 
 

@@ -12,6 +12,7 @@ import torch
 from hybridlab.attention import kernels
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import Interrupted, RunFailed, UserError
+from hybridlab.messages import heard_by
 from hybridlab.models.decoder import Decoder
 from hybridlab.runs import run as run_module
 from hybridlab.runs.run import train_run
@@ -159,7 +160,8 @@ def test_a_run_without_a_checkpoint_says_that_it_starts_again(small, tmp_path, r
     train_until(config, folder.path, runs_dir, monkeypatch, 3)
     train_until(config, tmp_path / "b", runs_dir, monkeypatch, 6)
     for path in (folder, RunFolder(tmp_path / "b"), RunFolder(tmp_path / "new")):
-        train_run(config, path, Runs(runs_dir), say=said.append, quiet=True)
+        with heard_by(said.append):
+            train_run(config, path, Runs(runs_dir))
     assert said == [
         "train: starts again from step 0 (it was stopped before its first checkpoint)",
         "train: resuming after step 4",

@@ -158,9 +158,9 @@ def test_a_run_that_ends_inside_a_fade_keeps_its_factors(small, tmp_path, runs_d
     runs = Runs(tmp_path)
     with pytest.raises(UserError, match="ended during a fade"):
         compose(CommandLine(arch="vanilla", start=str(tmp_path / "a")), runs)
-    again = evaluate_run(str(tmp_path / "a"), Runs(runs_dir), None, [], lambda _: None)
+    again = evaluate_run(str(tmp_path / "a"), Runs(runs_dir), None, [])
     assert again.validation == record.results.validation
-    convergence = analyze_run(str(tmp_path / "a"), Runs(runs_dir), "convergence", None, {}, lambda _: None)
+    convergence = analyze_run(str(tmp_path / "a"), Runs(runs_dir), "convergence", None, {})
     assert convergence["layers"] == 5
     moved = load_checkpoint(tmp_path / "a").to("meta")
     assert all(factor.device.type == "meta" for factor in moved.factors.values())

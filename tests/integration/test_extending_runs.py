@@ -8,6 +8,7 @@ import pytest
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.models.export import read_model_config
 from hybridlab.runs.compose import CommandLine, compose
 from hybridlab.runs.extension import extension
@@ -49,9 +50,9 @@ def extended(runs, start, steps, *settings):
     return extension(str(start), steps, places, Layer(), list(settings)), places
 
 
-def go_on(runs, start, steps, name, *settings, say=lambda text: None):
+def go_on(runs, start, steps, name, *settings):
     config, places = extended(runs, start, steps, *settings)
-    return train_run(config, RunFolder(runs / name), places, say=say, quiet=True)
+    return train_run(config, RunFolder(runs / name), places)
 
 
 @pytest.mark.parametrize("arch", ["vanilla", "consa", "sgt"])
@@ -60,7 +61,8 @@ def test_a_run_and_its_extension_are_the_longer_run(small, runs, arch):
     grow; the masks that it has fixed are learned further."""
     shorter = train(configuration(small, arch, 12), runs / "shorter", runs)
     said = []
-    record = go_on(runs, runs / "shorter", 6, "longer", say=said.append)
+    with heard_by(said.append):
+        record = go_on(runs, runs / "shorter", 6, "longer")
     train(configuration(small, arch, 18), runs / "whole", runs)
     assert_same_results(runs / "whole", runs / "longer")
     # The longer run has grown when it writes the line of step 12, the shorter one grows after it.
@@ -86,7 +88,7 @@ def test_an_extension_that_is_killed_resumes_exactly(small, runs, monkeypatch):
     for step in (13, 17):  # before the first checkpoint of its own, and after it
         train_until(config, runs / "cut", runs, monkeypatch, step)
     shutil.rmtree(runs / "shorter" / "checkpoints")  # it has checkpoints of its own now
-    train_run(config, RunFolder(runs / "cut"), places, quiet=True)
+    train_run(config, RunFolder(runs / "cut"), places)
     assert_same_run(runs / "whole", runs / "cut")
 
 
@@ -148,13 +150,13 @@ def test_what_would_make_it_another_run_is_refused(small, runs):
     config, places = extended(runs, runs / "a", 3)
     seeded = config.model_copy(update={"training": config.training.model_copy(update={"seed": 5})})
     with pytest.raises(UserError, match="training.seed differs from .*a, so this would be another run"):
-        train_run(seeded, RunFolder(runs / "b"), places, quiet=True)
+        train_run(seeded, RunFolder(runs / "b"), places)
     short = config.model_copy(update={"training": config.training.model_copy(update={"steps": 12})})
     with pytest.raises(UserError, match="training.steps = 12: .*a has done 12"):
-        train_run(short, RunFolder(runs / "b"), places, quiet=True)
+        train_run(short, RunFolder(runs / "b"), places)
     shutil.rmtree(runs / "a" / "checkpoints")
     with pytest.raises(UserError, match=r"its optimizer is gone .*--from alone, or .*--keep-optimizer"):
-        train_run(config, RunFolder(runs / "b"), places, quiet=True)
+        train_run(config, RunFolder(runs / "b"), places)
     assert not (runs / "b").exists()
 
 
@@ -178,7 +180,7 @@ def test_a_run_starts_from_the_best_weights_of_another(small, runs):
         assert child.evaluation.every == 4 and child.evaluation.keep_best is None
     final = compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
     assert final.init.load is None and final.training.skip_steps == 8 and run_hash(final) != run_hash(child)
-    record = train_run(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
+    record = train_run(child, RunFolder(runs / "child"), Runs(runs))
     assert record.parents == [parent.hash]
     assert "best" in json.loads((runs / "child" / "run.json").read_text())["config"]["init"]["load"]
 

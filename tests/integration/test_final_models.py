@@ -8,6 +8,7 @@ import pytest
 
 from hybridlab.config.schema import Runtime
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.models.export import FILES, load_checkpoint
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
@@ -51,10 +52,10 @@ def test_overwritten_weights_are_used_by_nothing(copied, small):
     for use in (
         lambda: load_checkpoint(folder.path),
         lambda: load_checkpoint(folder.final),
-        lambda: evaluate_run(run, known, None, [], print),
-        lambda: analyze_run(run, known, "entropy", None, {}, print),
-        lambda: list(continue_prompts(run, known, [Prompt("the cat", "test")], 2, 1, print)),
-        lambda: train_run(child, RunFolder(folder.path.parent / "child"), Runs(runs, {folder.digest: run}), quiet=True),
+        lambda: evaluate_run(run, known, None, []),
+        lambda: analyze_run(run, known, "entropy", None, {}),
+        lambda: list(continue_prompts(run, known, [Prompt("the cat", "test")], 2, 1)),
+        lambda: train_run(child, RunFolder(folder.path.parent / "child"), Runs(runs, {folder.digest: run})),
     ):
         with pytest.raises(UserError, match=r"final: model.safetensors is damaged .*restore the file, or give the com"):
             use()
@@ -72,7 +73,8 @@ def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(copied, na
         path.write_bytes(path.read_bytes()[:-3])
     else:
         overwrite(path, 1)
-    train_run(config, folder, Runs(runs), say=said.append, quiet=True)
+    with heard_by(said.append):
+        train_run(config, folder, Runs(runs))
     if (name, damage) == ("digests.json", "missing"):
         # As in folders of older versions, whose files are used as they are.
         assert "finished before" in said[0]
@@ -89,14 +91,14 @@ def test_a_damaged_final_model_without_checkpoints_is_refused(copied):
     (folder.final / "model.safetensors").unlink()
     record = (folder.path / "record.json").read_bytes()
     with pytest.raises(UserError, match="final: model.safetensors is missing, and the checkpoint .* train again"):
-        train_run(config, folder, Runs(runs), quiet=True)
+        train_run(config, folder, Runs(runs))
     assert (folder.path / "record.json").read_bytes() == record
 
 
 def test_folders_of_older_versions_are_read(copied):
     _, folder, runs = copied
     (folder.final / "digests.json").unlink()
-    assert evaluate_run(str(folder.path), Runs(runs), None, [], print).validation.loss.value
+    assert evaluate_run(str(folder.path), Runs(runs), None, []).validation.loss.value
     path = folder.final / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, **config.pop("structure"), "format": 1}))
@@ -129,7 +131,7 @@ def in_a_child(number):
                 left[0] -= 1
             flush(file)
         os.fsync, module.measure = flushed, measured
-        module.train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])), quiet=True)
+        module.train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

@@ -113,7 +113,7 @@ def test_a_run_learns_a_task_and_is_opened_again(start, task, tmp_path, request)
     assert record.results.validation.loss.value > 0 and record.results.validation.perplexity.value is None
     assert record.results.causality["probe"].startswith("not applicable")
     assert record.tokens == config.training.steps * rows * 32
-    again = evaluate_run(str(tmp_path / "run"), Runs(base.parent), None, [], lambda text: None)
+    again = evaluate_run(str(tmp_path / "run"), Runs(base.parent), None, [])
     assert again == record.results
     model = hybridlab.load_checkpoint(tmp_path / "run")
     there = load_checkpoint(base)
@@ -292,13 +292,13 @@ def test_another_file_of_the_task_is_measured_whole(encoder, tmp_path):
     train(config, tmp_path / "run", encoder.parent)
     other = sentences(tmp_path / "other.jsonl", 31)
     runs = Runs(encoder.parent)
-    found = evaluate_run(str(tmp_path / "run"), runs, str(other), [], lambda text: None).finetune
+    found = evaluate_run(str(tmp_path / "run"), runs, str(other), []).finetune
     assert found.metrics["accuracy"].n == 31 == found.examples["validation"]
     assert found.baseline["accuracy"].value == pytest.approx(16 / 31)
     with pytest.raises(UserError, match="fine-tuned on sst2"):
-        evaluate_run(str(tmp_path / "run"), runs, "text:a.txt", [], lambda text: None)
+        evaluate_run(str(tmp_path / "run"), runs, "text:a.txt", [])
     with pytest.raises(UserError, match="missing.tsv: there is no such file or folder; this model is fine-tuned on"):
-        evaluate_run(str(tmp_path / "run"), runs, "missing.tsv", [], lambda text: None)
+        evaluate_run(str(tmp_path / "run"), runs, "missing.tsv", [])
     model = hybridlab.load_checkpoint(tmp_path / "run")
     with pytest.raises(UserError, match="shape.output"):
         hybridlab.evaluate(model, "embedded", tokenizer="byte", seq_len=16, quiet=True)

@@ -63,7 +63,7 @@ def test_a_checkpoint_without_room_is_one_sentence_and_the_run_goes_on(small, tm
     with monkeypatch.context() as patch:
         fill_up_at(patch, checkpoints, "save_tensors", 4)
         with pytest.raises(NoRoom) as full:
-            train_run(config, folder, Runs(runs_dir), quiet=True)
+            train_run(config, folder, Runs(runs_dir))
     said = str(full.value)
     assert re.search(r"step-00000008: it cannot be written \(No space left on device; [\d,]+ bytes are needed, ", said)
     assert said.endswith("make room, then give the same command again, which goes on after step 4")

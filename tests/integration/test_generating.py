@@ -57,7 +57,7 @@ def test_batches_give_what_the_prompts_give_one_by_one(small, runs, arch, sampli
 
     def made(size):
         parts = (str(runs / "a"), Runs(runs), prompts, 12, size)
-        return list(continue_prompts(*parts, lambda text: None, **sampling))
+        return list(continue_prompts(*parts, **sampling))
 
     together = made(7)
     assert together == made(1) == made(3)
@@ -66,7 +66,7 @@ def test_batches_give_what_the_prompts_give_one_by_one(small, runs, arch, sampli
     if sampling:
         alone = {**sampling, "seed": sampling["seed"] + 2}
         parts = (str(runs / "a"), Runs(runs), prompts[2:3], 12, 1)
-        assert list(continue_prompts(*parts, lambda text: None, **alone)) == together[2:3]
+        assert list(continue_prompts(*parts, **alone)) == together[2:3]
 
 
 def test_prompts_come_from_a_file_or_standard_input_and_go_to_a_file(workdir, monkeypatch):
@@ -129,4 +129,4 @@ def test_a_prompt_longer_than_the_learned_positions_is_refused_with_its_line(sma
     train(small(shape=shape), runs / "a", runs)
     prompts = read_prompts("the cat\n" + "the cat sat " * 3, "p.txt")
     with pytest.raises(UserError, match="p.txt, line 2: a prompt of 36 tokens and 4 new ones are more than the 32"):
-        list(continue_prompts(str(runs / "a"), Runs(runs), prompts, 4, 2, print))
+        list(continue_prompts(str(runs / "a"), Runs(runs), prompts, 4, 2))

@@ -52,7 +52,7 @@ def test_a_queue_refuses_what_a_single_run_refuses_in_the_same_words(small, runs
     with pytest.raises(UserError) as alone:
         link(config, RunFolder(runs / "alone"), Runs(runs))
     with pytest.raises(UserError) as together:
-        check_runs(queued({run_hash(config): ("arm", config)}, runs).values(), runs, lambda text: None)
+        check_runs(queued({run_hash(config): ("arm", config)}, runs).values())
     assert str(together.value) == f"arm: {alone.value}"
 
 
@@ -66,7 +66,7 @@ def test_a_branch_with_checkpoints_of_its_own_is_not_refused_by_a_queue(small, t
     train_until(child, runs / run_hash(child), runs, monkeypatch, 14)
     shutil.rmtree(runs / run_hash(config) / "checkpoints")
     pending = {run_hash(child): ("branch", child)}
-    assert run_all(pending, runs, tmp_path / "results", lambda text: None, quiet=True).finished == ["branch"]
+    assert run_all(pending, runs, tmp_path / "results").finished == ["branch"]
     assert_same_run(whole, runs / run_hash(child))
 
 

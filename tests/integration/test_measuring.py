@@ -51,12 +51,12 @@ def test_the_causality_probe_runs_every_kernel_that_is_measured(monkeypatch):
 
 def test_own_text_is_measured_on_its_validation_part_and_other_text_whole(trained, tmp_path):
     config, runs = trained
-    own = evaluate_run(str(runs / "parent"), Runs(runs), None, [], lambda text: None)
-    again = evaluate_run(str(runs / "parent"), Runs(runs), config.data.source, [], lambda text: None)
+    own = evaluate_run(str(runs / "parent"), Runs(runs), None, [])
+    again = evaluate_run(str(runs / "parent"), Runs(runs), config.data.source, [])
     assert again.validation == own.validation
     other = f"text:{write_text(tmp_path / 'other.txt', 50_000, seed=3)}"
     setting = ["evaluation={validation_windows: 100000}"]
-    whole = evaluate_run(str(runs / "parent"), Runs(runs), other, setting, lambda text: None)
+    whole = evaluate_run(str(runs / "parent"), Runs(runs), other, setting)
     assert whole.validation.loss.n > 0.9 * 50_000 / config.training.seq_len
 
 

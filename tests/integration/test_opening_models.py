@@ -9,6 +9,7 @@ import torch
 
 from hybridlab.data.tokenizers import load_tokenizer
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.store import checkpoints
 from hybridlab.store.artifacts import open_model
@@ -42,7 +43,8 @@ def imported(tmp_path_factory):
 
 def opened(reference, runs):
     said = []
-    return open_model(str(reference), Runs(runs), said.append), said
+    with heard_by(said.append):
+        return open_model(str(reference), Runs(runs)), said
 
 
 def test_an_unfinished_run_opens_at_its_newest_checkpoint_and_says_so(small, runs, monkeypatch):
@@ -52,7 +54,8 @@ def test_an_unfinished_run_opens_at_its_newest_checkpoint_and_says_so(small, run
     assert said == [f"{runs}/half: this run has not finished: step 4 of 12"]
     saved = checkpoints.load_newest(runs / "half" / "checkpoints").model
     assert all(torch.equal(tensor, saved[name]) for name, tensor in model.model.named_parameters())
-    results = evaluate_run(str(runs / "half"), Runs(runs), None, [], said.append)
+    with heard_by(said.append):
+        results = evaluate_run(str(runs / "half"), Runs(runs), None, [])
     assert results.validation.loss.n == 8
     train(config, runs / "half", runs)
     finished, said = opened(runs / "half", runs)

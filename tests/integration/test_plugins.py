@@ -44,11 +44,11 @@ def load(tmp_path):
 
 def train(config, runs, name):
     """The record of a run in runs/NAME."""
-    return train_run(config, RunFolder(runs / name), Runs(runs), quiet=True)
+    return train_run(config, RunFolder(runs / name), Runs(runs))
 
 
 def loss_again(folder, runs):
-    return evaluate_run(str(folder), runs, None, [], print).validation.loss.value
+    return evaluate_run(str(folder), runs, None, []).validation.loss.value
 
 
 def loss(record):
@@ -228,7 +228,7 @@ def test_a_run_needs_its_plug_in_in_the_same_version(small, runs, tmp_path, load
     assert loss_again(runs / "hooked", store) == loss(record)
     asked = [
         lambda: loss_again(runs / "hooked", store),
-        lambda: list(continue_prompts(str(runs / "hooked"), store, [Prompt("the", "test")], 3, 1, print)),
+        lambda: list(continue_prompts(str(runs / "hooked"), store, [Prompt("the", "test")], 3, 1)),
         lambda: hybridlab.load_checkpoint(runs / "hooked"),
         lambda: train(small(), runs, "hooked"),
         lambda: store.finished(record.hash).config(),

@@ -54,7 +54,7 @@ def test_a_probe_of_a_plug_in_runs_everywhere(counting, small, tmp_path, runs_di
     record = train(small(evaluation=asked, training={"steps": 2}), tmp_path / "c", runs_dir)
     assert record.results.probes == {"token counts": by_default} and record.results.at["1"].probes == {}
 
-    opened = open_run(str(tmp_path / "a"), Runs(runs_dir), None, [], lambda _: None)
+    opened = open_run(str(tmp_path / "a"), Runs(runs_dir), None, [])
     assert run_probe("token counts", opened.model, opened.corpus, 32) == by_default
     assert run_probe("token counts", opened.model, opened.corpus, 32, rows=2)["tokens"] == 64
 

@@ -12,6 +12,7 @@ import pytest
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.runs import queue as queue_module
 from hybridlab.runs.queue import default_jobs, run_all, run_before_all, threads_by_run
 from hybridlab.runs.queued_run import queued
@@ -43,13 +44,15 @@ def test_runs_in_processes_give_the_same_bits_and_children_wait_for_parents(smal
     parent, other = seeded(small, 0, 1)
     child = child_of(small, parent)
     said = []
-    outcome = run_all(named(parent, child, other), runs, tmp_path / "results", said.append, quiet=True, jobs=2)
+    with heard_by(said.append):
+        outcome = run_all(named(parent, child, other), runs, tmp_path / "results", jobs=2)
     assert sorted(outcome.finished) == ["run 0", "run 1", "run 2"] and not outcome.failed
     assert any("training 2 runs at once" in line for line in said)
     train(parent, tmp_path / "here", runs_dir)
     assert_same_run(tmp_path / "here", runs / run_hash(parent))
     assert {path.stem for path in (tmp_path / "results" / "records").iterdir()} == set(named(parent, child, other))
-    again = run_all(named(parent, child, other), runs, tmp_path / "results", said.append, quiet=True, jobs=2)
+    with heard_by(said.append):
+        again = run_all(named(parent, child, other), runs, tmp_path / "results", jobs=2)
     assert len(again.finished) == 3 and sum("finished before" in line for line in said) == 3
 
 
@@ -66,7 +69,7 @@ def test_a_killed_process_is_named_and_the_others_go_on(small, tmp_path, runs):
         os.kill(first.pid, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    outcome = run_all(named(victim, other, child), runs, tmp_path / "results", lambda text: None, quiet=True, jobs=2)
+    outcome = run_all(named(victim, other, child), runs, tmp_path / "results", jobs=2)
     assert outcome.finished == ["run 1"] and set(outcome.failed) == {"run 0", "run 2"}
     assert "SIGKILL" in outcome.failed["run 0"] and "run 0" in outcome.failed["run 2"]
 
@@ -112,13 +115,14 @@ def test_a_run_that_another_process_trains_is_taken_when_it_has_finished(small, 
         with folder.locked():
             held.set()
             waits.wait(60)
-        train_run(elsewhere, folder, Runs(runs), quiet=True)
+        train_run(elsewhere, folder, Runs(runs))
 
     held = threading.Event()
     other = threading.Thread(target=hold)
     other.start()
     held.wait()
-    outcome = run_all(named(elsewhere, own), runs, tmp_path / "results", say, quiet=True)
+    with heard_by(say):
+        outcome = run_all(named(elsewhere, own), runs, tmp_path / "results")
     other.join()
     assert outcome.finished == ["run 1", "run 0"] and not outcome.failed
     assert sum("waiting for this run, which another process trains" in line for line in said) == 1
@@ -128,7 +132,7 @@ def test_a_run_that_another_process_trains_is_taken_when_it_has_finished(small, 
 def test_a_single_command_does_not_wait(small, runs):
     folder = RunFolder(runs / "a")
     with folder.locked(), pytest.raises(Busy, match="wait until it has finished, or choose another --run-dir"):
-        train_run(small(), folder, Runs(runs), quiet=True)
+        train_run(small(), folder, Runs(runs))
     assert not folder.trained_elsewhere()
 
 
@@ -190,7 +194,7 @@ def test_a_run_that_all_others_wait_for_gets_the_threads_of_all_jobs(small, runs
 def test_the_time_left_goes_by_work_and_counts_what_is_running(small, tmp_path, runs, monkeypatch):
     short, long = seeded(small, 0, 1)
     long = small(settings=["training.seed=1"], training={"steps": 3 * short.training.steps})
-    queue = queue_module._Queue(queued(named(short, long), runs), runs, tmp_path / "results", print)
+    queue = queue_module._Queue(queued(named(short, long), runs), tmp_path / "results")
     monkeypatch.setattr(queue_module.time, "monotonic", lambda: queue.started + 10)
     queue.work_done = queue.work[run_hash(short)]
     assert queue._seconds_left() == pytest.approx(30)
@@ -205,13 +209,13 @@ def test_a_bad_cell_is_found_before_the_first_one_trains(small, tmp_path, runs):
     good, bad = seeded(small, 0, 1)
     bad = bad.model_copy(update={"data": bad.data.model_copy(update={"source": f"text:{tmp_path / 'none.txt'}"})})
     with pytest.raises(UserError, match=r"^run 1: data source .*no such file"):
-        run_all(named(good, bad), runs, tmp_path / "results", lambda text: None, quiet=True)
+        run_all(named(good, bad), runs, tmp_path / "results")
     small_vocabulary = small(shape={"vocab": 200})
     with pytest.raises(UserError, match=r"^run 1: shape.vocab = 200"):
-        run_all(named(good, small_vocabulary), runs, tmp_path / "results", lambda text: None, quiet=True)
+        run_all(named(good, small_vocabulary), runs, tmp_path / "results")
     with pytest.raises(UserError, match=r"^run 1: .*neither a run folder"):
         orphan = small(init={"run": "f" * 16})
-        run_all(named(good, orphan), runs, tmp_path / "results", lambda text: None, quiet=True)
+        run_all(named(good, orphan), runs, tmp_path / "results")
     assert not list(runs.glob("*/run.json"))
 
 

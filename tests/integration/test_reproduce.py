@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.papers import cells as cells_module
 from hybridlab.papers import loading as experiment_module
 from hybridlab.papers.cells import best_scale, cell_configs, cell_runs
@@ -97,7 +98,8 @@ def reproduce(experiment, tmp_path, seeds=None):
     """Train the cells; returns what became of them, and the messages on the way."""
     messages = []
     wanted = [ExperimentAtScale(experiment, "smoke", seeds)]
-    outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results", messages.append, quiet=True)
+    with heard_by(messages.append):
+        outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results")
     return outcome, messages
 
 
@@ -300,7 +302,8 @@ def test_a_table_is_written_as_soon_as_its_runs_are_there(toy, tmp_path):
             raise ValueError("a bug in a page")
 
     wanted = [ExperimentAtScale(dense, "smoke"), ExperimentAtScale(first, "smoke")]
-    outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results", messages.append, quiet=True, done=done)
+    with heard_by(messages.append):
+        outcome = run_cells(wanted, tmp_path / "runs", tmp_path / "results", done=done)
     assert not outcome.failed and order == [("toy-table2", 2), ("toy-table1", 4), ("toy-table2", 4)]
     assert any("toy-table2: a bug in a page; trying again" in line for line in messages)
 
@@ -313,14 +316,8 @@ def test_the_best_scale_is_the_dearest_that_has_a_complete_seed(toy, tmp_path):
 
     experiment, results = toy(with_desk), tmp_path / "results"
     assert best_scale(experiment, results) == "smoke"
-    run_cells([ExperimentAtScale(experiment, "smoke")], tmp_path / "runs", results, lambda _: None, quiet=True)
-    run_cells(
-        [ExperimentAtScale(experiment, "desk", (1,))],
-        tmp_path / "runs",
-        tmp_path / "elsewhere",
-        lambda _: None,
-        quiet=True,
-    )
+    run_cells([ExperimentAtScale(experiment, "smoke")], tmp_path / "runs", results)
+    run_cells([ExperimentAtScale(experiment, "desk", (1,))], tmp_path / "runs", tmp_path / "elsewhere")
     assert best_scale(experiment, results) == "smoke" and best_scale(experiment, results, tmp_path / "runs") == "desk"
     assert best_scale(experiment, tmp_path / "elsewhere") == "desk"
     assert "2 seeds, of which 1 is complete" in caption(build_table(experiment, "desk", tmp_path / "elsewhere"))
@@ -351,5 +348,5 @@ def test_after_any_exception_in_one_run_the_others_go_on(small, tmp_path, runs, 
     monkeypatch.setattr(attempt_module, "train_run", out_of_memory_on_seed_0)
     configs = [small(settings=[f"training.seed={seed}"]) for seed in (0, 1)]
     pending = {run_hash(c): (f"seed {c.training.seed}", c) for c in configs}
-    outcome = run_all(pending, runs, tmp_path / "results", lambda text: None, quiet=True)
+    outcome = run_all(pending, runs, tmp_path / "results")
     assert outcome.finished == ["seed 1"] and outcome.failed == {"seed 0": "MemoryError: out of memory"}

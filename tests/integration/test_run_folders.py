@@ -6,6 +6,7 @@ import pytest
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.training import train
@@ -33,12 +34,12 @@ def test_a_folder_with_other_files_is_refused_and_left_unchanged(small, tmp_path
     (tmp_path / ".lock").write_text("precious")
     (tmp_path / "notes").write_text("precious")
     with pytest.raises(UserError, match="not empty"):
-        train_run(small(), RunFolder(tmp_path), Runs(runs_dir), quiet=True)
+        train_run(small(), RunFolder(tmp_path), Runs(runs_dir))
     assert (tmp_path / ".lock").read_text() == "precious" and (tmp_path / "notes").exists()
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(UserError):
-        train_run(small(settings=["data.source=text:/no/such"]), RunFolder(empty), Runs(runs_dir), quiet=True)
+        train_run(small(settings=["data.source=text:/no/such"]), RunFolder(empty), Runs(runs_dir))
     assert empty.is_dir() and not any(empty.iterdir())
 
 
@@ -49,6 +50,9 @@ def test_a_finished_run_of_another_version_is_not_called_done(small, tmp_path, r
     record = json.loads(path.read_text())
     del record["model"]
     path.write_text(json.dumps(record))
-    with pytest.raises(UserError, match="another version of hybridlab .*train again in another folder"):
-        train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), say=said.append, quiet=True)
+    with (
+        pytest.raises(UserError, match="another version of hybridlab .*train again in another folder"),
+        heard_by(said.append),
+    ):
+        train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir))
     assert said == []

@@ -111,7 +111,7 @@ def test_a_run_that_starts_from_another_keeps_its_loop(small, runs):
     def made(arch):
         return compose(CommandLine(arch=arch, start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
 
-    child = train_run(made("vanilla"), RunFolder(runs / "child"), Runs(runs), quiet=True)
+    child = train_run(made("vanilla"), RunFolder(runs / "child"), Runs(runs))
     assert child.model.plan == parent.model.plan
     assert made("looped").plan == made("vanilla").plan
     with pytest.raises(UserError, match="brings another"):

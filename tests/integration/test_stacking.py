@@ -271,7 +271,7 @@ def test_a_branch_after_a_growth_step_goes_on_with_the_grown_structure(growing, 
         return compose(CommandLine(arch, start=f"{tmp_path / 'a'}@{step}", options=Layer(parts, {(): "test"})), runs)
 
     def go(config, name):
-        return train_run(config, RunFolder(tmp_path / name), runs, quiet=True)
+        return train_run(config, RunFolder(tmp_path / name), runs)
 
     same = go(branch(6), "same")
     assert all(torch.equal(weights(tmp_path / "same")[k], v) for k, v in weights(tmp_path / "a").items())
@@ -299,7 +299,7 @@ def test_a_grown_run_that_is_extended_stays_at_full_depth(growing, tmp_path, run
     runs = Runs(runs_dir)
     train(growing(runtime={"keep_optimizer": True}), tmp_path / "a", runs_dir)
     longer = extension(str(tmp_path / "a"), 30, runs, Layer(), [])
-    record = train_run(longer, RunFolder(tmp_path / "b"), runs, quiet=True)
+    record = train_run(longer, RunFolder(tmp_path / "b"), runs)
     assert [event["step"] for event in record.events] == ENDS and record.steps == 42
     assert record.controller["stages"][-1] == {"layers": 6, "first_step": 5, "steps": 38}
     train(growing(controller={"stage_steps": [2, 4, 6]}, runtime={"keep_optimizer": True}), tmp_path / "c", runs_dir)
@@ -318,7 +318,7 @@ def test_a_finished_model_grows_with_its_plan_and_map(small, tmp_path, runs_dir)
     layer = growth_layer("lidas", 2, "prop-0.5", None, 8, str(tmp_path / "a"), runs)
     config = compose(CommandLine("lidas", start=str(tmp_path / "a"), options=layer, keep_map=True), runs)
     assert structure_of(config) == first and config.controller.alpha == 0.5
-    record = train_run(config, RunFolder(tmp_path / "b"), runs, quiet=True)
+    record = train_run(config, RunFolder(tmp_path / "b"), runs)
     wanted = grown(grown(first, "lidas", 2), "lidas", 2)
     assert Structure.from_json(record.structure) == wanted
     assert wanted.plan.num_layers == 8 and record.parents == [
@@ -346,7 +346,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
     def go_on(name, start, *settings, **asked):
         settings = ["training.steps=10", "runtime.checkpoint_every=4", *settings]
         config = compose(CommandLine(start=str(tmp_path / start), settings=settings, **asked), runs)
-        return config, train_run(config, RunFolder(tmp_path / name), runs, quiet=True)
+        return config, train_run(config, RunFolder(tmp_path / name), runs)
 
     go_on("b", "a")
     go_on("best", "a/best", "map.granularity=head", "map.rho=0.5", "window=4", arch="rule-swa")
@@ -358,7 +358,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
     go_on("task", "saved", "training.seq_len=32", "finetune.batch=4", options=task, keep_map=True, task="sst2")
     for name in ("b", "best", "c", "task"):
         assert origins_in(tmp_path / name) == whole, name
-    assert analyze_run(str(tmp_path / "c"), runs, "blocks", None, {}, print)["block"] == 2
+    assert analyze_run(str(tmp_path / "c"), runs, "blocks", None, {})["block"] == 2
     # A growth goes on with the stages, and tells copies from layers of the start.
     layer = growth_layer("lidas", 1, None, None, 8, str(tmp_path / "c"), runs)
     _, record = go_on("d", "c", arch="lidas", options=layer)
@@ -392,7 +392,7 @@ def test_an_imported_model_grows(family, tmp_path, runs_dir, text_file):
     asked = CommandLine("midas", size=None, start=str(folder), options=layer, settings=settings, keep_map=True)
     config = compose(asked, runs)
     assert (structure_of(config).shape.layers, config.shape.layers) == (3, 5)
-    record = train_run(config, RunFolder(tmp_path / "run"), runs, quiet=True)
+    record = train_run(config, RunFolder(tmp_path / "run"), runs)
     assert [event["layers_after"] for event in record.events] == [4, 5]
     assert record.structure["plan"]["parallel"] == (family == "neox")
     with pytest.raises(UserError, match=r"has 3 layers, and a growth begins with 2 here; `hybridlab grow --from"):

@@ -41,7 +41,7 @@ def test_stages_of_an_experiment_do_not_repeat_batches():
 def test_a_child_of_a_grown_run_goes_on_with_its_loops(small, runs):
     parent = train(growing(small), runs / "parent", runs)
     child = compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
-    record = train_run(child, RunFolder(runs / "child"), Runs(runs), quiet=True)
+    record = train_run(child, RunFolder(runs / "child"), Runs(runs))
     assert record.model.plan == parent.model.plan and record.parents == [parent.hash]
 
 

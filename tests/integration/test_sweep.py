@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.papers import loading
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
@@ -209,15 +210,15 @@ def test_the_tuning_seed_is_never_reported(toy):
 def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp_path):
     experiment = toy(grid=[0.01, 1e30], cells=["full"], chosen={LOSS: {"full": 0.01}})
     said = []
-    places = (tmp_path / "runs", tmp_path / "results", said.append)
-    outcome = run_sweep(experiment, "smoke", *places, quiet=True)
+    places = (tmp_path / "runs", tmp_path / "results")
+    outcome = run_sweep(experiment, "smoke", *places)
     assert not outcome.failed and len(outcome.finished) == 1
     (full,) = swept_cells(experiment, experiment.sweep, tmp_path / "results")
     assert [one.diverged for one in full.tries] == [False, True] and full.best == 0.01
-    said.clear()
     # A record is all that a sweep needs, also where the runs themselves are gone.
     shutil.rmtree(tmp_path / "runs")
-    run_sweep(experiment, "smoke", *places, quiet=True)
+    with heard_by(said.append):
+        run_sweep(experiment, "smoke", *places)
     assert not said
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
@@ -106,7 +107,8 @@ def test_a_tracker_that_fails_ends_with_one_warning(small, tmp_path, runs_dir, m
     monkeypatch.setitem(trackers.TRACKERS, "wandb", NotEvenOpen)
     monkeypatch.setattr("hybridlab.runs.link.require_trackers", lambda names: None)  # wandb need not be installed
     config = tracked(small(), "tensorboard", "wandb")
-    record = train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir), say=said.append, quiet=True)
+    with heard_by(said.append):
+        record = train_run(config, RunFolder(tmp_path / "a"), Runs(runs_dir))
     assert record.status == "finished" and calls == [1, 2, 3]
     warnings = [line for line in said if "--track" in line]
     assert warnings == [

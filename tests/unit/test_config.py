@@ -179,6 +179,7 @@ def test_a_dense_model_has_the_sizes_window_as_task_window_where_there_are_tasks
     assert resolve("vanilla", "tiny", "recall").evaluation.task_window == 8
     assert resolve("vanilla", "tiny", "recall", settings=["evaluation.task_window=5"]).evaluation.task_window == 5
     assert resolve("vanilla", "tiny").evaluation.task_window is None
+    assert resolve("vanilla", "tiny", "recall", settings=["evaluation.task_window=null"]).evaluation.task_window is None
     assert resolve("all-window", "tiny", "recall", settings=["window=4"]).evaluation.task_window is None
 
 

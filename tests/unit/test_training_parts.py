@@ -9,6 +9,7 @@ import torch
 from hybridlab.config.training import Optimizer, Schedule
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, write_json
+from hybridlab.messages import heard_by, print_line, say, titled, without_repeats
 from hybridlab.models.build import build_model
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
@@ -219,10 +220,9 @@ def test_the_peak_of_a_gpu_is_known_by_its_name(name, peak):
 
 
 def test_lines_are_shown_while_training_on_a_terminal_and_elsewhere(capsys):
-    with Progress("title", 10, 256) as progress:
-        progress.say("step 3: [something] happened")
-    with Progress("title", 10, 256, quiet=True) as progress:
-        progress.say("nothing")
+    with heard_by(print_line), titled("title"), Progress("title", 10, 256):
+        say("step 3: [something] happened")
+    say("nobody hears this")
     assert capsys.readouterr().err == "title: step 3: [something] happened\n"
 
 
@@ -239,3 +239,16 @@ def test_freed_memory_is_kept_for_the_next_tensor():
     )
     kept, faults = run_python(code).split()
     assert kept == "True" and int(faults) < 2048
+
+
+def test_a_line_is_told_once_where_repeats_are_left_out_and_a_listener_goes_with_its_context():
+    lines = []
+    with heard_by(lines.append):
+        with titled("outer"), without_repeats():
+            for text in ("a", "b", "a"):
+                say(text)
+        with pytest.raises(ValueError, match="stops"), titled("lost"):
+            raise ValueError("stops")
+        say("after")
+    say("nobody hears this")
+    assert lines == ["outer: a", "outer: b", "after"]

@@ -56,7 +56,6 @@ class StackingConfig(Method):
     """
 
     adds_layers: ClassVar[bool] = True
-    growth_settings: ClassVar[tuple[str, ...]] = ("block",)
 
     kind: Literal["stacking"]
     method: Copied
@@ -106,8 +105,9 @@ class StackingConfig(Method):
         return self
 
     @classmethod
-    def draws(cls, settings: dict[str, Any]) -> bool:
-        return settings.get("method") == "random"
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        drawn = {"seed": "training.seed"} if settings.get("method") == "random" else {}
+        return {"block": "growth.block", **drawn}
 
     @property
     def changes_plan(self) -> bool:

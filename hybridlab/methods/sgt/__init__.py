@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -56,8 +56,6 @@ class EntropyGrowthConfig(Method):
     Layers and heads are numbered from 0. Steps are completed optimizer steps: a decision after step t takes effect in
     step t + 1.
     """
-
-    growth_settings: ClassVar[tuple[str, ...]] = ("start_step", "interval", "fade_steps")
 
     kind: Literal["entropy-growth"]
     heads: PositiveInt = 2
@@ -131,6 +129,10 @@ class EntropyGrowthConfig(Method):
                 f"shortlist {self.shortlist} must be more than heads ({self.heads})", "shortlist", "heads"
             )
         return self
+
+    @classmethod
+    def shared(cls, settings: dict[str, Any]) -> dict[str, str]:
+        return {name: f"growth.{name}" for name in ("start_step", "interval", "fade_steps")}
 
     @property
     def target_layers(self) -> int:
