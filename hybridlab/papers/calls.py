@@ -33,8 +33,11 @@ class Refers:
 
 RowName = Annotated[str, Refers("row")]
 """The short name of a row."""
+RowNames = list[RowName]
 ColumnName = Annotated[str, Refers("column")]
+ColumnNames = list[ColumnName]
 CellName = Annotated[str, Refers("cell")]
+CellNames = list[CellName]
 ModelName = Annotated[str, Refers("model")]
 """A model of the experiment's benchmark."""
 ExperimentName = Annotated[str, Refers("experiment")]

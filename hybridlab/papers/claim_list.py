@@ -45,14 +45,6 @@ class Listed:
     flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """The verdicts on all claims of an experiment at one scale."""
-
-    scale: str
-    verdicts: list[Verdict]
-
-
 def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
     """The claims of all experiments in their order, those that pass the filter.
 
@@ -63,7 +55,7 @@ def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> lis
     for identifier in experiment_ids():
         experiment = load_experiment(identifier)
         if wanted.kind in (None, experiment.kind) and wanted.paper in (None, experiment.paper):
-            chosen = [claim for claim in experiment.claims if matches(wanted.words, _texts(experiment, claim))]
+            chosen = [claim for claim in experiment.claims if matches(wanted.words, _places(experiment, claim))]
             listed += _judged(experiment, chosen, results_dir) if chosen else []
     return [claim for claim in listed if verdict in (None, claim.verdict)]
 
@@ -95,22 +87,25 @@ def as_json(listed: Iterable[Listed]) -> list[dict[str, Any]]:
     return [asdict(claim) for claim in listed]
 
 
-def _texts(experiment: Experiment, claim: Claim) -> tuple[str, ...]:
+def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
     return experiment.id, experiment.paper, claim.text, claim.source
 
 
 def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> Iterator[Listed]:
     """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
-    measured: list[_Measured] | None = None
+    measured: dict[str, list[Verdict]] | None = None
     for claim in chosen:
         found, scale = judge(claim, experiment, {}), None
         about = _about(claim, experiment, found)
         if about in ("trained", "timed"):
-            measured = list(_by_scale(experiment, results_dir)) if measured is None else measured
-            found, scale = _at_best(experiment.claims.index(claim), measured, found)
-        places = (experiment.id, experiment.paper, claim.text, claim.source)
+            measured = dict(_by_scale(experiment, results_dir)) if measured is None else measured
+            at = {name: all_found[experiment.claims.index(claim)] for name, all_found in measured.items()}
+            run = ((one, name) for name, one in at.items() if one.word != "not run")
+            found, scale = next(run, (found, None))
         needed = (found.n, found.n_needed, found.minutes_needed)
-        yield Listed(*places, about, found.word, scale, found.evidence, found.note, *needed, found.flags)
+        yield Listed(
+            *_places(experiment, claim), about, found.word, scale, found.evidence, found.note, *needed, found.flags
+        )
 
 
 def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:
@@ -136,22 +131,11 @@ def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
     return bool(columns) and all(column.kind == "transcribed" for column in columns)
 
 
-def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[_Measured]:
-    """What has been measured for an experiment, from the largest scale to the smallest; nothing without records."""
+def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[tuple[str, list[Verdict]]]:
+    """(scale, the verdicts on all claims there), from the largest scale to the smallest; nothing without records."""
     for scale in reversed(SCALES):
         records = records_of(experiment, scale, results_dir)
         benchmark = benchmark_record(experiment, scale, results_dir)
         if records or benchmark:
             plans = history(experiment.id, scale, results_dir)
-            yield _Measured(scale, verdicts(experiment, scale, records, benchmark, plans))
-
-
-def _at_best(number: int, measured: list[_Measured], without: Verdict) -> tuple[Verdict, str | None]:
-    """The verdict at the largest scale at which what a claim needs has been run, and that scale.
-
-    number: of the claim. without: the verdict without any record.
-    """
-    for at in measured:
-        if at.verdicts[number].word != "not run":
-            return at.verdicts[number], at.scale
-    return without, None
+            yield scale, verdicts(experiment, scale, records, benchmark, plans)

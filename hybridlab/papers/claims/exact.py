@@ -15,7 +15,7 @@ from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import copied_layers, order_after
 from hybridlab.papers.analytic import ANALYTIC, compute
-from hybridlab.papers.calls import ColumnName, RowName, called
+from hybridlab.papers.calls import ColumnName, RowName, RowNames, called
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed, within
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 
@@ -124,7 +124,7 @@ def computed_ratio(on: Given, compute: Call, over: Call, low: float, high: float
 
 
 @claim_kind
-def computed_between(on: Given, rows: list[RowName], column: ColumnName, low: float, high: float) -> Verdict:
+def computed_between(on: Given, rows: RowNames, column: ColumnName, low: float, high: float) -> Verdict:
     """The computed numbers of these rows lie between two bounds."""
     factor = on.experiment.column(column).factor
     return within("exact", {name: on.computed(name, column) * factor for name in rows}, low, high, ".2f")

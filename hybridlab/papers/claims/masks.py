@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridlab.papers.calls import CellName
+from hybridlab.papers.calls import CellName, CellNames
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, beyond, claim_kind, value_at
 from hybridlab.papers.claims.verdict import NotRun, Open
@@ -55,7 +55,7 @@ def _constraint(record: Record) -> np.ndarray:
 
 
 @claim_kind
-def converges_first(on: Given, cell: CellName, cells: list[CellName], within: float = 0.02) -> list[Comparison]:
+def converges_first(on: Given, cell: CellName, cells: CellNames, within: float = 0.02) -> list[Comparison]:
     """The constraint loss of one allocation stays nearest to zero from the beginning (appendix D.1): the mean of its
     size over the whole of mask learning is lower than that of each other one. The evidence adds the step after which
     the expected sparsity stays within `within` of its target."""
@@ -80,7 +80,7 @@ def _settled(on: Given, cells: list[str], within: float) -> str:
 
 
 @claim_kind
-def higher_settles_first(on: Given, cells: list[CellName], within: float = 0.02) -> list[Comparison]:
+def higher_settles_first(on: Given, cells: CellNames, within: float = 0.02) -> list[Comparison]:
     """Cells in the order of rising targets settle earlier and earlier: each after fewer steps than the one before."""
     return [
         on.minus(f"settling step of {low} − {high}", low, high, lambda run: _settling_step(run, within), Above())
@@ -89,7 +89,7 @@ def higher_settles_first(on: Given, cells: list[CellName], within: float = 0.02)
 
 
 @claim_kind
-def same_overshoot(on: Given, cells: list[CellName], within: float = 0.1) -> list[Comparison]:
+def same_overshoot(on: Given, cells: CellNames, within: float = 0.1) -> list[Comparison]:
     """The highest expected sparsity is the same for every two targets, within a margin (the paper shows no figures)."""
     return [
         on.minus(f"peak of {a} − {b}", a, b, lambda run: float(learned(run, PEAK)), Between(-within, within))
@@ -112,7 +112,7 @@ def _above_target(
 
 
 @claim_kind
-def less_to_correct(on: Given, cells: list[CellName]) -> list[Comparison]:
+def less_to_correct(on: Given, cells: CellNames) -> list[Comparison]:
     """Cells in the order of rising targets: the way back from the peak of the expected sparsity to the target gets
     shorter from each to the next."""
     pairs = itertools.pairwise(cells)
@@ -120,21 +120,21 @@ def less_to_correct(on: Given, cells: list[CellName]) -> list[Comparison]:
 
 
 @claim_kind
-def overshoots_and_settles(on: Given, cells: list[CellName], within: float) -> list[Comparison]:
+def overshoots_and_settles(on: Given, cells: CellNames, within: float) -> list[Comparison]:
     """Expected sparsity rises above its target by more than `within` during mask learning, and ends within it."""
     rises = _above_target(on, "peak − ρ of {}", cells, PEAK, Above(within))
     return rises + settles_at_target(on, cells, within)
 
 
 @claim_kind
-def settles_at_target(on: Given, cells: list[CellName], within: float) -> list[Comparison]:
+def settles_at_target(on: Given, cells: CellNames, within: float) -> list[Comparison]:
     """Expected sparsity ends within a margin of its target."""
 
     return _above_target(on, "E[ρ̂] − ρ of {} at the end", cells, "expected_sparsity", Between(-within, within))
 
 
 @claim_kind
-def target_met(on: Given, cells: list[CellName], within: float = 0.02) -> list[Comparison]:
+def target_met(on: Given, cells: CellNames, within: float = 0.02) -> list[Comparison]:
     """The masks have their target sparsity by the paper's rule α > 0 (Eq. 11), within a margin. This project's own rule
     takes the units of largest α, which meets any target by construction; the evidence adds it."""
     label, note = "sparsity by α > 0 (Eq. 11) − ρ of {}", "0 by construction with our rule, the units of largest α"
@@ -142,7 +142,7 @@ def target_met(on: Given, cells: list[CellName], within: float = 0.02) -> list[C
 
 
 @claim_kind
-def expectation_realised(on: Given, cells: list[CellName], within: float = 0.02) -> list[Comparison]:
+def expectation_realised(on: Given, cells: CellNames, within: float = 0.02) -> list[Comparison]:
     """The expected sparsity at the end is the sparsity that the paper's rule α > 0 (Eq. 11) gives, within a margin."""
 
     def gap(run: Record) -> float:
@@ -157,7 +157,7 @@ def _swing(record: Record) -> float:
 
 
 @claim_kind
-def larger_swings(on: Given, cell: CellName, cells: list[CellName]) -> list[Comparison]:
+def larger_swings(on: Given, cell: CellName, cells: CellNames) -> list[Comparison]:
     """The constraint loss of one allocation has a larger peak than that of each other one."""
     label = "peak of the constraint loss"
     return [on.minus(f"{label}, {cell} − {other}", cell, other, _swing, Above()) for other in cells]
@@ -176,7 +176,7 @@ def swings_in_proportion(on: Given, cell: CellName, over_cell: CellName, low: fl
 
 
 @claim_kind
-def oscillates(on: Given, cells: list[CellName], share: float = 0.05) -> list[Comparison]:
+def oscillates(on: Given, cells: CellNames, share: float = 0.05) -> list[Comparison]:
     """The constraint loss does not fall monotonically: somewhere it rises again by more than a share of its peak after
     it had fallen by as much."""
 
@@ -189,7 +189,7 @@ def oscillates(on: Given, cells: list[CellName], share: float = 0.05) -> list[Co
 
 
 @claim_kind
-def constraint_vanishes(on: Given, cells: list[CellName], share: float = 0.1) -> list[Comparison]:
+def constraint_vanishes(on: Given, cells: CellNames, share: float = 0.1) -> list[Comparison]:
     """The constraint loss ends below a share of its peak."""
     label = "last constraint loss over its peak"
     return on.each(cells, label, lambda run: _constraint(run)[-1] / _swing(run), Below(share))
@@ -221,7 +221,7 @@ def _blocks(full: list[bool]) -> int:
 
 
 @claim_kind
-def windows_first(on: Given, cells: list[CellName]) -> list[Comparison]:
+def windows_first(on: Given, cells: CellNames) -> list[Comparison]:
     """The first layer has a larger share of windows than the other layers together. (Layer-wise it is a window or not,
     so that equal seeds count as yes and no.)"""
     label = "windows in layer 1 − in the others"
@@ -229,7 +229,7 @@ def windows_first(on: Given, cells: list[CellName]) -> list[Comparison]:
 
 
 @claim_kind
-def windows_at_the_bottom(on: Given, cells: list[CellName], least: float | None = None) -> list[Comparison]:
+def windows_at_the_bottom(on: Given, cells: CellNames, least: float | None = None) -> list[Comparison]:
     """The bottom quarter of the layers has a larger share of windows than the others; with `least` ("dominated by")
     this share itself is larger than that too."""
 
@@ -251,26 +251,26 @@ def _at_the_top(record: Record) -> float:
 
 
 @claim_kind
-def windows_at_the_top(on: Given, cells: list[CellName]) -> list[Comparison]:
+def windows_at_the_top(on: Given, cells: CellNames) -> list[Comparison]:
     """The top quarter of the layers has a larger share of windows than the middle half."""
     return on.each(cells, "windows in the top quarter − in the middle half", _at_the_top, Above())
 
 
 @claim_kind
-def weaker_at_the_top(on: Given, cell: CellName, cells: list[CellName]) -> list[Comparison]:
+def weaker_at_the_top(on: Given, cell: CellName, cells: CellNames) -> list[Comparison]:
     """The share of windows rises less from the middle half to the top quarter than in each other run."""
     label = "rise of the share of windows to the top"
     return [on.minus(f"{label}, {cell} − {other}", cell, other, _at_the_top, Below()) for other in cells]
 
 
 @claim_kind
-def last_layer_windows(on: Given, cells: list[CellName]) -> list[Comparison]:
+def last_layer_windows(on: Given, cells: CellNames) -> list[Comparison]:
     """All of the last layer is a window."""
     return on.each(cells, "the last layer is a window", lambda run: float(not _masks(run)[-1].any()), Always())
 
 
 @claim_kind
-def full_in_the_middle(on: Given, cells: list[CellName]) -> list[Comparison]:
+def full_in_the_middle(on: Given, cells: CellNames) -> list[Comparison]:
     """The middle half of the layers holds a larger share of full attention than the outer half."""
 
     def more(run: Record) -> float:
@@ -281,7 +281,7 @@ def full_in_the_middle(on: Given, cells: list[CellName]) -> list[Comparison]:
 
 
 @claim_kind
-def full_is_contiguous(on: Given, cells: list[CellName]) -> list[Comparison]:
+def full_is_contiguous(on: Given, cells: CellNames) -> list[Comparison]:
     """Layers of full attention stand together: they form fewer blocks of adjacent layers than as many layers in a
     random order do, k (L − k + 1) / L in the mean. Head-wise, a layer counts as full if most of its heads are."""
 
@@ -296,7 +296,7 @@ def full_is_contiguous(on: Given, cells: list[CellName]) -> list[Comparison]:
 
 
 @claim_kind
-def full_blocks_at_most(on: Given, cells: list[CellName], most: int) -> list[Comparison]:
+def full_blocks_at_most(on: Given, cells: CellNames, most: int) -> list[Comparison]:
     """The layers of full attention form at most so many blocks of adjacent layers."""
 
     def few(run: Record) -> float:
@@ -309,7 +309,7 @@ def full_blocks_at_most(on: Given, cells: list[CellName], most: int) -> list[Com
 
 
 @claim_kind
-def not_interleaved(on: Given, cells: list[CellName]) -> list[Comparison]:
+def not_interleaved(on: Given, cells: CellNames) -> list[Comparison]:
     """The layers of full attention are nearer to a single block than to even spreading, where they form as many blocks
     as there are full layers, or as the windows leave room for: fewer blocks than the mean of the two."""
 
@@ -321,7 +321,7 @@ def not_interleaved(on: Given, cells: list[CellName]) -> list[Comparison]:
 
 
 @claim_kind
-def full_retreats(on: Given, cells: list[CellName]) -> list[Comparison]:
+def full_retreats(on: Given, cells: CellNames) -> list[Comparison]:
     """Cells in the order of rising targets: heads with full attention at one have it at the target before. Their share
     of exceptions is lower than by chance, which is the share of windows at the lower target. (Two runs of one target
     share heads for another reason, and decide nothing.)"""
@@ -366,7 +366,7 @@ def _farther(on: Given, left: str, right: str) -> Comparison:
 
 
 @claim_kind
-def layers_are_mixed(on: Given, cells: list[CellName], share: float = 0.5) -> list[Comparison]:
+def layers_are_mixed(on: Given, cells: CellNames, share: float = 0.5) -> list[Comparison]:
     """More than a share of the layers has heads of both kinds."""
 
     def mixed(run: Record) -> float:
@@ -381,7 +381,7 @@ EVENLY = 0.75
 
 
 @claim_kind
-def gates_stay_together(on: Given, cells: list[CellName]) -> list[Comparison]:
+def gates_stay_together(on: Given, cells: CellNames) -> list[Comparison]:
     """The gates α have moved from their first value, 1, by nearly the same amount m = 1 − α: mean(m)² / mean(m²) is 1
     where they are all the same, whatever the rate at which they learn, and 0.75 where they are spread evenly between
     the first value and the farthest. It must lie above that."""
@@ -417,7 +417,7 @@ def _units(run: Record, base: Record, of: str) -> tuple[np.ndarray, np.ndarray]:
 
 @claim_kind
 def windows_cost_little(
-    on: Given, cells: list[CellName], base: CellName, of: str, most: float, reason: str
+    on: Given, cells: CellNames, base: CellName, of: str, most: float, reason: str
 ) -> list[Comparison]:
     """Units become windows only where that does not hurt: the largest knock-out cost of a window is less than `most`
     nats (`reason` says why that is little), and windows cost less than the units that keep full attention, in the
@@ -463,7 +463,7 @@ KEPT = "knock-out cost that is kept, from chance (0) to the most (1)"
 
 @claim_kind
 def choice_follows_knockout(
-    on: Given, cells: list[CellName], base: CellName, of: str, above: float | None = None, below: float | None = None
+    on: Given, cells: CellNames, base: CellName, of: str, above: float | None = None, below: float | None = None
 ) -> list[Comparison]:
     """The units that keep full attention are those whose knock-out costs most: the share of the way from a random
     choice (0) to the knock-out's own (1) lies above or below a bound. (Where few units cost anything, most random

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import final_structure
-from hybridlab.papers.calls import ColumnName, ExperimentName, Refers, RowName
+from hybridlab.papers.calls import ColumnName, ColumnNames, ExperimentName, Refers, RowName, RowNames
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed, within
 from hybridlab.papers.claims.speed import PARTS
 from hybridlab.papers.claims.verdict import Open, Verdict
@@ -50,7 +50,7 @@ def _off(values: Values, fits: Callable[[float], bool], shown: str = "+.2f") -> 
 
 
 @claim_kind
-def printed_everywhere(on: Given, row: RowName, over: RowName, columns: list[ColumnName]) -> Verdict:
+def printed_everywhere(on: Given, row: RowName, over: RowName, columns: ColumnNames) -> Verdict:
     """One row above another in each of the printed columns."""
     left, right = _in_row(on, row, columns), _in_row(on, over, columns)
     below = [column for column, a, b in zip(columns, left, right, strict=True) if not a > b]
@@ -59,14 +59,14 @@ def printed_everywhere(on: Given, row: RowName, over: RowName, columns: list[Col
 
 
 @claim_kind
-def printed_above(on: Given, rows: list[RowName], over: list[RowName], column: ColumnName) -> Verdict:
+def printed_above(on: Given, rows: RowNames, over: RowNames, column: ColumnName) -> Verdict:
     """Every one of `rows` above every one of `over` in a printed column."""
     lowest, highest = min(_cells(on, rows, column)), max(_cells(on, over, column))
     return Verdict(lowest > highest, f"printed: lowest {lowest:g}, highest of the others {highest:g}")
 
 
 @claim_kind
-def printed_below(on: Given, rows: list[RowName], over: list[RowName], column: ColumnName) -> Verdict:
+def printed_below(on: Given, rows: RowNames, over: RowNames, column: ColumnName) -> Verdict:
     """Every one of `rows` below every one of `over` in a printed column."""
     highest, lowest = max(_cells(on, rows, column)), min(_cells(on, over, column))
     return Verdict(highest < lowest, f"printed: highest {highest:g}, lowest of the others {lowest:g}")
@@ -126,22 +126,20 @@ def printed_most(
 
 
 @claim_kind
-def printed_range(
-    on: Given, rows: list[RowName], over: list[RowName], column: ColumnName, low: float, high: float
-) -> Verdict:
+def printed_range(on: Given, rows: RowNames, over: RowNames, column: ColumnName, low: float, high: float) -> Verdict:
     """The reduction of each row relative to its counterpart, in percent of the printed cells, is in a stated range."""
     values = _by_row(on, rows, over, column, lambda ours, theirs: 100 * (1 - ours / theirs))
     return within("printed", values, low, high, ".2f", " %")
 
 
 @claim_kind
-def printed_between(on: Given, rows: list[RowName], column: ColumnName, low: float, high: float) -> Verdict:
+def printed_between(on: Given, rows: RowNames, column: ColumnName, low: float, high: float) -> Verdict:
     """The printed numbers of these rows lie between two bounds."""
     return within("printed", dict(zip(rows, _cells(on, rows, column), strict=True)), low, high, "g")
 
 
 @claim_kind
-def printed_higher(on: Given, rows: list[RowName], over: list[RowName], column: ColumnName) -> Verdict:
+def printed_higher(on: Given, rows: RowNames, over: RowNames, column: ColumnName) -> Verdict:
     """Each row is above its counterpart in a printed column; the evidence is in percent of the counterpart."""
     gains = _by_row(on, rows, over, column, lambda ours, theirs: 100 * (ours / theirs - 1))
     lower = [f"{name}: {gain:+.2f} %" for name, gain in gains.items() if not gain > 0]
@@ -151,7 +149,7 @@ def printed_higher(on: Given, rows: list[RowName], over: list[RowName], column: 
 
 @claim_kind
 def printed_gap_widens(
-    on: Given, rows: list[RowName], over: list[RowName], column: ColumnName, back: int = 0, digits: int = 2
+    on: Given, rows: RowNames, over: RowNames, column: ColumnName, back: int = 0, digits: int = 2
 ) -> Verdict:
     """The difference of each row from its counterpart grows in the order of the rows.
 
@@ -165,7 +163,7 @@ def printed_gap_widens(
 
 
 @claim_kind
-def printed_multiples(on: Given, rows: list[RowName], column: ColumnName, of: int, digits: int = 2) -> Verdict:
+def printed_multiples(on: Given, rows: RowNames, column: ColumnName, of: int, digits: int = 2) -> Verdict:
     """Every printed percentage of these rows is, to its digits, a whole number of so many items, as the mean over them
     is where each is right or wrong."""
     off = []
@@ -182,7 +180,7 @@ def _rounds_to(number: float, printed: float, digits: int) -> bool:
 
 
 @claim_kind
-def printed_averages(on: Given, column: ColumnName, of: list[ColumnName], digits: int = 2) -> Verdict:
+def printed_averages(on: Given, column: ColumnName, of: ColumnNames, digits: int = 2) -> Verdict:
     """Every printed average is the mean of its row's printed cells."""
     wrong, rows = [], on.experiment.rows
     for row in rows:
@@ -211,7 +209,7 @@ def printed_changes_follow(
 
 @claim_kind
 def printed_correlation(
-    on: Given, rows: list[RowName], columns: tuple[ColumnName, ColumnName], low: float = -1.0, high: float = 1.0
+    on: Given, rows: RowNames, columns: tuple[ColumnName, ColumnName], low: float = -1.0, high: float = 1.0
 ) -> Verdict:
     """Pearson's correlation of two printed columns over these rows lies between two bounds."""
     found = pearson(*(_cells(on, rows, column) for column in columns))
@@ -223,7 +221,7 @@ def printed_correlation(
 
 @claim_kind
 def printed_per_cost(
-    on: Given, rows: list[RowName], than: list[RowName], base: RowName, gain: ColumnName, cost: ColumnName
+    on: Given, rows: RowNames, than: RowNames, base: RowName, gain: ColumnName, cost: ColumnName
 ) -> Verdict:
     """Every one of `rows` lowers column `gain` against the row `base` by more for each unit of column `cost` than every
     one of the others."""
@@ -250,9 +248,9 @@ def _gaps(on: Given, rows: list[str], over: list[str], columns: list[str]) -> Va
 @claim_kind
 def printed_pairs(
     on: Given,
-    rows: list[RowName],
-    over: list[RowName],
-    columns: list[ColumnName],
+    rows: RowNames,
+    over: RowNames,
+    columns: ColumnNames,
     least: int | None = None,
     slack: float = 0.0,
     reason: str = "",
@@ -277,7 +275,7 @@ def printed_pairs(
 
 @claim_kind
 def printed_within(
-    on: Given, rows: list[RowName], over: list[RowName], columns: list[ColumnName], low: float, high: float, reason: str
+    on: Given, rows: RowNames, over: RowNames, columns: ColumnNames, low: float, high: float, reason: str
 ) -> Verdict:
     """Each row differs from its counterpart by no less than `low` and no more than `high` in each of the columns
     ("match", "little deviation"); `reason` says why the bounds are these."""
@@ -288,9 +286,7 @@ def printed_within(
 
 
 @claim_kind
-def printed_differ(
-    on: Given, rows: list[RowName], over: list[RowName], columns: list[ColumnName], by: float, reason: str
-) -> Verdict:
+def printed_differ(on: Given, rows: RowNames, over: RowNames, columns: ColumnNames, by: float, reason: str) -> Verdict:
     """Each row differs from its counterpart, to either side, by more than `by` in each of the columns ("reduces, or
     elevates"); `reason` says why it is so large."""
     gaps = _gaps(on, rows, over, columns)
@@ -301,12 +297,7 @@ def printed_differ(
 
 @claim_kind
 def printed_gaps_apart(
-    on: Given,
-    rows: list[RowName],
-    over: list[RowName],
-    column: ColumnName,
-    other: ExperimentName,
-    other_column: OtherColumn,
+    on: Given, rows: RowNames, over: RowNames, column: ColumnName, other: ExperimentName, other_column: OtherColumn
 ) -> Verdict:
     """Each row is farther above its counterpart in a column than the rows of the same names are in a column of another
     experiment."""
@@ -323,8 +314,8 @@ def printed_changes_apart(
     on: Given,
     row: RowName,
     over: RowName,
-    columns: list[ColumnName],
-    than: list[ColumnName],
+    columns: ColumnNames,
+    than: ColumnNames,
     direction: Literal["rises", "falls"],
     unit: Literal["percent", "points"] = "percent",
 ) -> Verdict:
@@ -342,7 +333,7 @@ def printed_changes_apart(
 
 
 @claim_kind
-def printed_best(on: Given, row: RowName, over: list[RowName], columns: list[ColumnName], count: int) -> Verdict:
+def printed_best(on: Given, row: RowName, over: RowNames, columns: ColumnNames, count: int) -> Verdict:
     """One row is above all the others in exactly so many of the columns."""
     behind = []
     for column in columns:
@@ -354,7 +345,7 @@ def printed_best(on: Given, row: RowName, over: list[RowName], columns: list[Col
 
 
 @claim_kind
-def printed_best_varies(on: Given, groups: list[list[RowName]], columns: list[ColumnName]) -> Verdict:
+def printed_best_varies(on: Given, groups: list[RowNames], columns: ColumnNames) -> Verdict:
     """In each of several groups of rows, such as the models of one size, no row is the highest of its group in all of
     the columns."""
     always, counted = [], []
@@ -381,11 +372,7 @@ def _both(
 
 @claim_kind
 def printed_as(
-    on: Given,
-    rows: list[RowName],
-    columns: list[ColumnName],
-    other: ExperimentName,
-    other_columns: list[OtherColumn],
+    on: Given, rows: RowNames, columns: ColumnNames, other: ExperimentName, other_columns: list[OtherColumn]
 ) -> Verdict:
     """The printed cells of these rows are those of the rows of the same names in another experiment, column by
     column."""
@@ -396,7 +383,7 @@ def printed_as(
 
 @claim_kind
 def printed_near(
-    on: Given, rows: list[RowName], columns: list[ColumnName], other: ExperimentName, within: float, reason: str
+    on: Given, rows: RowNames, columns: ColumnNames, other: ExperimentName, within: float, reason: str
 ) -> Verdict:
     """The printed cells of these rows differ by no more than `within` from those of the same names in another
     experiment, such as one with another seed; `reason` says why it is so large."""
@@ -408,7 +395,7 @@ def printed_near(
 
 @claim_kind
 def printed_order(
-    on: Given, rows: list[RowName], columns: list[ColumnName], other: ExperimentName, like: list[OtherRow]
+    on: Given, rows: RowNames, columns: ColumnNames, other: ExperimentName, like: list[OtherRow]
 ) -> Verdict:
     """In each of the columns the rows stand in the order of their counterparts `like` in another experiment, or in this
     one under other conditions ("the relative order stays the same"). Equal numbers contradict no order."""
@@ -430,8 +417,8 @@ def _ranked(names: list[str], values: list[float]) -> str:
 @claim_kind
 def printed_spread(
     on: Given,
-    rows: list[RowName],
-    columns: list[ColumnName],
+    rows: RowNames,
+    columns: ColumnNames,
     other: ExperimentName,
     other_columns: list[OtherColumn],
     times: float = 1.0,
@@ -451,7 +438,7 @@ def printed_spread(
 
 
 @claim_kind
-def printed_differ_in(on: Given, row: RowName, over: RowName, columns: list[ColumnName]) -> Verdict:
+def printed_differ_in(on: Given, row: RowName, over: RowName, columns: ColumnNames) -> Verdict:
     """Two rows differ in these of their printed numbers, and in no others."""
     ours, theirs = on.row(row).paper, on.row(over).paper
     differ = [name for name in ours if name in theirs and ours[name] != theirs[name]]
@@ -460,7 +447,7 @@ def printed_differ_in(on: Given, row: RowName, over: RowName, columns: list[Colu
 
 
 @claim_kind
-def printed_apart(on: Given, rows: list[RowName], over: list[RowName], column: ColumnName) -> Verdict:
+def printed_apart(on: Given, rows: RowNames, over: RowNames, column: ColumnName) -> Verdict:
     """No name in the printed lists of `rows` stands in those of the others."""
     ours, theirs = ({name for row in names for name in _names(on, row, column)} for names in (rows, over))
     return Verdict(not ours & theirs, f"printed: in both: {', '.join(sorted(ours & theirs)) or 'none'}")
@@ -475,7 +462,7 @@ def _names(on: Given, row: str, column: str) -> list[str]:
 
 
 @claim_kind
-def printed_alike(on: Given, rows: list[RowName], like: RowName, column: ColumnName) -> Verdict:
+def printed_alike(on: Given, rows: RowNames, like: RowName, column: ColumnName) -> Verdict:
     """The printed lists of `rows` have as many names as that of another row, of as many layers (the part of a name
     before its `-`)."""
     lists = {row: _names(on, row, column) for row in (*rows, like)}

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybridlab.papers.calls import CellName
+from hybridlab.papers.calls import CellName, CellNames
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, claim_kind, metric_of, probe_of
 from hybridlab.papers.claims.trained import LOSS, compared_pairs
@@ -175,7 +175,7 @@ def diluted_over_all(on: Given, cell: CellName, metric: LoopMetric) -> list[Comp
 
 
 @claim_kind
-def u_shaped(on: Given, cells: list[CellName]) -> list[Comparison]:
+def u_shaped(on: Given, cells: CellNames) -> list[Comparison]:
     """Cells in the order of a rising ratio: both ends have a higher validation loss than the lowest cell between them,
     and the loss turns once: no step towards that cell goes up, no step away from it goes down."""
     losses = {cell: on.over_seeds([cell], lambda run: metric_of(run, LOSS)) for cell in cells}
@@ -192,7 +192,7 @@ def u_shaped(on: Given, cells: list[CellName]) -> list[Comparison]:
 
 
 @claim_kind
-def same_minimum(on: Given, cells: list[CellName], other_cells: list[CellName]) -> list[Comparison]:
+def same_minimum(on: Given, cells: CellNames, other_cells: CellNames) -> list[Comparison]:
     """Two budgets have their lowest loss at the same ratio: the places of the lowest cells differ by less than one step
     in the mean over seeds. Curves without a minimum have a lowest cell too: let `u_shaped` of both be controls. Two
     names of the same runs decide nothing."""
@@ -211,7 +211,7 @@ def same_minimum(on: Given, cells: list[CellName], other_cells: list[CellName]) 
 
 
 @claim_kind
-def better_frontier(on: Given, cells: list[CellName], over_cells: list[CellName]) -> list[Comparison]:
+def better_frontier(on: Given, cells: CellNames, over_cells: CellNames) -> list[Comparison]:
     """A lower loss at the same training FLOPs wherever both have it: each family's loss is a line through its sizes
     (over the logarithm of FLOPs), and they are compared at every size of either that lies within the other's."""
     on.require([*cells, *over_cells])

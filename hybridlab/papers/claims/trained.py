@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hybridlab.papers.calls import CellName, MetricPath, Refers, RowName, TablePath
+from hybridlab.papers.calls import CellName, CellNames, MetricPath, Refers, RowNames, TablePath
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.kinds import Given, beyond, claim_kind, metric_of, value_at
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
@@ -46,7 +46,7 @@ LOSS = "results.validation.loss"
 _Arm = Annotated[str, Refers("cell", row_if="rows")]
 Pairs = Annotated[list[tuple[_Arm, _Arm]], Field(min_length=1)]
 Metrics = Annotated[list[MetricPath], Field(min_length=1)]
-Draws = Annotated[list[CellName], Field(min_length=2)]
+Draws = Annotated[CellNames, Field(min_length=2)]
 Margin = Annotated[float, Field(gt=0)]
 Gain = Annotated[float, Field(ge=0)]
 Times = Annotated[float, Field(ge=1)]
@@ -129,7 +129,7 @@ def lower_or_equal(
 
 @claim_kind
 def lower_than_mean(
-    on: Given, cell: CellName, over: Draws, metric: MetricPath = LOSS, also: list[CellName] | None = None
+    on: Given, cell: CellName, over: Draws, metric: MetricPath = LOSS, also: CellNames | None = None
 ) -> list[Comparison]:
     """A cell has a lower metric than the mean of others in the same seed, and than each cell of `also`. The others are
     draws of one arm, such as random heads: how good a single draw is says little about the arm."""
@@ -138,7 +138,7 @@ def lower_than_mean(
 
 @claim_kind
 def higher_than_mean(
-    on: Given, cell: CellName, over: Draws, metric: MetricPath = LOSS, also: list[CellName] | None = None
+    on: Given, cell: CellName, over: Draws, metric: MetricPath = LOSS, also: CellNames | None = None
 ) -> list[Comparison]:
     """A cell has a higher metric than the mean of others in the same seed, and than each cell of `also`; see
     `lower_than_mean`."""
@@ -158,11 +158,7 @@ def _against_mean(
 
 @claim_kind
 def measured_bounds(
-    on: Given,
-    cell: CellName | list[CellName],
-    metric: MetricPath,
-    above: float | None = None,
-    below: float | None = None,
+    on: Given, cell: CellName | CellNames, metric: MetricPath, above: float | None = None, below: float | None = None
 ) -> list[Comparison]:
     """A metric of one cell, or of each of several, lies above or below a bound."""
 
@@ -177,7 +173,7 @@ def measured_bounds(
 
 
 @claim_kind
-def always(on: Given, cell: CellName | list[CellName], metric: MetricPath) -> list[Comparison]:
+def always(on: Given, cell: CellName | CellNames, metric: MetricPath) -> list[Comparison]:
     """What a measure asks, such as `argmax(y) == 3`, is so in every run of one cell, or of each of several."""
 
     return on.each(_all(cell), on.titled(metric), lambda run: on.number(run, metric), Always())
@@ -190,7 +186,7 @@ def _all(cell: str | list[str]) -> list[str]:
 @claim_kind
 def go_together(
     on: Given,
-    cells: Annotated[list[CellName], Field(min_length=3)],
+    cells: Annotated[CellNames, Field(min_length=3)],
     metric: MetricPath,
     other: MetricPath,
     above: float = 0.0,
@@ -325,7 +321,7 @@ def gap_grows(on: Given, pairs: list[tuple[CellName, CellName]], metric: MetricP
 
 
 @claim_kind
-def extrapolates_better(on: Given, rows: list[RowName], over: list[RowName], factors: list[int]) -> list[Comparison]:
+def extrapolates_better(on: Given, rows: RowNames, over: RowNames, factors: list[int]) -> list[Comparison]:
     """A lower loss than others at multiples of the training length."""
     metrics = [f"results.extrapolation.{factor}.loss" for factor in factors]
     return compared_pairs(on, itertools.product(rows, over), metrics, True, Below())
@@ -419,14 +415,14 @@ def _changes(on: Given, cells: list[str], of: Callable[[Iterable[float]], float]
 
 
 @claim_kind
-def sees_no_later_token(on: Given, cells: list[CellName], within: float = 1e-4) -> Verdict:
+def sees_no_later_token(on: Given, cells: CellNames, within: float = 1e-4) -> Verdict:
     """In no run does an output change when later tokens change, but for rounding (each run is tested at its end)."""
     changes, evidence = _changes(on, cells, max)
     return Verdict(max(changes) <= within, f"largest change of a logit: {evidence}; asked at most {within:g}")
 
 
 @claim_kind
-def sees_later_tokens(on: Given, cells: list[CellName], beyond: float = 1e-4) -> Verdict:
+def sees_later_tokens(on: Given, cells: CellNames, beyond: float = 1e-4) -> Verdict:
     """In every run an output changes when later tokens change: the control of `sees_no_later_token` for models that
     leak on purpose. Like it, one run decides: what the probe finds in a model is exact, and no sample."""
     changes, evidence = _changes(on, cells, min)
@@ -434,7 +430,7 @@ def sees_later_tokens(on: Given, cells: list[CellName], beyond: float = 1e-4) ->
 
 
 @claim_kind
-def growth_goes(on: Given, cells: list[CellName], to: Literal["shallower", "deeper"]) -> Verdict:
+def growth_goes(on: Given, cells: CellNames, to: Literal["shallower", "deeper"]) -> Verdict:
     """In every run each layer that begins to loop lies above all that loop already (shallower, SGT's Eq. 11), or below
     the shallowest of them (deeper, as the sentence before it says). Layers count from 1, the first.
 
@@ -459,7 +455,7 @@ def growth_goes(on: Given, cells: list[CellName], to: Literal["shallower", "deep
 
 
 @claim_kind
-def same_in_every_run(on: Given, cells: list[CellName], metric: MetricPath) -> Verdict:
+def same_in_every_run(on: Given, cells: CellNames, metric: MetricPath) -> Verdict:
     """A counted number, such as the tokens, is the same in all runs of these cells."""
     on.require(cells)
     found = {cell: sorted({on.number(run, metric) for run in on.runs(cell).values()}) for cell in cells}
@@ -468,7 +464,7 @@ def same_in_every_run(on: Given, cells: list[CellName], metric: MetricPath) -> V
 
 
 @claim_kind
-def measured_cheaper(on: Given, rows: list[RowName], over: list[RowName]) -> Verdict:
+def measured_cheaper(on: Given, rows: RowNames, over: RowNames) -> Verdict:
     """Every one of `rows` used fewer training FLOPs than every one of `over`, in every seed. FLOPs are counted, not
     measured, so that one run decides."""
     on.require([on.cell_of(name) for name in (*rows, *over)])
