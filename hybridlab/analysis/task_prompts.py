@@ -184,7 +184,8 @@ def _texts(task: Any, count: int, shots: int) -> list[str]:
 def each_sequence(model: Transformer, name: str, sequences: Sequence[Tensor]) -> Iterator[Tensor]:
     """(1, S): sequences (S,) one after the other, on the model's device, with a bar. name: of their task."""
     device = next(model.parameters()).device
-    with Scoring(name, len(sequences), lambda _: None) as progress:
+    with Scoring(name, len(sequences)) as progress:
         for number, sequence in enumerate(sequences):
             yield sequence[None].to(device)
-            progress.update(number + 1)
+            if progress.bar:
+                progress.update(number + 1)

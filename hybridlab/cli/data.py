@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from hybridlab.cli import options as o
-from hybridlab.messages import say
 
 app = typer.Typer(cls=o.Group, help="Prepare text as token shards, and inspect them.", no_args_is_help=True)
 
@@ -63,7 +62,6 @@ def prepare(
     from hybridlab.config.loading import Layer, check
     from hybridlab.config.resolve import source_settings
     from hybridlab.config.schema import Data
-    from hybridlab.data.preparing import Preparation
     from hybridlab.data.preparing import prepare as prepare_corpus
     from hybridlab.data.sources import NoSuchField
     from hybridlab.errors import UserError
@@ -74,7 +72,7 @@ def prepare(
         values["validation_by"] = validation_by
     data = check(Data, Layer(values, {(): "command line"}))
     try:
-        prepare_corpus(data, out, Preparation(say, bar=True, workers=workers))
+        prepare_corpus(data, out, workers)
     except NoSuchField as error:
         raise UserError(f"{error.problem}; name it with --field NAME") from None
     _show(out, as_json)

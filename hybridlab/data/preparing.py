@@ -22,7 +22,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -63,6 +63,7 @@ from hybridlab.data.tokenizers import (
 )
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, sync_folder, write_json, write_text, writing
+from hybridlab.messages import on_screen, say
 from hybridlab.registry import SOURCES
 
 SECONDS_BETWEEN_RECORDS = 5.0
@@ -79,43 +80,26 @@ _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else o
 _CHARACTERS_AT_ONCE = 200_000
 _DOCUMENTS_AT_ONCE = 64
 
-Say = Callable[[str], None]
 _Group = tuple[list[str], list[np.ndarray], Place]
 """Several documents: their texts, the ids of each, with the end-of-document token, and the place after the last."""
 
 
-def silent(text: str) -> None:
-    """Says nothing."""
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """How data are prepared. tell: takes a line about progress. bar: show a bar instead if standard error is a
-    terminal. workers: threads that tokenize; None: one for each core."""
-
-    tell: Say = silent
-    bar: bool = False
-    workers: int | None = None
-
-    def say(self, line: str) -> None:
-        self.tell(f"data: {line}")
-
-
-IN_SILENCE = Preparation()
+def _say(line: str) -> None:
+    say(f"data: {line}")
 
 
 # ---- the data of a run ----
 
 
-def corpus_of(config: RunConfig, cache: Path, how: Preparation = IN_SILENCE) -> Corpus:
+def corpus_of(config: RunConfig, cache: Path) -> Corpus:
     """The corpus of a run's settings, after preparing in `cache` what text has not been prepared yet."""
     if config.finetune is None:
-        return corpus_for(config.data, cache, how)
+        return corpus_for(config.data, cache)
     spec = own = config.data.tokenizer
     if is_trained(spec) or spec == "shards":
         # It is made from the text, which is the same for the run that the model comes from.
-        spec = f"file:{corpus_for(config.data, cache, how).parts[0].corpus.folder / 'tokenizer.json'}"
-    corpus = task_corpus(config.finetune, spec, config.training.seq_len, config.shape.traits.causal, how.say)
+        spec = f"file:{corpus_for(config.data, cache).parts[0].corpus.folder / 'tokenizer.json'}"
+    corpus = task_corpus(config.finetune, spec, config.training.seq_len, config.shape.traits.causal)
     return replace(corpus, meta={**corpus.meta, "tokenizer": {**corpus.meta["tokenizer"], "spec": own}})
 
 
@@ -127,20 +111,20 @@ def prepared_corpus(data: Data, cache: Path) -> Corpus | None:
     """The corpus of a configuration if all of it is prepared, else None; nothing is written. UserError without its
     source."""
     try:
-        return corpus_for(data, cache, None)
+        return corpus_for(data, cache, make=False)
     except _NotPreparedYet:
         return None
 
 
-def corpus_for(data: Data, cache: Path, how: Preparation | None = IN_SILENCE) -> Corpus:
+def corpus_for(data: Data, cache: Path, make: bool = True) -> Corpus:
     """Open the corpus of a configuration, of one source or of several, after preparing in `cache` what has not been
-    prepared yet. how: None to open only what is prepared, otherwise _NotPreparedYet."""
+    prepared yet. make: False to open only what is prepared, otherwise _NotPreparedYet."""
     _check_lines(data)
     if data.sources is None:
-        return _opened(data, cache, None, how)
+        return _opened(data, cache, None, make)
     try:
-        common = _common_tokenizer(data, cache, how)
-        corpora = [_opened(part, cache, common, how) for part in data.each_source()]
+        common = _common_tokenizer(data, cache, make)
+        corpora = [_opened(part, cache, common, make) for part in data.each_source()]
     except NoSuchField as error:
         way = "--set data.field=NAME for all sources, or with `field: NAME` beside this one in data.sources"
         raise UserError(f"{error.problem}; name it with {way}") from None
@@ -157,7 +141,7 @@ def _check_lines(data: Data) -> None:
         )
 
 
-def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, how: Preparation | None) -> Corpus:
+def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, make: bool) -> Corpus:
     """The corpus of a single source. tokenizer: one that several sources share, otherwise that of the settings."""
     assert data.source is not None
     kind, argument = split_source(data.source)
@@ -165,12 +149,12 @@ def _opened(data: Data, cache: Path, tokenizer: Tokenizer | None, how: Preparati
         return open_for_run(Path(argument).expanduser())
     folder = _prepared_folder(data, cache / _cache_key(data, tokenizer))
     if not (folder / "meta.json").exists():
-        if how is None:
+        if not make:
             raise _NotPreparedYet
-        with _unfinished(folder, "data", how.say) as partial:
+        with _unfinished(folder, "data") as partial:
             # Another process may have prepared it while this one waited for it.
             if not (folder / "meta.json").exists():
-                _CorpusWriter(data, partial, tokenizer, how).write()
+                _CorpusWriter(data, partial, tokenizer).write()
     return open_for_run(folder)
 
 
@@ -197,7 +181,7 @@ def _cache_key(data: Data, tokenizer: Tokenizer | None = None) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _common_tokenizer(data: Data, cache: Path, how: Preparation | None) -> Tokenizer | None:
+def _common_tokenizer(data: Data, cache: Path, make: bool = True) -> Tokenizer | None:
     """The tokenizer that is trained on all sources in proportion to their weights, and kept in `cache`; None for one
     that is not trained."""
     assert data.sources is not None
@@ -213,9 +197,9 @@ def _common_tokenizer(data: Data, cache: Path, how: Preparation | None) -> Token
     path = cache / f"tokenizer-{_key_of_all(data)}.json"
     if path.is_file():
         return load_tokenizer(path)
-    if how is None:
+    if not make:
         raise _NotPreparedYet
-    how.say(f"tokenizer {data.tokenizer}, trained on {len(parts)} sources")
+    _say(f"tokenizer {data.tokenizer}, trained on {len(parts)} sources")
     weights = [source.weight for source in data.sources]
     texts = in_proportion([partial(_training_documents, part) for part in parts], weights, TRAINING_CHARACTERS)
     tokenizer = make_tokenizer(data.tokenizer, texts)
@@ -259,10 +243,10 @@ def _mixed(sources: list[WeightedSource], corpora: list[Corpus]) -> Corpus:
 # ---- folders that a user names ----
 
 
-def prepare(data: Data, folder: Path, how: Preparation = IN_SILENCE) -> None:
+def prepare(data: Data, folder: Path, workers: int | None = None) -> None:
     """Tokenise a source into `folder`, or each of several sources into a folder of its own in `folder`, which appears
     only when all is complete. What an earlier call with equal settings has done, in part or whole, is not done again.
-    UserError if the folder has something else."""
+    workers: threads that tokenize; None: one for each core. UserError if the folder has something else."""
     for source in data.all_sources:
         if split_source(source)[0] == "shards":
             raise UserError(f"data source {source}: it is prepared already; use it as it is")
@@ -270,22 +254,22 @@ def prepare(data: Data, folder: Path, how: Preparation = IN_SILENCE) -> None:
     key = _key_of_all(data)
     done, what = folder / _PREPARED, ("data folder", ("key",), "prepare the data again")
     if done.is_file() and read_object(done, *what)["key"] == key:
-        how.say(f"{folder}: finished before, nothing to do")
+        _say(f"{folder}: finished before, nothing to do")
         return
     _check_empty(folder)
     for other in sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.partial")):
         if other != _partial(folder, key):
-            how.say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
-    with _unfinished(folder, key, how.say) as partial:
+            _say(f"{other}: an unfinished preparation with other settings; remove it if it is no longer needed")
+    with _unfinished(folder, key) as partial:
         _check_empty(folder)
         if data.sources is None:
-            _CorpusWriter(data, partial, None, how).write()
+            _CorpusWriter(data, partial, None, workers).write()
         else:
-            common = _common_tokenizer(data, partial, how)
+            common = _common_tokenizer(data, partial)
             for name, part in zip(source_labels(data.all_sources), data.each_source(), strict=True):
                 if not (partial / name / "meta.json").is_file():
                     (partial / name).mkdir(exist_ok=True)
-                    _CorpusWriter(part, partial / name, common, how).write()
+                    _CorpusWriter(part, partial / name, common, workers).write()
             for kept in partial.glob("tokenizer-*.json"):
                 kept.unlink()
         write_json(partial / _PREPARED, {"key": key})
@@ -307,7 +291,7 @@ def _key_of_all(data: Data) -> str:
 
 
 @contextmanager
-def _unfinished(folder: Path, key: str, say: Say) -> Iterator[Path]:
+def _unfinished(folder: Path, key: str) -> Iterator[Path]:
     """The hidden folder beside `folder` that takes its place at the end. key: the digest of what is prepared.
 
     It is that of an earlier preparation of the same that was stopped or killed, if there is one. After an error it
@@ -315,13 +299,13 @@ def _unfinished(folder: Path, key: str, say: Say) -> Iterator[Path]:
     same is waited for.
     """
     partial = _partial(folder, key)
-    with writing(folder), _alone(partial, say):
+    with writing(folder), _alone(partial):
         try:
             yield partial
             _move_into_place(partial, folder)
         except BaseException:
             if any(partial.rglob(_STATE)) or any(partial.glob("*/meta.json")):
-                say(f"{folder}: what is done so far is kept; the same command goes on from there")
+                _say(f"{folder}: what is done so far is kept; the same command goes on from there")
             else:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -332,7 +316,7 @@ def _partial(folder: Path, key: str) -> Path:
 
 
 @contextmanager
-def _alone(partial: Path, say: Say) -> Iterator[None]:
+def _alone(partial: Path) -> Iterator[None]:
     """Make a folder if it is not there, and hold its lock, which ends with the process."""
     while True:
         partial.mkdir(parents=True, exist_ok=True)
@@ -344,7 +328,7 @@ def _alone(partial: Path, say: Say) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say("another process prepares the same data; waiting for it")
+                _say("another process prepares the same data; waiting for it")
                 fcntl.flock(handle, fcntl.LOCK_EX)
             # While this process waited, the folder may have been moved into its place, or removed.
             if partial.is_dir() and partial.stat().st_ino == os.fstat(handle).st_ino:
@@ -425,9 +409,9 @@ class _CorpusWriter:
     tokenizer: one that several sources share; None for that of the settings.
     """
 
-    def __init__(self, data: Data, folder: Path, tokenizer: Tokenizer | None, how: Preparation) -> None:
+    def __init__(self, data: Data, folder: Path, tokenizer: Tokenizer | None, workers: int | None = None) -> None:
         assert data.source is not None
-        self.data, self.folder, self.how, self.source = data, folder, how, data.source
+        self.data, self.folder, self.source, self.workers = data, folder, data.source, workers or _CORES
         self.split = Split.of(data)
         self.tokenizer = self._made() if tokenizer is None else tokenizer
         # The text of the end-of-document token inside a document is encoded as ordinary characters.
@@ -440,7 +424,7 @@ class _CorpusWriter:
         kept, spec = self.folder / "tokenizer.json", self.data.tokenizer
         if is_trained(spec) and kept.is_file():
             return load_tokenizer(kept)
-        self.how.say(f"tokenizer {spec}")
+        _say(f"tokenizer {spec}")
         return make_tokenizer(spec, _training_documents(self.data))
 
     @cached_property
@@ -456,7 +440,7 @@ class _CorpusWriter:
         }
         documents = _documents_of(self.data)
         if state:
-            self.how.say(f"{self.source}: goes on after {state['documents']:,} documents")
+            _say(f"{self.source}: goes on after {state['documents']:,} documents")
             documents.go_to(state["place"])
         count = self._write_documents(documents, writers, state.get("documents", 0))
         self._check(count, writers)
@@ -475,9 +459,9 @@ class _CorpusWriter:
     def _write_documents(self, documents: Documents, writers: dict[str, ShardWriter], count: int) -> int:
         """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all.
         Every few seconds it is written how far this is, once the tokens before have reached the disk."""
-        recorded, workers = time.monotonic(), self.how.workers or _CORES
-        with _Progress(self.source, documents, self.how, count, _tokens(writers)) as progress:
-            for texts, encoded, place in _encode_documents(self.tokenizer, documents, self.end, self.dtype, workers):
+        recorded, ids = time.monotonic(), (self.end, self.dtype)
+        with _Progress(self.source, documents, count, _tokens(writers)) as progress:
+            for texts, encoded, place in _encode_documents(self.tokenizer, documents, *ids, self.workers):
                 for text, tokens in zip(texts, encoded, strict=True):
                     split = "validation" if self.split.held_out(count, text) else "train"
                     writers[split].add(tokens, len(text.encode()))
@@ -573,13 +557,13 @@ class _Progress(WithBar):
     """Progress over the documents of a source, of which `count` with so many tokens were done in earlier sessions;
     rates and the time left are those of this one."""
 
-    def __init__(self, source: str, documents: Documents, how: Preparation, count: int, tokens: int) -> None:
-        self.source, self.documents, self.say = source, documents, how.say
+    def __init__(self, source: str, documents: Documents, count: int, tokens: int) -> None:
+        self.source, self.documents = source, documents
         self.done = self.before = (count, tokens)
         share = documents.share if count else None
         self.share_before = share or 0.0
         self.started = self.printed = time.monotonic()
-        super().__init__(how.bar, 10, TaskProgressColumn())
+        super().__init__(on_screen(), 10, TaskProgressColumn())
         if self.bar:
             total, name = None if share is None else 1.0, f"data: {source.rpartition('/')[2][-20:]}"
             # With the share from the start, which is no progress of this session.
@@ -591,7 +575,7 @@ class _Progress(WithBar):
         """After success, say how much has been done, and how fast."""
         super().__exit__(kind, value, trace)
         if kind is None:
-            self.say(self._line())
+            _say(self._line())
 
     def update(self, count: int, tokens: int) -> None:
         """Show that so many documents and tokens in all are done."""
@@ -601,7 +585,7 @@ class _Progress(WithBar):
             self.bar.update(self.task, total=total, completed=share or 0.0, note=self._rates("docs/s", "tok/s"))
         elif time.monotonic() - self.printed >= _SECONDS_BETWEEN_LINES:
             self.printed = time.monotonic()
-            self.say(f"{self._line()}{self._left(share)}")
+            _say(f"{self._line()}{self._left(share)}")
 
     def _line(self) -> str:
         (count, tokens), bad = self.done, self.documents.bad

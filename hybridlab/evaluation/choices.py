@@ -32,6 +32,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import ChoiceResult
 from hybridlab.evaluation.text import Text
+from hybridlab.messages import say
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
@@ -129,7 +130,6 @@ def choice_results(
     model: Transformer,
     config: RunConfig,
     text: Text,
-    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, ChoiceResult]:
     """The result of every kind of question in `evaluation.choices`, by its name. say: told about progress."""
     settings, results = config.evaluation.choices, {}
@@ -137,7 +137,7 @@ def choice_results(
         assert settings is not None
         asked, before = _asked(settings, name)
         questions = tokenized(text.corpus.tokenizer, asked, before)
-        scores = score_choices(model, questions, text.context, inputs=text.inputs, done=_lines(say, name, len(asked)))
+        scores = score_choices(model, questions, text.context, inputs=text.inputs, done=_lines(name, len(asked)))
         results[name] = choice_result(
             scores,
             asked,
@@ -299,7 +299,7 @@ def _mask(lengths: list[int], device: torch.device) -> Tensor:
     return torch.arange(max(lengths), device=device)[None] < torch.tensor(lengths, device=device)[:, None]
 
 
-def _lines(say: Callable[[str], None], name: str, total: int) -> Done:
+def _lines(name: str, total: int) -> Done:
     """Says at most every ten seconds how many items are done."""
     last = time.monotonic()
 

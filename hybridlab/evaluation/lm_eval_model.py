@@ -35,6 +35,7 @@ from hybridlab.bars import WithBar
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
+from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
@@ -55,7 +56,7 @@ class HarnessModel(TemplateLM):
 
     model: a decoder, which is put into evaluation mode. special: what begins and ends a text. max_length: the most
     tokens of a row; longer ones lose their beginning. batch_size: rows at once, which changes only speed, memory and
-    the last bits. say: told about progress where standard error is no terminal.
+    the last bits.
 
     UserError for a model that does not predict next tokens.
     """
@@ -67,12 +68,11 @@ class HarnessModel(TemplateLM):
         special: SpecialTokens,
         max_length: int,
         batch_size: int = 8,
-        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__()
         require_caches(model.structure, "lm-eval")
         self.model, self.tokens, self.special = model.eval(), tokenizer, special
-        self.max_length, self.batch_size, self.say = max_length, batch_size, say
+        self.max_length, self.batch_size = max_length, batch_size
         self._device = next(model.parameters()).device
         self._said_beyond = False
         self._encoded = lru_cache(4096)(lambda text, add: tuple(tokenizer.encode(text, add_special_tokens=add).ids))
@@ -111,7 +111,7 @@ class HarnessModel(TemplateLM):
         return super().loglikelihood(requests, disable_tqdm=True)
 
     def _loglikelihood_tokens(self, requests: Sequence[Request], **kwargs: Any) -> list[tuple[float, bool]]:
-        with Scoring("log-likelihoods", len(requests), self.say) as progress:
+        with Scoring("log-likelihoods", len(requests)) as progress:
             return self._log_likelihoods(requests, progress.update)
 
     def _log_likelihoods(self, requests: Sequence[Request], done: Callable[[int], None]) -> list[tuple[float, bool]]:
@@ -176,7 +176,7 @@ class HarnessModel(TemplateLM):
         if self.model.shape.max_positions is not None:
             raise UserError(f"{what}, and the model has {self.max_length} positions; choose another task")
         if not self._said_beyond:
-            self.say(f"{what}, more than the {self.max_length} that the model is made for: they are taken all the same")
+            say(f"{what}, more than the {self.max_length} that the model is made for: they are taken all the same")
         self._said_beyond = True
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
@@ -188,7 +188,7 @@ class HarnessModel(TemplateLM):
             for pair in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):
                 windows.append((number, (None, *make_disjoint_window(pair))))
         sums: list[float] = [0] * len(requests)
-        with Scoring("windows of texts", len(windows), self.say) as progress:
+        with Scoring("windows of texts", len(windows)) as progress:
             for start in range(0, len(windows), self.batch_size):
                 numbers, batch = zip(*windows[start : start + self.batch_size], strict=True)
                 for number, (value, _) in zip(numbers, self._log_likelihoods(batch, lambda _: None), strict=True):
@@ -209,7 +209,7 @@ class HarnessModel(TemplateLM):
             group_fn=lambda asked: asked[1],
         )
         texts: list[str] = []
-        with Scoring("generated texts", len(requests), self.say) as progress:
+        with Scoring("generated texts", len(requests)) as progress:
             for batch in order.get_batched(n=self.batch_size):
                 settings = batch[0][1]
                 for (context, _), text in zip(batch, self._continued([c for c, _ in batch], settings), strict=True):
@@ -357,10 +357,10 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Scoring(WithBar):
-    """what: is scored. total: how many there are. say: prints a line."""
+    """what: is scored. total: how many there are."""
 
-    def __init__(self, what: str, total: int, say: Callable[[str], None]) -> None:
-        self.what, self.total, self.say = what, total, say
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total = what, total
         self.started = self.printed = time.monotonic()
         super().__init__(total > 0, 20, MofNCompleteColumn())
         if self.bar:
@@ -376,4 +376,4 @@ class Scoring(WithBar):
             return
         self.printed = now
         left = (now - self.started) * (self.total - done) / max(done, 1)
-        self.say(f"{self.what}: {done:,} of {self.total:,}, about {left:,.0f} s left")
+        say(f"{self.what}: {done:,} of {self.total:,}, about {left:,.0f} s left")

@@ -17,7 +17,7 @@ import math
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -43,9 +43,9 @@ from hybridlab.data.hub_access import environment
 from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.lm_eval_model import HarnessModel
 from hybridlab.evaluation.results import BenchmarkResult
+from hybridlab.messages import say
 from hybridlab.statistics import Measurement
 
-Say = Callable[[str], None]
 _SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 _EXTRA = re.compile(r"lm[_-]eval\[\W*(\w+)")
 _SEEDS = 0, 1234, 1234
@@ -88,13 +88,12 @@ class LoadedTask:
     rows: dict[str, RowsFrom]
 
 
-def load_task(name: str, root: DataRoot | None = None, say: Say = lambda line: None) -> LoadedTask:
+def load_task(name: str, root: DataRoot | None = None) -> LoadedTask:
     """A task, a group or a tag of lm-eval by its name, with rows from a data root or, without one, from the hub.
 
-    say: told about what takes long. UserError if there is no such task, or if it cannot run here; NotHere if its data
-    cannot be read.
+    UserError if there is no such task, or if it cannot run here; NotHere if its data cannot be read.
     """
-    manager = _manager(name, say)
+    manager = _manager(name)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     random.seed(_SEEDS[0])
     np.random.seed(_SEEDS[1])
@@ -125,7 +124,7 @@ def _of_hub(task: Task) -> RowsFrom:
     return RowsFrom({"hub": [path]} if path else {})
 
 
-def _manager(name: str, say: Say) -> TaskManager:
+def _manager(name: str) -> TaskManager:
     """lm-eval's index of tasks, of those folders alone that the task is in; of all if that is not enough, which takes
     long."""
     require_task(name)
@@ -542,7 +541,7 @@ def measure_tasks(
     missing: dict[str, str] = {}
     for name in dict.fromkeys(name for name, _ in asked):
         try:
-            loaded[name] = load_task(name, root, model.say)
+            loaded[name] = load_task(name, root)
         except NotHere as error:
             if not lenient:
                 raise
@@ -555,7 +554,7 @@ def measure_tasks(
         try:
             shots = _set_shots(task, wanted)
             key = f"{name}@{shots}" if shots else name
-            model.say(f"{key}: {len(task.tasks)} tasks" if len(task.tasks) > 1 else key)
+            say(f"{key}: {len(task.tasks)} tasks" if len(task.tasks) > 1 else key)
             found[key] = _measured(model, task, shots, limit)
         except UserError as error:
             if not lenient:

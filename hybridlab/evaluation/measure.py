@@ -9,7 +9,7 @@ where a model without full attention can only guess; far, the last two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -40,12 +40,10 @@ def measure(
     corpus: Corpus,
     precision: str,
     whole: bool = False,
-    say: Callable[[str], None] = lambda text: None,
 ) -> Results:
     """All results of a model under a run's settings, after the causality probe (in fp32).
 
-    whole: use the whole corpus for validation, for a model that was trained on another one. say: told about progress
-    where it takes long.
+    whole: use the whole corpus for validation, for a model that was trained on another one.
     """
     device = next(model.parameters()).device
     model.eval()
@@ -68,7 +66,7 @@ def measure(
         validation=validation(model, config, text),
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, text),
-        choices=choice_results(model, config, text, say),
+        choices=choice_results(model, config, text),
         probes=probe_results(config.evaluation.all_probes, model, corpus, config),
     )
 

@@ -78,7 +78,7 @@ class AtSteps(Hook):
             result = AtStep(
                 validation=validation(run.model, config, text),
                 tasks=task_results(run.model, config, text),
-                choices=choice_results(run.model, config, text, run.say),
+                choices=choice_results(run.model, config, text),
                 probes=probe_results(config.evaluation.probes or [], seen, run.corpus, config),
                 finetune=finetune_result(run.model, text),
             )

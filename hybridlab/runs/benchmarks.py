@@ -192,7 +192,7 @@ def _benchmarks(
     positions = model.shape.max_positions
     if positions is not None and length > positions:
         raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
-    harness = HarnessModel(model, tokenizer, special, length, request.batch_size, say)
+    harness = HarnessModel(model, tokenizer, special, length, request.batch_size)
     source = None if root is None else DataRoot(root, request.skip_bad_lines)
     suite = load_suite(request.suite) if request.suite else None
     asked = [(task, request.shots) for task in dict.fromkeys(request.tasks)] if suite is None else suite.asked()

@@ -35,7 +35,7 @@ from hybridlab.data.finetune.corpus import TRAIN, TaskCorpus
 from hybridlab.data.preparing import corpus_of
 from hybridlab.data.tokenizers import is_made_here
 from hybridlab.errors import UserError
-from hybridlab.messages import say
+from hybridlab.messages import heard_by, say, silent
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.store.artifacts import Artifact, branch_of, find_start
 from hybridlab.store.folders import Runs
@@ -450,6 +450,7 @@ def steps_of_epochs(config: RunConfig, runs: Runs) -> int:
     """The number of optimizer steps of `finetune.epochs`, rounded up, after reading the task's examples. Of spans, an
     epoch reads all windows."""
     assert config.finetune is not None and config.finetune.epochs is not None
-    corpus = corpus_of(config, runs.directory / "data")
+    with heard_by(silent):  # it is said when the run starts
+        corpus = corpus_of(config, runs.directory / "data")
     assert isinstance(corpus, TaskCorpus)
     return max(1, math.ceil(config.finetune.epochs * len(corpus.encoded[TRAIN]) / config.finetune.batch))

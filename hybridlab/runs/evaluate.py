@@ -13,7 +13,7 @@ from hybridlab.config.loading import Layer, check, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import asked_for, keep_to_shards
-from hybridlab.data.preparing import Preparation, corpus_for, corpus_of
+from hybridlab.data.preparing import corpus_for, corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.sources import NoSuchField
 from hybridlab.errors import UserError
@@ -46,7 +46,7 @@ def open_run(reference: str, runs: Runs, data: str | list[str] | None, settings:
     opened = open_model(reference, runs)
     given = _given(opened, data, settings)
     config = _settings(opened, given)
-    corpus = corpus_of(config, runs.directory / "data", Preparation(say))
+    corpus = corpus_of(config, runs.directory / "data")
     written = asked_for(given, "data", "tokenizer")
     again = " ".join(f"--data {text}" for text in config.data.written)
     advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
@@ -134,7 +134,7 @@ def evaluate_run(
     names of query heads that are left out of the model, as L1-H3,L2-H5."""
     opened = open_run(reference, runs, data, settings)
     model = opened.model if drop_heads is None else dropping(opened.model, drop_heads)
-    return measure(model, opened.config, opened.corpus, opened.precision, opened.elsewhere, say)
+    return measure(model, opened.config, opened.corpus, opened.precision, opened.elsewhere)
 
 
 def evaluate_model(
@@ -155,8 +155,8 @@ def evaluate_model(
     if tokenizer is not None:
         layers.append(Layer({"data": {"tokenizer": tokenizer}}, {(): "tokenizer"}))
     config = resolve("vanilla", "tiny", layers=layers, settings=_checked(settings))
-    corpus = corpus_for(config.data, runs.directory / "data", Preparation(say))
-    return measure(model, config, corpus, "fp32", whole=True, say=say)
+    corpus = corpus_for(config.data, runs.directory / "data")
+    return measure(model, config, corpus, "fp32", whole=True)
 
 
 def analyze_run(

@@ -19,10 +19,10 @@ from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.resolve import linked, parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, structure_of
-from hybridlab.data.preparing import Preparation, corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.choices import require_choices
-from hybridlab.messages import on_screen, say
+from hybridlab.messages import say
 from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
 from hybridlab.models.executor import require_compiler
@@ -64,7 +64,7 @@ def link(
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
     model = _first_model(structure, config, start)
-    corpus = corpus_of(config, runs.directory / "data", Preparation(say, bar=on_screen()))
+    corpus = corpus_of(config, runs.directory / "data")
     objective = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)
     require_benchmarks(config, structure)

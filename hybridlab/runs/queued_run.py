@@ -17,10 +17,10 @@ from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import map_of
-from hybridlab.data.preparing import Preparation, corpus_for, corpus_of, prepared_corpus
+from hybridlab.data.preparing import corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
-from hybridlab.messages import heard_by, say, silent
+from hybridlab.messages import heard_by, silent
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.link import check_data, compiles, needs_of, run_of
@@ -151,12 +151,12 @@ def _corpus(config: RunConfig, runs_dir: Path, prepare: bool, corpora: dict[str,
     if kind == "file" and not Path(path).exists() and str(Path(path)).startswith(str(runs_dir.absolute())):
         return None
     key = config.data.model_dump_json(exclude={"mix", "task_loss_weight"})
-    cache, how = runs_dir / "data", Preparation(say)
+    cache = runs_dir / "data"
     if config.finetune is not None:
-        return corpus_of(config, cache, how)
+        return corpus_of(config, cache)
     if key not in corpora:
         if prepare:
-            corpora[key] = corpus_for(config.data, cache, how)
+            corpora[key] = corpus_for(config.data, cache)
         else:
             corpora[key] = prepared_corpus(config.data, cache)
     return corpora[key]

@@ -203,7 +203,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     started = time.monotonic()
     # What follows takes the model apart, and writes it.
     run.model = world().whole(run.model)
-    results = measure(run.model, run.config, run.corpus, run.precision, say=say)
+    results = measure(run.model, run.config, run.corpus, run.precision)
     results = with_benchmarks(results, run)
     if AtSteps.name in hooks:
         # These are measurements as the final ones, and stand beside them in the record.

@@ -13,11 +13,10 @@ from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
 from hybridlab.data.files import DataRoot, data_root
-from hybridlab.data.preparing import Preparation, corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.errors import UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import NO_LOSS, Results
-from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
@@ -111,8 +110,8 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
     if study.text:
         assert opened.config is not None, "text is for runs alone"
         config = opened.config.model_copy(update={"evaluation": settings})
-        corpus = corpus_of(config, runs.directory / "data", Preparation(say))
-        results = measure(model, config, corpus, "fp32", say=say)
+        corpus = corpus_of(config, runs.directory / "data")
+        results = measure(model, config, corpus, "fp32")
     else:
         probes = {name: _probed(name, model, tokenizer, length, settings) for name in settings.all_probes}
         results = Results(causality={}, validation=NO_LOSS, probes=probes)

@@ -19,7 +19,7 @@ from hybridlab.config.loading import is_preset
 from hybridlab.config.schema import Data, RunConfig
 from hybridlab.config.training import Training
 from hybridlab.config.types import fields_of
-from hybridlab.data.preparing import Preparation, corpus_of
+from hybridlab.data.preparing import corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import load_tokenizer, require_fitting, tokenizer_digest
 from hybridlab.errors import UserError
@@ -172,7 +172,7 @@ class Artifact:
         if self.checkpoint is None:
             return self.folder / "tokenizer.json"
         assert self.run is not None and self.config is not None, "only a run has checkpoints"
-        corpus = corpus_of(self.config, self.runs.directory / "data", Preparation(say))
+        corpus = corpus_of(self.config, self.runs.directory / "data")
         if corpus.fingerprint != self.run.started()["data_fingerprint"]:
             raise UserError(f"{self.path}: the data has changed since this run was started; restore it")
         return corpus.folder / "tokenizer.json"

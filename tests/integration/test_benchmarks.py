@@ -339,7 +339,6 @@ def test_scores_on_files_are_those_of_lm_evals_class_for_transformers(tmp_path, 
         ("mawps_addsub", 2),
     ]
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=7, dtype="float32")
-    theirs.say = lambda text: None
     expected, _ = measure_tasks(theirs, DataRoot(root), asked)
     names = ["arc_easy@2", "piqa@3", "lambada_openai", "boolq", "mawps_addsub@2"]
     assert list(expected) == names
@@ -365,7 +364,6 @@ def test_a_run_scores_as_lm_eval_scores_its_exported_folder(run, tmp_path, root)
     folder = tmp_path / "exported"
     public.export_hf(run, folder)
     theirs = HFLM(pretrained=str(folder), device="cpu", batch_size=4, dtype="float32", trust_remote_code=True)
-    theirs.say = lambda text: None
     asked = [
         ("arc_easy", 1),
         ("piqa", None),

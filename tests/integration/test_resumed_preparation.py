@@ -15,9 +15,10 @@ import pytest
 from pyarrow import parquet
 
 from hybridlab.data import preparing, shards
-from hybridlab.data.preparing import Preparation, corpus_for, prepare
+from hybridlab.data.preparing import corpus_for, prepare
 from hybridlab.data.shards import open_corpus
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from tests.conftest import ROOT, WORDS
 from tests.integration.test_cli import hybridlab, json_of
 from tests.unit.test_data import data_of
@@ -31,6 +32,7 @@ import json, os, signal, sys
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.schema import Data
 from hybridlab.data import preparing, shards
+from hybridlab.messages import heard_by, print_line
 from pathlib import Path
 
 shards.SHARD_TOKENS, preparing.SECONDS_BETWEEN_RECORDS, preparing._DOCUMENTS_AT_ONCE = 900, 0, {AT_ONCE}
@@ -48,11 +50,9 @@ def add(writer, tokens, size):
 
 shards.ShardWriter.add = add
 data = check(Data, Layer(json.loads(settings)))
-preparation = preparing.Preparation(lambda text: print(text, file=sys.stderr), workers=2)
-if how == "prepare":
-    preparing.prepare(data, Path(out), preparation)
-else:
-    preparing.corpus_for(data, Path(out), preparation)
+preparing._CORES = 2
+with heard_by(print_line):
+    (preparing.prepare if how == "prepare" else preparing.corpus_for)(data, Path(out))
 """
 
 
@@ -165,7 +165,8 @@ def test_the_preparation_of_a_run_goes_on_too(tmp_path):
     data = {"source": sources["packed"], "tokenizer": "byte", "max_documents": 70}
     session(data, tmp_path / "cache", tmp_path / "log", 37, "run")
     said = []
-    found = corpus_for(data_of(**data), tmp_path / "cache", Preparation(said.append))
+    with heard_by(said.append):
+        found = corpus_for(data_of(**data), tmp_path / "cache")
     whole = corpus_for(data_of(**data), tmp_path / "other")
     assert files(found.folder) == files(whole.folder) and found.fingerprint == whole.fingerprint
     assert any("goes on after 36 documents" in line for line in said)
@@ -178,7 +179,8 @@ def test_other_settings_and_other_files_begin_anew(tmp_path):
     session(data, tmp_path / "out", tmp_path / "log", 30)
     (left,) = tmp_path.glob(".out.*.partial")
     kept, said = files(left), []
-    prepare(data_of(**data | {"max_documents": 50}), tmp_path / "out", Preparation(said.append))
+    with heard_by(said.append):
+        prepare(data_of(**data | {"max_documents": 50}), tmp_path / "out")
     assert not any("goes on" in line for line in said) and any("remove it if" in line for line in said)
     assert files(left) == kept and open_corpus(tmp_path / "out").meta["documents"] == 50
 
@@ -189,7 +191,8 @@ def test_a_record_that_does_not_fit_the_shards_is_not_used(tmp_path):
     session(data, tmp_path / "out", tmp_path / "log", 50)
     (left,) = tmp_path.glob(".out.*.partial")
     (left / "train-00000.bin").write_bytes(b"short")
-    prepare(data_of(**data), tmp_path / "out", Preparation(said.append))
+    with heard_by(said.append):
+        prepare(data_of(**data), tmp_path / "out")
     prepare(data_of(**data), tmp_path / "whole")
     assert not any("goes on" in line for line in said)
     assert_same(tmp_path / "out", tmp_path / "whole", {"plain": lines["plain"]})
@@ -199,9 +202,7 @@ def test_what_was_done_before_an_error_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "SECONDS_BETWEEN_RECORDS", 0)
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n' * 60 + "{broken\n")
     with pytest.raises(UserError, match=r"a.jsonl:61"):
-        prepare(
-            data_of(source=f"jsonl:{tmp_path / 'a.jsonl'}", tokenizer="byte"), tmp_path / "out", Preparation(workers=1)
-        )
+        prepare(data_of(source=f"jsonl:{tmp_path / 'a.jsonl'}", tokenizer="byte"), tmp_path / "out", workers=1)
     (left,) = Path(tmp_path).glob(".out.*.partial")
     assert json.loads((left / "state.json").read_text())["documents"] > 40
 
@@ -209,8 +210,8 @@ def test_what_was_done_before_an_error_is_kept(tmp_path, monkeypatch):
 def test_what_two_prepare_at_once_is_prepared_once(tmp_path):
     sources, _ = make_sources(tmp_path)
     data, said = data_of(source=sources["plain"], tokenizer="byte"), []
-    with ThreadPoolExecutor(2) as pool:
-        both = list(pool.map(lambda _: corpus_for(data, tmp_path / "cache", Preparation(said.append)), range(2)))
+    with heard_by(said.append), ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: corpus_for(data, tmp_path / "cache"), range(2)))
     assert both[0].folder == both[1].folder and said.count("data: tokenizer byte") == 1
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [both[0].folder.name]
 

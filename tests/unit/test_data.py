@@ -10,12 +10,13 @@ from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import Data
 from hybridlab.config.training import Training
 from hybridlab.data.batches import Batches, Windows, row_counts, task_generator
-from hybridlab.data.preparing import Preparation, corpus_for, prepare
+from hybridlab.data.preparing import corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
 from hybridlab.data.sources import read_documents
 from hybridlab.data.tasks import NUM_VALUES, RESERVED, make_row, task_offsets
 from hybridlab.data.tokenizers import make_tokenizer
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from tests.conftest import write_text
 
 
@@ -130,7 +131,8 @@ def test_preparing_twice_gives_the_same_fingerprint_and_does_nothing_where_it_is
     prepare(data, tmp_path / "two")
     assert open_corpus(tmp_path / "one").fingerprint == open_corpus(tmp_path / "two").fingerprint
     before, told = {file: file.stat().st_mtime_ns for file in (tmp_path / "one").rglob("*")}, []
-    prepare(data, tmp_path / "one", Preparation(told.append))
+    with heard_by(told.append):
+        prepare(data, tmp_path / "one")
     assert told == [f"data: {tmp_path / 'one'}: finished before, nothing to do"]
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "one").rglob("*")} == before
     with pytest.raises(UserError, match="not empty"):

@@ -9,11 +9,12 @@ from hybridlab.config.loading import Layer, check, merge
 from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.config.schema import Data
 from hybridlab.data.batches import Batches, SourceOrder, sources_read
-from hybridlab.data.preparing import Preparation, corpus_for, prepare
+from hybridlab.data.preparing import corpus_for, prepare
 from hybridlab.data.shards import describe, open_corpus
 from hybridlab.data.sources import source_labels
 from hybridlab.data.tokenizers import in_proportion
 from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
 from tests.conftest import write_text
 from tests.unit.test_data import data_of, training_of
 
@@ -109,7 +110,7 @@ def test_a_source_in_a_mixture_is_prepared_as_it_is_alone(tmp_path):
 
 def test_prepared_sources_are_mixed_if_their_tokenizers_agree(tmp_path):
     data = two(tmp_path, tokenizer="bpe:280")
-    prepare(data, tmp_path / "both", Preparation(workers=2))
+    prepare(data, tmp_path / "both", workers=2)
     shown = describe(tmp_path / "both")
     assert list(shown["sources"]) == ["digits", "letters"] and shown["documents"] > 120
     assert "abc" in shown["sources"]["letters"]["begins_with"]
@@ -198,7 +199,7 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
     data = data_of(source=f"text:{tmp_path}", tokenizer="bpe:300")
     folders = [tmp_path / f"out-{workers}" for workers in (1, 2, 5)]
     for folder, workers in zip(folders, (1, 2, 5), strict=True):
-        prepare(data, folder, Preparation(workers=workers))
+        prepare(data, folder, workers)
     first, *others = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)
     assert all(first == other for other in others) and len(first) == 5
 
@@ -207,7 +208,8 @@ def test_progress_says_how_much_is_read_and_how_fast(tmp_path, monkeypatch):
     monkeypatch.setattr("hybridlab.data.preparing._SECONDS_BETWEEN_LINES", 0.0)
     path = write_text(tmp_path / "a.txt", 1_500_000)
     lines = []
-    prepare(data_of(source=f"text:{path}", tokenizer="byte"), tmp_path / "out", Preparation(lines.append, workers=1))
+    with heard_by(lines.append):
+        prepare(data_of(source=f"text:{path}", tokenizer="byte"), tmp_path / "out", workers=1)
     tokens = sum(open_corpus(tmp_path / "out").tokens(split) for split in ("train", "validation"))
     assert lines[0] == "data: tokenizer byte" and f"{tokens:,} tokens" in lines[-1] and "tokens/s" in lines[-1]
     assert all(word in lines[2] for word in ("documents", "% read", "tokens/s", "s left"))

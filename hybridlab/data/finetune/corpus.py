@@ -41,6 +41,7 @@ from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import end_token, make_tokenizer, tokenizer_digest, vocabulary_size
 from hybridlab.errors import UserError
+from hybridlab.messages import say
 from hybridlab.registry import FINETUNE_TASKS
 
 _AT_ONCE = 1024
@@ -522,18 +523,16 @@ class TaskCorpus(Corpus):
         return {name: part for name, part in self.encoded.items() if name != TRAIN}
 
 
-def task_corpus(
-    settings: Finetune, tokenizer: str, length: int, causal: bool, say: Callable[[str], None]
-) -> TaskCorpus:
+def task_corpus(settings: Finetune, tokenizer: str, length: int, causal: bool) -> TaskCorpus:
     """The corpus of a task, with rows of at most `length` tokens. tokenizer: as in `data.tokenizer`, of a file or the
     hub. causal: for a decoder. UserError for files that cannot be used."""
     corpus = _task_corpus(settings, tokenizer, length, causal, _files_key(settings))
     parts = ", ".join(f"{len(part.examples):,} {name}" for name, part in corpus.encoded.items())
-    say(f"{settings.task}: examples: {parts}")
+    say(f"data: {settings.task}: examples: {parts}")
     for name, part in corpus.encoded.items():
         if part.cut:
             share = f"{part.cut:,} of the {len(part.examples):,} {name} examples"
-            say(f"{settings.task}: {share} are cut to {length} tokens")
+            say(f"data: {settings.task}: {share} are cut to {length} tokens")
     return corpus
 
 
