@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.attention.kernels import Rule
+from hybridlab.attention.kernels import Rule, Visible
 from hybridlab.errors import UserError
 
 
@@ -97,7 +97,12 @@ class KeyValues:
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], counts: Sequence[int], positions: Tensor
     ) -> Tensor:
-        keys, values, seen = self._visible(k, v, counts, positions)
+        keys, values = self._joined(k, v, counts)
+        seen = None
+        if not (positions.dim() == k.shape[2] == 1 and self.window is None and self.rule is None):
+            entries = self._positions(counts, keys.shape[2] - k.shape[2], positions)
+            key, query = entries[:, None, :], entries[:, -k.shape[2] :, None]
+            seen = ((key >= 0) & Visible(self.window, rule=self.rule).allows(query, key))[:, None]
         group = len(serving) // keys.shape[1]
         grouped = list(serving) == [i // group for i in range(len(serving))]
         if not grouped:
@@ -131,31 +136,20 @@ class KeyValues:
             self.keys, self.values = F.pad(self.keys, grow), F.pad(self.values, grow)
         return self.keys, self.values
 
-    def _visible(
-        self, k: Tensor, v: Tensor, counts: Sequence[int], positions: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys and values of stored and new entries, and the mask (True where a query at `positions` sees an entry;
-        None if every query sees all)."""
+    def _joined(self, k: Tensor, v: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Keys and values of stored and new entries."""
         longest = max(counts)
-        held_keys, held_values = self._reserved(k, longest)
-        stored = held_keys.shape[2] if self.window is not None else longest
-        keys = torch.cat((held_keys[:, :, :stored], k), dim=2)
-        values = torch.cat((held_values[:, :, :stored], v), dim=2)
-        equal = positions.dim() == 1
-        if equal and k.shape[2] == 1 and self.window is None and self.rule is None:
-            return keys, values, None
-        count = torch.tensor(counts, device=k.device)[:, None]
-        index = torch.arange(stored, device=k.device)[None]
+        keys, values = self._reserved(k, longest)
+        stored = keys.shape[2] if self.window is not None else longest
+        return torch.cat((keys[:, :, :stored], k), dim=2), torch.cat((values[:, :, :stored], v), dim=2)
+
+    def _positions(self, counts: Sequence[int], stored: int, new: Tensor) -> Tensor:
+        """Positions (B, N) of so many stored entries, below 0 for one that a row does not have, and of the new ones,
+        (S,) or (B, S)."""
+        count = torch.tensor(counts, device=new.device)[:, None]
+        index = torch.arange(stored, device=new.device)[None]
         if self.window is None:
             position = torch.where(index < count, index, -1)
         else:
             position = count - 1 - (count - 1 - index) % stored
-        new = positions.expand(len(counts), -1) if equal else positions
-        key_position = torch.cat((position, new), dim=1)[:, None, :]
-        query_position = new[:, :, None]
-        seen = (key_position >= 0) & (key_position <= query_position)
-        if self.window is not None:
-            seen &= key_position > query_position - self.window
-        if self.rule is not None:
-            seen &= self.rule(query_position, key_position)
-        return keys, values, seen[:, None]
+        return torch.cat((position, new.expand(len(counts), -1)), dim=1)

@@ -120,16 +120,12 @@ class RefinedKeyValues(KeyValues):
 
     def _tile(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], valid: Tensor | None) -> _Continued:
         """New rows q (B, h, S, D) with the stored keys and the new k, v (B, K, S, D). valid: (B, S), None for all."""
-        longest, length, kv_heads = max(counts), q.shape[2], self._pairs()[0]
-        held_keys, held_values = self._reserved(k, longest)
-        keys = torch.cat((held_keys[:, :, :longest], k), dim=2)
-        values = torch.cat((held_values[:, :, :longest], v), dim=2)
+        length, kv_heads = q.shape[2], self._pairs()[0]
+        keys, values = self._joined(k, v, counts)
+        entries = self._positions(counts, max(counts), next_positions(counts, length, k.device))
         if kv_heads != k.shape[1]:
             keys, values = keys[:, self.serving], values[:, self.serving]
-        index = torch.arange(longest, device=k.device)
-        stored = torch.where(index < torch.tensor(counts, device=k.device)[:, None], index, -1)
-        new = next_positions(counts, length, k.device).expand(len(counts), -1)
-        rows, columns = (t.repeat_interleave(kv_heads, 0) for t in (new, torch.cat((stored, new), 1)))
+        rows, columns = (t.repeat_interleave(kv_heads, 0) for t in (entries[:, -length:], entries))
         real = None if valid is None else valid.repeat_interleave(kv_heads, 0)
         queries = q.unflatten(1, self._pairs()).flatten(0, 1)
         return _Continued(queries, keys.flatten(0, 1), values.flatten(0, 1), self.belief, (rows, columns), real)
