@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from hybridlab import UserError, build_model, load_hf
 from hybridlab.evaluation.lm_eval_model import HarnessModel, longest_row, special_tokens_of
+from hybridlab.messages import heard_by
 from tests.lm_eval import MODELS, saved_model, tasks
 
 MANAGER = TaskManager(include_defaults=False)
@@ -129,12 +130,12 @@ def test_rotary_positions_go_on_where_a_row_must_be_longer(tmp_path):
     folder = saved_model("llama", tmp_path)
     said = []
     short, long = ours(folder, 2, max_length=30), ours(folder, 2, max_length=31)
-    short.say = said.append
     asked = [(None, [5], list(range(3, 34))), (None, [5, 6], [7, 8])]
-    assert short._loglikelihood_tokens(asked) == long._loglikelihood_tokens(asked)
-    assert short._continued(["the cat"], {"max_gen_toks": 40}) == ours(folder, 1)._continued(
-        ["the cat"], {"max_gen_toks": 40}
-    )
+    with heard_by(said.append):
+        scored = short._loglikelihood_tokens(asked)
+        continued = short._continued(["the cat"], {"max_gen_toks": 40})
+    assert scored == long._loglikelihood_tokens(asked)
+    assert continued == ours(folder, 1)._continued(["the cat"], {"max_gen_toks": 40})
     assert said == [
         "a text to be scored has 31 tokens, more than the 30 that the model is made for: they are taken all the same"
     ]
