@@ -184,7 +184,7 @@ def test_other_encodings_and_missing_files_are_refused(tmp_path):
 
 
 def corpus(task, path, length=32, causal=True, **settings):
-    return task_corpus(Finetune(task=task, data=str(path), **settings), "byte", length, causal, lambda text: None)
+    return task_corpus(Finetune(task=task, data=str(path), **settings), "byte", length, causal)
 
 
 def rows_of(part):
@@ -263,7 +263,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(UserError, match=r"hub:nyu-mll/glue:sst2: .* \(no route to the hub\); .*--data PATH"):
-        task_corpus(Finetune(task="sst2"), "byte", 32, True, print)
+        task_corpus(Finetune(task="sst2"), "byte", 32, True)
 
 
 def test_the_hubs_rows_are_read(monkeypatch):
@@ -274,7 +274,7 @@ def test_the_hubs_rows_are_read(monkeypatch):
         return datasets.Dataset.from_list([{"premise": split, "hypothesis": "B", "label": 1, "idx": 0}] * 3)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    made = task_corpus(Finetune(task="mnli"), "byte", 32, True, print)
+    made = task_corpus(Finetune(task="mnli"), "byte", 32, True)
     assert list(made.encoded) == ["train", "validation", "mismatched"]
     assert made.encoded["mismatched"].examples[0].rows == (("validation_mismatched", "B"),)
 
