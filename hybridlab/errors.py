@@ -50,6 +50,10 @@ class RunFailed(Exception):
     """
 
 
+class RankLost(RunFailed):
+    """Another process of the same run has ended, or does not answer. The same command goes on with the run."""
+
+
 class NoRoom(RunFailed):
     """A file could not be written because the disk is full. reason: in the words of the operating system."""
 

@@ -125,6 +125,11 @@ def probabilities(q: Tensor, k: Tensor, visible: Visible, positions: Tensor | No
         return torch.softmax(scores_under(q.float(), k.float(), seen), dim=-1)
 
 
+def at_least_fp32(t: Tensor) -> Tensor:
+    """A tensor in fp32, or in fp64 if it has that."""
+    return t.to(torch.promote_types(t.dtype, torch.float32))
+
+
 def scores_under(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
     """q kᵀ / √d (B, H, Q, S), −∞ where a key is hidden. q (B, H, Q, D), k (B, K, S, D)."""
     batch, heads, num_queries, width = q.shape

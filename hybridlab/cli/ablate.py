@@ -11,6 +11,7 @@ from hybridlab.cli import options as o
 from hybridlab.messages import say, without_repeats
 
 
+@o.spread
 def ablate(
     vary: Annotated[
         list[str], typer.Option("--vary", metavar="KEY=V1,V2", help="A setting and its values; repeatable.")
@@ -39,6 +40,8 @@ def ablate(
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
+    *,
+    launching: o.Launching,
 ) -> None:
     """Train every combination of settings; write tables and a figure with differences paired by seed."""
     from hybridlab.cli.queues import print_preview, raise_failures
@@ -47,7 +50,7 @@ def ablate(
     from hybridlab.config.schema import RunConfig
     from hybridlab.reporting.ablation import write_grid
     from hybridlab.runs.ablate import Vary, grid, make_grid, parse_seeds
-    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
+    from hybridlab.runs.compose import Request, chosen_arch, compose
     from hybridlab.runs.queue import run_all
     from hybridlab.store.folders import Runs, start_facts
 
@@ -56,16 +59,19 @@ def ablate(
         varied = [f"{VARY}{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
         layer = settings_layer(name, steps, seed, nearest=False, runtime=runtime_layer(track, compile))
         settings = [*(sets or []), *varied]
-        asked = CommandLine(name, chosen_size, data, start, config, layer, settings)
+        asked = Request(name, chosen_size, data, start, config, layer, settings)
         return compose(asked, Runs(runs_dir))
 
+    cluster = o.one_way(jobs, launching)
     combinations = grid([Vary.parse(text) for text in vary], sets or [], steps)
     with without_repeats():  # once for all runs of the grid
         made = make_grid(build, combinations, parse_seeds(seeds))
     if dry_run:
         print_preview(made.pending(), runs_dir, results_dir, jobs, as_json)
         return
-    outcome = run_all(made.pending(), runs_dir, results_dir, jobs=jobs)
+    outcome = run_all(made.pending(), runs_dir, results_dir, cluster or jobs)
+    if outcome.left:
+        return
     table, folder = write_grid(made.definition(start_facts()["command"]), results_dir)
     if as_json:
         o.print_json(table)

@@ -69,11 +69,11 @@ def show(
     from hybridlab.cli.training import settings_layer
     from hybridlab.config.resolve import parents, run_hash
     from hybridlab.config.shown import as_text, origins_of
-    from hybridlab.runs.compose import CommandLine, chosen_arch, compose_with_origins
+    from hybridlab.runs.compose import Request, chosen_arch, compose_with_origins
     from hybridlab.store.folders import Runs
 
     layer = settings_layer(chosen_arch(arch, config), steps, seed, nearest, masks)
-    asked = CommandLine(arch, size, data, start, config, layer, sets or [], entropy_of)
+    asked = Request(arch, size, data, start, config, layer, sets or [], entropy_of)
     resolved, written = compose_with_origins(asked, Runs(runs_dir))
     settings = origins_of(resolved, written)
     if as_json:

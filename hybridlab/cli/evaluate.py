@@ -107,12 +107,12 @@ def evaluate(
     if benchmarks:
         # Bars of other libraries, which do not know what is measured here.
         os.environ.setdefault("TQDM_DISABLE", "1")
-        from hybridlab.runs.benchmarks import BATCH, Request, benchmark_run
+        from hybridlab.runs.benchmarks import BATCH, BenchmarkRequest, benchmark_run
         from hybridlab.store.folders import Runs
 
         names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
         rows = (num_fewshot, limit, batch or BATCH, max_length, data_root, skip_bad_lines)
-        asked = Request(names, suite, *rows, drop_heads, replace)
+        asked = BenchmarkRequest(names, suite, *rows, drop_heads, replace)
         found = benchmark_run(run, Runs(runs_dir), asked)
         if as_json:
             o.print_json({"run": run, **found.to_json()})

@@ -62,11 +62,11 @@ def finetune(
     """
     from hybridlab.cli.training import runtime_layer, train_and_print
     from hybridlab.config.loading import merge
-    from hybridlab.runs.compose import CommandLine, compose, task_layer
+    from hybridlab.runs.compose import Request, compose, task_layer
     from hybridlab.store.folders import Runs
 
     runs = Runs(asked.runs_dir)
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
     layer = merge(runtime, task_layer(task, data, validation, epochs, steps, lr, seed))
-    command = CommandLine(start=run, config=asked.config, options=layer, settings=settings, keep_map=True, task=task)
-    train_and_print(compose(command, runs), runs, "finetune", asked)
+    request = Request(start=run, config=asked.config, options=layer, settings=settings, keep_map=True, task=task)
+    train_and_print(compose(request, runs), runs, "finetune", asked)

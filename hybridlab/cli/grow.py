@@ -73,7 +73,7 @@ def grow(
     from hybridlab.cli.training import runtime_layer, settings_layer, train_and_print
     from hybridlab.config.loading import merge
     from hybridlab.methods.depth.options import check_arch, growth_layer, stages_in_words
-    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
+    from hybridlab.runs.compose import Request, chosen_arch, compose
     from hybridlab.store.folders import Runs
 
     runs, arch = Runs(asked.runs_dir), chosen_arch(arch, asked.config, default=method)
@@ -81,7 +81,7 @@ def grow(
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
     layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
     layer = merge(layer, growth_layer(method, block, schedule, rounding, layers, start, runs))
-    command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of, keep_map=arch == method)
-    resolved = compose(command, runs)
+    request = Request(arch, size, data, start, asked.config, layer, settings, entropy_of, keep_map=arch == method)
+    resolved = compose(request, runs)
     say(stages_in_words(resolved))
     train_and_print(resolved, runs, "grow", asked)

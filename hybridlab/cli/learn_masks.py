@@ -45,7 +45,7 @@ def learn_masks(
     from hybridlab.config.loading import load_preset
     from hybridlab.config.method import controller_of
     from hybridlab.errors import UserError
-    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
+    from hybridlab.runs.compose import Request, chosen_arch, compose
     from hybridlab.store.folders import Runs
 
     arch = chosen_arch(arch, asked.config, default="consa")
@@ -56,5 +56,5 @@ def learn_masks(
     runs = Runs(asked.runs_dir)
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
     layer = settings_layer(arch, steps, seed, nearest, mask=mask, window=window, runtime=runtime)
-    command = CommandLine(arch=arch, data=data, start=start, config=asked.config, options=layer, settings=settings)
-    train_and_print(compose(command, runs), runs, "learn-masks", asked)
+    request = Request(arch=arch, data=data, start=start, config=asked.config, options=layer, settings=settings)
+    train_and_print(compose(request, runs), runs, "learn-masks", asked)

@@ -6,8 +6,9 @@ import functools
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hybridlab.papers.experiment import Experiment
+    from hybridlab.runs.cluster import Cluster
 
 ModelReference = Annotated[
     str,
@@ -156,6 +158,42 @@ Compile = Annotated[
         help="Compile the blocks, which pays for long runs only (`runtime.compile`); a run keeps what it started with.",
     ),
 ]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks",
+        min=1,
+        help="Train one run in so many processes on this machine; on several, start the command with torchrun.",
+    ),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts", min=0, help="With --ranks: how often all go on from the last checkpoint after one has died."
+    ),
+]
+RankTimeout = Annotated[
+    int,
+    typer.Option("--rank-timeout", min=1, help="Seconds for which a rank waits for the others before the run fails."),
+]
+Launcher = Annotated[
+    str,
+    typer.Option(
+        "--launcher",
+        help="local: on this machine; slurm: each run is a job, and the command ends once they are submitted.",
+    ),
+]
+Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the partition of the jobs.")]
+Nodes = Annotated[int, typer.Option("--nodes", min=1, help="Slurm: nodes of each job, with a rank for each GPU.")]
+GpusPerNode = Annotated[int, typer.Option("--gpus-per-node", min=0, help="Slurm: GPUs of each node.")]
+Time = Annotated[
+    str, typer.Option("--time", help="Slurm: the longest time of a job, after which it is queued again; HH:MM:SS.")
+]
+AtOnce = Annotated[int, typer.Option("--array-parallelism", min=1, help="Slurm: jobs at once.")]
+OfSlurm = Annotated[
+    list[str] | None,
+    typer.Option("--slurm", metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable."),
+]
 AllColumns = Annotated[
     bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")
 ]
@@ -183,6 +221,41 @@ RESULTS = Path("results")
 
 
 @dataclass(frozen=True)
+class Launching:
+    """Where runs are trained."""
+
+    launcher: Launcher = "local"
+    partition: Partition = None
+    nodes: Nodes = 1
+    gpus_per_node: GpusPerNode = 0
+    time: Time = "24:00:00"
+    array_parallelism: AtOnce = 256
+    slurm: OfSlurm = None
+
+    def cluster(self) -> Cluster | None:
+        """The cluster on which the runs are jobs; None for this machine. UserError for options without effect."""
+        from hybridlab.errors import UserError, nearest
+        from hybridlab.runs.cluster import Cluster
+
+        known = ["local", "slurm"]
+        if self.launcher not in known:
+            raise UserError(f"--launcher {self.launcher}: there is no such launcher; {nearest(self.launcher, known)}")
+        if self.launcher == "local":
+            for field in fields(self):
+                if getattr(self, field.name) != field.default:
+                    raise UserError(f"--{field.name.replace('_', '-')} has no effect without --launcher slurm")
+            return None
+        more = tuple(self.slurm or ())
+        if wrong := [option for option in more if not all(option.partition("=")[::2])]:
+            raise UserError(f"--slurm {wrong[0]}: write NAME=VALUE, as in --slurm mem=64G")
+        found = Cluster(
+            "slurm", self.partition, self.nodes, self.gpus_per_node, self.time, self.array_parallelism, more
+        )
+        assert found.minutes
+        return found
+
+
+@dataclass(frozen=True)
 class OneRun:
     """The options that every command has that trains one run, in the order in which its help shows them."""
 
@@ -193,26 +266,90 @@ class OneRun:
     keep_optimizer: KeepOptimizer = False
     track: Track = None
     compile: Compile = None
+    ranks: Ranks = None
+    max_restarts: Restarts = 0
+    rank_timeout: RankTimeout = 600
+    launching: Launching = Launching()
     run_dir: RunDir = None
     runs_dir: RunsDir = RUNS
     as_json: AsJson = False
 
 
 def trains_one_run(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose last parameter is `asked: OneRun`, as typer reads it: with these options in its place."""
+    """A command with a parameter `asked: OneRun`, which trains in as many ranks as are asked for; see `spread`."""
+
+    @spread
+    @functools.wraps(command)
+    def called(**values: Any) -> None:
+        _on_ranks(values["asked"], lambda: command(**values))
+
+    return called
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as typer reads it: where a parameter is a dataclass of options, with its fields in its place."""
+
+    def flat(name: str, kind: Any, default: Any) -> list[inspect.Parameter]:
+        if not is_dataclass(kind):
+            return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)]
+        hints = get_type_hints(kind, include_extras=True)
+        return [one for field in fields(kind) for one in flat(field.name, hints[field.name], field.default)]
+
+    def gathered(name: str, kind: Any, values: dict[str, Any]) -> Any:
+        if not is_dataclass(kind):
+            return values[name]
+        hints = get_type_hints(kind, include_extras=True)
+        made: Any = kind
+        return made(**{field.name: gathered(field.name, hints[field.name], values) for field in fields(kind)})
+
     hints = get_type_hints(command, include_extras=True)
-    *own, _ = inspect.signature(command).parameters.values()
-    shared = get_type_hints(OneRun, include_extras=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [inspect.Parameter(f.name, keyword, default=f.default, annotation=shared[f.name]) for f in fields(OneRun)]
+    own = inspect.signature(command).parameters
 
     @functools.wraps(command)
     def called(**values: Any) -> None:
-        command(**{one.name: values.pop(one.name) for one in own}, asked=OneRun(**values))
+        command(**{name: gathered(name, hints[name], values) for name in own})
 
-    parameters = [one.replace(kind=keyword, annotation=hints[one.name]) for one in own]
-    called.__signature__ = inspect.Signature([*parameters, *options])  # type: ignore[attr-defined]
+    parameters = [one for name, of in own.items() for one in flat(name, hints[name], of.default)]
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return called
+
+
+def one_way(jobs: int | None, launching: Launching) -> Cluster | None:
+    """The cluster of a queue of runs, or None for this machine; UserError for options of both."""
+    from hybridlab.errors import UserError
+
+    cluster = launching.cluster()
+    if cluster is not None and jobs is not None:
+        raise UserError("--jobs is for --launcher local; on a cluster, --array-parallelism says how many run at once")
+    return cluster
+
+
+def names_of(kind: Any) -> list[str]:
+    """The names of the options that `spread` puts in the place of a dataclass."""
+    hints = get_type_hints(kind)
+    inner = [(field.name, hints[field.name]) for field in fields(kind)]
+    return [one for name, of in inner for one in (names_of(of) if is_dataclass(of) else [name])]
+
+
+def _on_ranks(asked: OneRun, train: Callable[[], None]) -> None:
+    """Train in this process, or in as many ranks as are asked for."""
+    from hybridlab.errors import UserError
+    from hybridlab.training import ranks
+
+    if not ranks.started():
+        if asked.ranks is not None and asked.launching.launcher != "local":
+            raise UserError("--ranks is for this machine; on a cluster, --nodes and --gpus-per-node say how many ranks")
+        if asked.ranks in (None, 1) and asked != replace(asked, max_restarts=0, rank_timeout=OneRun.rank_timeout):
+            raise UserError("--max-restarts and --rank-timeout have no effect on one process; add --ranks N")
+        if asked.ranks is None or asked.ranks == 1:
+            train()
+        elif code := ranks.start(asked.ranks, asked.max_restarts, asked.runs_dir / "ranks", sys.argv[1:]):
+            raise typer.Exit(code)
+        return
+    if asked.ranks not in (None, ranks.started()):
+        raise UserError(f"--ranks {asked.ranks}: torchrun has started {ranks.started()}; leave --ranks out")
+    with ranks.joined(asked.rank_timeout):
+        train()
 
 
 class Group(TyperGroup):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
-_WITH_EXTEND = ["start", "extend", *(field.name for field in fields(o.OneRun) if field.name != "config")]
+_WITH_EXTEND = ["start", "extend", *(name for name in o.names_of(o.OneRun) if name != "config")]
 
 
 @o.trains_one_run
@@ -41,7 +40,7 @@ def pretrain(
 ) -> None:
     """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
     from hybridlab.cli.training import require_extendable, runtime_layer, settings_layer, train_and_print
-    from hybridlab.runs.compose import CommandLine, chosen_arch, compose
+    from hybridlab.runs.compose import Request, chosen_arch, compose
     from hybridlab.runs.extension import extension
     from hybridlab.store.folders import Runs
 
@@ -52,5 +51,5 @@ def pretrain(
         return
     arch = chosen_arch(arch, asked.config)
     layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
-    command = CommandLine(arch, size, data, start, asked.config, layer, settings, entropy_of)
-    train_and_print(compose(command, runs), runs, "pretrain", asked)
+    request = Request(arch, size, data, start, asked.config, layer, settings, entropy_of)
+    train_and_print(compose(request, runs), runs, "pretrain", asked)

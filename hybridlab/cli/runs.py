@@ -39,6 +39,7 @@ def list_runs(
         str | None, typer.Option("--since", help="Started within 90m, 12h, 2d, 1w, or since a date (2026-01-31).")
     ] = None,
     sort: Annotated[str, typer.Option("--sort", help="age, disk, loss, name, step or validation.")] = "age",
+    jobs: Annotated[bool, typer.Option("--jobs", help="The jobs of a cluster instead: state and reason.")] = False,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
@@ -49,6 +50,9 @@ def list_runs(
     from hybridlab.cli.runs_text import print_rows
     from hybridlab.runs.catalogue import catalogue, filtered, sorted_by
 
+    if jobs:
+        _print_jobs(context, runs_dir, as_json)
+        return
     rows = sorted_by(filtered(catalogue(runs_dir), state, arch, size, tag or [], name, since), sort)
     if as_json:
         o.print_json({"runs": [row.to_json() for row in rows]})
@@ -56,6 +60,39 @@ def list_runs(
         print_rows(rows)
     else:
         say(f"no runs in {runs_dir} that fit")
+
+
+def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
+    """A line for each job. UserError for an option that chooses among runs."""
+    from dataclasses import asdict
+
+    from rich import box
+    from rich.table import Table
+
+    from hybridlab.errors import UserError
+    from hybridlab.runs.cluster import jobs
+
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if (
+            parameter.name not in ("jobs", "runs_dir", "as_json")
+            and source is not None
+            and source.name == "COMMANDLINE"
+        ):
+            raise UserError(f"{parameter.opts[0]} has no effect on --jobs; leave it out")
+    found = jobs(runs_dir)
+    if as_json:
+        o.print_json({"jobs": [asdict(job) for job in found]})
+        return
+    if not found:
+        say(f"no jobs in {runs_dir}; --launcher slurm submits some")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("run", "hash", "job", "state", "reason"):
+        table.add_column(name, overflow="fold")
+    for job in found:
+        table.add_row(job.name, job.run[:8], job.number, job.state, job.reason)
+    o.console().print(table)
 
 
 def _refuse_options(context: typer.Context) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hybridlab.runs.catalogue import Row
+    from hybridlab.runs.catalogue import RunRow
     from hybridlab.runs.curves import Curve
     from hybridlab.runs.record import Record
     from hybridlab.store.cleaning import Item
@@ -29,7 +29,7 @@ _LEAST = 6
 """Letters that are left of what is cut."""
 
 
-def print_rows(rows: list[Row]) -> None:
+def print_rows(rows: list[RunRow]) -> None:
     """A table of runs, as wide as the terminal, and their sum."""
     out = console()
     names = _COLUMNS if out.width >= _WIDE else [name for name in _COLUMNS if name not in _ONLY_WIDE]
@@ -40,7 +40,7 @@ def print_rows(rows: list[Row]) -> None:
     out.print(f"{_counted(len(rows), 'run')}, {size(sum(row.disk for row in rows))}", highlight=False)
 
 
-def _cell(row: Row, column: str) -> str:
+def _cell(row: RunRow, column: str) -> str:
     texts = {
         "run": (row.hash or row.path.name)[:8],
         "name": row.name,

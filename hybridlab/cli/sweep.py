@@ -11,6 +11,7 @@ from hybridlab.messages import say
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment, Sweep
     from hybridlab.papers.sweep import Swept
+    from hybridlab.runs.cluster import Cluster
 
 
 def reproduce_sweep(
@@ -21,6 +22,7 @@ def reproduce_sweep(
     runs_dir: Path,
     results_dir: Path,
     as_json: bool,
+    cluster: Cluster | None,
 ) -> None:
     """Train what is missing of the sweep, and print what it found; with dry_run, only what it would train."""
     from hybridlab.cli.queues import print_preview, raise_failures
@@ -30,7 +32,9 @@ def reproduce_sweep(
     if dry_run:
         print_preview(left(sweep_runs(experiment, sweep), results_dir), runs_dir, results_dir, jobs, as_json)
         return
-    outcome = run_sweep(experiment, scale, runs_dir, results_dir, jobs=jobs)
+    outcome = run_sweep(experiment, scale, runs_dir, results_dir, cluster or jobs)
+    if outcome.left:
+        return
     cells = swept_cells(experiment, sweep, results_dir)
     if as_json:
         print_json(sweep_data(experiment, sweep, results_dir))

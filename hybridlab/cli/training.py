@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import typer
 
     from hybridlab.evaluation.results import Results
+    from hybridlab.runs.cluster import Cluster
     from hybridlab.statistics import Measurement
+    from hybridlab.store.folders import Label
 
 
 def settings_layer(
@@ -112,6 +114,9 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) ->
     if asked.keep_optimizer:
         runtime = config.runtime.model_copy(update={"keep_optimizer": True})
         config = config.model_copy(update={"runtime": runtime})
+    if (cluster := asked.launching.cluster()) is not None:
+        submit_run(config, folder, runs, title, label, cluster)
+        return
     record = train_run(config, folder, runs, title, label=label)
     if not world().writer:
         return
@@ -132,6 +137,16 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) ->
     out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
     if (folder.path / "masks.json").exists():
         out.print(f"masks: {folder.path / 'masks.json'}", highlight=False, soft_wrap=True)
+
+
+def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:
+    """Submit a single run to a cluster, unless it has finished. UserError for options that only a run here can have."""
+    from hybridlab.runs.queue import run_all
+    from hybridlab.store.folders import UNLABELLED
+
+    if label != UNLABELLED or folder.path != runs.directory / run_hash(config):
+        raise UserError("--launcher slurm: --name, --tag and --run-dir are for runs of this machine; leave them out")
+    run_all({run_hash(config): (title, config)}, runs.directory, runs.directory / "records", cluster)
 
 
 def print_results(results: Results, title: str) -> None:

@@ -258,6 +258,12 @@ class Runtime(Strict):
     once, in about 30 seconds of a core, or 2 where an equal run has done it on this machine. With one core, steps of
     tiny in bf16 are then 1.1 times as fast, which pays after some 1,600 or 130 steps; those of narrower models gain
     nothing. The last bits differ, so a run keeps what it was started with, and its record says so. Default: false."""
+    sharding: Literal["ddp", "fsdp2"] = "ddp"
+    """What each of several ranks holds of the weights: ddp: all of them; fsdp2: a part of every block, with the whole
+    block while it runs."""
+    reshard: bool = True
+    """With fsdp2, give the other ranks' parts of a block back after its forward pass, and gather them again for the
+    backward pass: less memory, more communication."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda or cuda:N."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None

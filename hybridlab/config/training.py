@@ -75,8 +75,9 @@ class Training(Strict):
     family."""
     clip: PositiveFloat = 1.0
     """Largest norm of the gradient; a larger one is scaled down to it."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format of the forward and backward pass; auto: bf16 where the machine computes with it, else fp32."""
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
+    """Number format of the forward and backward pass; auto: bf16 where the machine computes with it, else fp32. fp64 is
+    for comparisons of programs, whose rounding it makes small."""
     optimizer: Optimizer = Optimizer()
     """Settings of the optimizer."""
     schedule: Schedule = Schedule()

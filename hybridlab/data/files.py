@@ -486,7 +486,7 @@ _PATH_ALONE = BeforeValidator(lambda written: {"paths": written} if isinstance(w
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Entry:
+class TaskFiles:
     """An entry of the list: which tasks it serves, the kind of their rows, and where their files are. classes: columns
     with the number of a class → the names of the classes."""
 
@@ -547,7 +547,7 @@ class DataRoot:
     def _is_there(self, source: SplitFiles) -> bool:
         return all((self.folder / path).is_file() for path in source.paths)
 
-    def _rows(self, entry: Entry, source: SplitFiles) -> Served:
+    def _rows(self, entry: TaskFiles, source: SplitFiles) -> Served:
         make, made = getattr(kinds, entry.rows), list[tuple[dict[str, Any], str]]()
         skipped = 0
         for path in source.paths:
@@ -595,9 +595,9 @@ def _problem(error: Exception) -> str:
     return "it has not the form of such a record"
 
 
-def _entry(wanted: TaskDataset) -> Entry:
+def _entry(wanted: TaskDataset) -> TaskFiles:
     """The entry that serves a task, with its name of the configuration in all places."""
-    entry = next((entry for entry in _entries() if entry.serves(wanted)), Entry())
+    entry = next((entry for entry in _entries() if entry.serves(wanted)), TaskFiles())
     if not entry.files and not entry.folder:
         dataset = (wanted.dataset or wanted.task).rpartition("/")[2]
         named = (f"{dataset}/{wanted.name}",) if wanted.name else ()
@@ -616,6 +616,6 @@ def _entry(wanted: TaskDataset) -> Entry:
 
 
 @cache
-def _entries() -> tuple[Entry, ...]:
+def _entries() -> tuple[TaskFiles, ...]:
     written = yaml.safe_load((preset_folder("benchmarks") / "files.yaml").read_text(encoding="utf-8"))
-    return tuple(Entry(**entry) for entry in written)
+    return tuple(TaskFiles(**entry) for entry in written)

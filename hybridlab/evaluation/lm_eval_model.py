@@ -47,7 +47,7 @@ _IGNORED = ("do_sample", "use_cache")
 _LOOK_BACK = 2
 """Tokens before those of a stop text that are decoded with them to find it, as in lm-eval."""
 
-Request = tuple[tuple[str, str] | None, list[int], list[int]]
+LmEvalRequest = tuple[tuple[str, str] | None, list[int], list[int]]
 """(context and continuation as texts, tokens of the context, tokens of the continuation)."""
 
 
@@ -110,11 +110,13 @@ class HarnessModel(TemplateLM):
         # lm-eval's own bar shows only how many texts have become tokens.
         return super().loglikelihood(requests, disable_tqdm=True)
 
-    def _loglikelihood_tokens(self, requests: Sequence[Request], **kwargs: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(self, requests: Sequence[LmEvalRequest], **kwargs: Any) -> list[tuple[float, bool]]:
         with Scoring("log-likelihoods", len(requests)) as progress:
             return self._log_likelihoods(requests, progress.update)
 
-    def _log_likelihoods(self, requests: Sequence[Request], done: Callable[[int], None]) -> list[tuple[float, bool]]:
+    def _log_likelihoods(
+        self, requests: Sequence[LmEvalRequest], done: Callable[[int], None]
+    ) -> list[tuple[float, bool]]:
         """See `loglikelihood`. Requests that differ only in the last token share a row. done: is told the number."""
         for _, _, continuation in requests:
             self._check_continuation(continuation)
@@ -137,7 +139,7 @@ class HarnessModel(TemplateLM):
             done(len(found))
         return order.get_original(found)
 
-    def _batches(self, order: Collator) -> Iterator[list[Request]]:
+    def _batches(self, order: Collator) -> Iterator[list[LmEvalRequest]]:
         """Batches in the collator's order. With the paper's literal chunks, in which an output depends on the length
         of its row, all rows of a batch have one length."""
         literal = any(loop.literal for loop in self.model.plan.loops.values())
@@ -149,7 +151,7 @@ class HarnessModel(TemplateLM):
             for length in dict.fromkeys(lengths):
                 yield [request for request, own in zip(batch, lengths, strict=True) if own == length]
 
-    def _scored(self, batch: Sequence[Request]) -> Iterator[Tensor]:
+    def _scored(self, batch: Sequence[LmEvalRequest]) -> Iterator[Tensor]:
         """For each request the log-probabilities (tokens of its continuation, V), from one forward pass."""
         rows = [
             (context + continuation)[-(max(self.max_length, len(continuation)) + 1) :][:-1]
@@ -182,7 +184,7 @@ class HarnessModel(TemplateLM):
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihood of each whole text, in nats: in windows of `max_length` tokens that do not overlap, each
         after one token of context."""
-        windows: list[tuple[int, Request]] = []
+        windows: list[tuple[int, LmEvalRequest]] = []
         for number, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0])
             for pair in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):

@@ -123,7 +123,7 @@ def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = 
 
 
 @dataclass(frozen=True)
-class SavedModel:
+class ModelConfig:
     """The content of a model folder's config.json. factors: those of a run that ended while heads were fading."""
 
     structure: Structure
@@ -131,7 +131,7 @@ class SavedModel:
     lineage: dict[str, Any]
 
 
-def read_model_config(folder: Path) -> SavedModel:
+def read_model_config(folder: Path) -> ModelConfig:
     """Read config.json of a model folder. FileNotFoundError if there is none, UserError if it cannot be used."""
     path = folder / "config.json"
     config = read_object(path, "model", ("model_type",))
@@ -148,7 +148,7 @@ def read_model_config(folder: Path) -> SavedModel:
         factors = factors_from_json(config.get("factors", []))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RuntimeError):
         raise UserError(f"{path}: the structure of this model cannot be read; restore the file") from None
-    return SavedModel(structure, factors, lineage)
+    return ModelConfig(structure, factors, lineage)
 
 
 def factors_to_json(factors: Factors) -> list[dict[str, Any]]:

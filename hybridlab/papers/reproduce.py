@@ -19,6 +19,7 @@ from hybridlab.papers.loading import experiment_ids
 from hybridlab.papers.speed import run_benchmark
 from hybridlab.papers.sweep import Pending
 from hybridlab.papers.verdicts import check_plan, readers, register
+from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
@@ -153,10 +154,11 @@ def run_cells(
     all_wanted: Sequence[ExperimentAtScale],
     runs_dir: Path,
     results_dir: Path,
-    jobs: int | None = 1,
+    jobs: int | Cluster | None = 1,
     done: Callable[[ExperimentAtScale], None] = lambda _: None,
 ) -> Outcome:
-    """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`.
+    """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`; what a cluster trains
+    is waited for by nobody, and the next call goes on.
 
     done: is called with each experiment as soon as its last run has finished, and after the queue for those of which
     runs failed. If it raises an error while others train, that is said, and it is called again after the queue.
@@ -179,6 +181,8 @@ def run_cells(
 
     plans = stamps(all_wanted, results_dir)
     outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans) if queue else Outcome()
+    if outcome.left:
+        return outcome
     for wanted in waiting:
         done(wanted)
     for wanted in all_wanted:

@@ -22,6 +22,7 @@ from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.runs.record import Record, read_record, record_path, save_record
 
 if TYPE_CHECKING:
+    from hybridlab.runs.cluster import Cluster
     from hybridlab.runs.queue import Outcome
 
 Pending = dict[str, tuple[str, RunConfig]]
@@ -89,7 +90,7 @@ def run_sweep(
     scale: str,
     runs_dir: Path,
     results_dir: Path,
-    jobs: int | None = 1,
+    jobs: int | Cluster | None = 1,
 ) -> Outcome:
     """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
     result: its record is kept, and it is not tried again. jobs: see `run_all`."""

@@ -521,7 +521,8 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     confounded = False
     controls = [(test, control.verdict) for test, control in zip(claim.controls, verdict.controls, strict=False)]
     for cells, metric in _cells_read([(claim.test, verdict), *controls]):
-        arms = [arm for cell in cells if (arm := _swept_arm(experiment, scale, cell, metric))]
+        found = (_swept_arm(experiment, scale, cell, metric) for cell in cells)
+        arms = list({(arm.owner.id, arm.cell): arm for arm in found if arm is not None}.values())
         for_other = [arm for arm in arms if arm.chosen_by != metric]
         if for_other:
             values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
@@ -552,8 +553,9 @@ def _cells_read(tests: Iterable[tuple[dict[str, Any], Verdict]]) -> dict[tuple[t
 
 @dataclass(frozen=True)
 class _SweptArm:
-    """An arm with a value that was searched. owner: the experiment that searched it. chosen_by: the metric that chose
-    the value. edge: whether it lies at the edge of the grid."""
+    """An arm with a value that was searched, for itself or for a run that it starts from. owner: the experiment that
+    searched it. cell: for which one. chosen_by: the metric that chose the value. edge: whether it lies at the edge of
+    the grid."""
 
     owner: Experiment
     setting: str
@@ -569,12 +571,26 @@ def _swept_arm(experiment: Experiment, scale: str, cell: str, metric: str) -> _S
     owner, name = experiment, cell
     if cell in (places := experiment.at(scale).places if scale in experiment.scales else {}):
         owner, name = experiment.other(places[cell][0]), places[cell][1]
-    arm = owner.arm(scale, name, metric) if owner is experiment else name
-    if owner.sweep is None or arm not in owner.chosen(scale):
+    if owner.sweep is None:
         return None
-    value, sweep = owner.chosen(scale)[arm], owner.sweep
-    chosen_by = metric if sweep.chosen.get(metric, {}).get(name) == value else sweep.metrics[0]
-    return _SweptArm(owner, sweep.setting, cell, value, chosen_by, value in edges(sweep.grid))
+    arm = owner.arm(scale, name, metric) if owner is experiment else name
+    swept, value = next(((one, owner.chosen(scale)[one]) for one in _line(owner, scale, arm)), (None, None))
+    if swept is None or value is None:
+        return None
+    sweep = owner.sweep
+    chosen_by = metric if sweep.chosen.get(metric, {}).get(cell_of_arm(swept)) == value else sweep.metrics[0]
+    own = cell if swept == arm else cell_of_arm(swept)
+    return _SweptArm(owner, sweep.setting, own, value, chosen_by, value in edges(sweep.grid))
+
+
+def _line(experiment: Experiment, scale: str, arm: str) -> Iterator[str]:
+    """The arms with a searched value among an arm and those that its run starts from, the nearest first."""
+    cells, left = experiment.cells_at(scale), [arm]
+    while left:
+        name = left.pop(0)
+        if name in experiment.chosen(scale):
+            yield name
+        left += cells[name].parents if name in cells else []
 
 
 # ---- one page ----

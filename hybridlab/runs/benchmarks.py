@@ -33,7 +33,7 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchmarkRequest:
     """What to measure. tasks: names of lm-eval's tasks, or suite: a paper's. shots: solved examples before each
     question; None for each task's own number. limit: only so many examples of each task. data_root: the folder of the
     tasks' files; None for HYBRIDLAB_DATA_ROOT, else the hub. max_length: tokens of a row at most; None for what the
@@ -53,12 +53,12 @@ class Request:
     replace: bool = False
 
     @classmethod
-    def of(cls, settings: Settings) -> Request:
+    def of(cls, settings: Settings) -> BenchmarkRequest:
         """What `evaluation.benchmarks` asks for."""
         tasks = tuple(settings.tasks or ())
         return cls(tasks, settings.suite, settings.shots, settings.limit, max_length=settings.max_length)
 
-    def checked(self) -> Request:
+    def checked(self) -> BenchmarkRequest:
         """Itself; UserError for what cannot be meant."""
         if bool(self.tasks) == bool(self.suite):
             raise UserError("eval: give either --tasks NAME,NAME or --suite NAME")
@@ -112,7 +112,7 @@ class Benchmarks:
         return found
 
 
-def benchmark_run(reference: str, runs: Runs, request: Request) -> Benchmarks:
+def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benchmarks:
     """Measure a model on tasks; the results of a finished run enter its record beside those that are there. UserError
     for a name that does not exist, and for a model that predicts no next token."""
     request = request.checked()
@@ -141,7 +141,7 @@ def benchmark_run(reference: str, runs: Runs, request: Request) -> Benchmarks:
     return replace(found, recorded=len(kept) < len(found.results) or not kept, kept=kept)
 
 
-def _require_older(folder: RunFolder | None, reference: str, request: Request) -> None:
+def _require_older(folder: RunFolder | None, reference: str, request: BenchmarkRequest) -> None:
     """UserError if there is no result that could be replaced."""
     if folder is None:
         raise UserError(f"--replace has no effect: {reference} is no finished run, so that nothing is recorded")
@@ -158,7 +158,7 @@ def benchmark_model(
     tokenizer: Tokenizer,
     folder: Path | None,
     length: int,
-    request: Request,
+    request: BenchmarkRequest,
     lenient: bool = False,
 ) -> Benchmarks:
     """Measure a model on tasks, in the precision of its weights, on the device where it is. folder: where its
@@ -175,7 +175,7 @@ def _benchmarks(
     tokenizer: Tokenizer,
     folder: Path | None,
     length: int,
-    request: Request,
+    request: BenchmarkRequest,
     root: Path | None,
     lenient: bool,
 ) -> Benchmarks:
@@ -234,7 +234,7 @@ def with_benchmarks(results: Results, run: Run) -> Results:
     if settings is None:
         return results
     length, tokenizer = run.config.training.seq_len, run.corpus.tokenizer
-    found = benchmark_model(run.model, tokenizer, None, length, Request.of(settings), lenient=True)
+    found = benchmark_model(run.model, tokenizer, None, length, BenchmarkRequest.of(settings), lenient=True)
     return including(results, found)
 
 

@@ -28,7 +28,7 @@ STATES: tuple[State, ...] = ("training", "unfinished", "failed", "finished", "da
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """One run. What is not known or not measured is None.
 
     state: `training` while a process holds the lock of the folder; `damaged` if its files cannot be read. reason: why
@@ -59,7 +59,7 @@ class Row:
         return {**asdict(self), "path": str(self.path)}
 
 
-def catalogue(directory: Path) -> list[Row]:
+def catalogue(directory: Path) -> list[RunRow]:
     """A row for every run in a folder of runs, newest first. UserError if there is no such folder."""
     if not directory.is_dir():
         raise UserError(f"{directory}: there is no such folder of runs; train a first run, or give --runs-dir")
@@ -72,26 +72,26 @@ def holds_a_run(path: Path) -> bool:
     return (path / "run.json").exists() or ((path / ".lock").exists() and (path / "final").is_dir())
 
 
-def row_of(folder: RunFolder) -> Row:
+def row_of(folder: RunFolder) -> RunRow:
     """The row of one run; a run that cannot be read has the state `damaged` and the reason."""
     disk = size_of(folder.path)
     try:
         info, record = folder.started(), folder.record()
         return _row(folder, info, record, disk)
     except UserError as error:
-        return Row(folder.path, "damaged", reason=str(error), age=_seconds_since(folder, None), disk=disk)
+        return RunRow(folder.path, "damaged", reason=str(error), age=_seconds_since(folder, None), disk=disk)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):
         reason = f"{folder.path}: run.json or record.json was written by another version of hybridlab"
-        return Row(folder.path, "damaged", reason=reason, age=_seconds_since(folder, None), disk=disk)
+        return RunRow(folder.path, "damaged", reason=reason, age=_seconds_since(folder, None), disk=disk)
 
 
-def _row(folder: RunFolder, info: dict[str, Any], record: dict[str, Any] | None, disk: int) -> Row:
+def _row(folder: RunFolder, info: dict[str, Any], record: dict[str, Any] | None, disk: int) -> RunRow:
     config = info["config"]
     results = (record or {}).get("results") or {}
     measured = results.get("validation", {}).get("loss", {}).get("value")
     wanted = ("step", "loss") if measured is not None else ("step", "loss", "validation_loss")
     last = last_numbers(folder.path / "metrics.jsonl", wanted)
-    return Row(
+    return RunRow(
         path=folder.path,
         state=_state(folder, record),
         reason=(record or {}).get("reason"),
@@ -133,7 +133,7 @@ def _seconds_since(folder: RunFolder, started: str | None) -> float | None:
 # ---- filters and order ----
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_ORDERS: dict[str, Callable[[Row], Any]] = {
+_ORDERS: dict[str, Callable[[RunRow], Any]] = {
     "age": lambda row: _or_last(row.age),
     "disk": lambda row: -row.disk,
     "loss": lambda row: _or_last(row.loss),
@@ -147,7 +147,7 @@ def _or_last(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def sorted_by(rows: Iterable[Row], order: str) -> list[Row]:
+def sorted_by(rows: Iterable[RunRow], order: str) -> list[RunRow]:
     """Newest, largest, lowest loss, first name, most steps or lowest validation loss first; unknown values last."""
     if order not in _ORDERS:
         raise UserError(f"--sort {order}: there is no such order; {nearest(order, list(_ORDERS))}")
@@ -155,21 +155,21 @@ def sorted_by(rows: Iterable[Row], order: str) -> list[Row]:
 
 
 def filtered(
-    rows: Iterable[Row],
+    rows: Iterable[RunRow],
     state: str | None = None,
     arch: str | None = None,
     size: str | None = None,
     tags: Iterable[str] = (),
     name: str | None = None,
     since: str | None = None,
-) -> list[Row]:
+) -> list[RunRow]:
     """The rows that fit all filters. arch, size, name: patterns with `*` and `?`. since: as in `2d`, or a date."""
     if state is not None and state not in STATES:
         raise UserError(f"--state {state}: there is no such state; {nearest(state, list(STATES))}")
     youngest = math.inf if since is None else _age_of(since)
     tags = list(tags)
 
-    def fits(row: Row) -> bool:
+    def fits(row: RunRow) -> bool:
         patterns = ((row.arch, arch), (row.size, size), (row.name, name))
         return (
             (state is None or row.state == state)
@@ -226,7 +226,7 @@ def details(folder: RunFolder, runs: Runs) -> dict[str, Any]:
     }
 
 
-def relatives(row: Row, places: dict[str, str], runs: Runs) -> dict[str, list[dict[str, Any]]]:
+def relatives(row: RunRow, places: dict[str, str], runs: Runs) -> dict[str, list[dict[str, Any]]]:
     """parents: the runs (or Hugging Face folders) that it started from or took masks or entropies from. children: the
     runs in the folder of runs that did so with this one."""
     others = catalogue(runs.directory) if runs.directory.is_dir() else []
@@ -286,7 +286,7 @@ def compare(folders: list[RunFolder]) -> dict[str, Any]:
     }
 
 
-def _costs(row: Row, record: Record | None) -> dict[str, Any]:
+def _costs(row: RunRow, record: Record | None) -> dict[str, Any]:
     """The steps so far; the other costs are known once the run has ended."""
     known = {name: None if record is None else getattr(record, name) for name in COSTS}
     return {"parameters": None if record is None else record.parameters["total"], "steps": row.step, **known}

@@ -1,4 +1,4 @@
-"""The configuration of a single run from the options of the command line."""
+"""The configuration of a single run from what a user asks for, with the command line or from Python."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def chosen_arch(option: str | None, config: Path | None, default: str = "vanilla
 
 
 @dataclass(frozen=True)
-class CommandLine:
+class Request:
     """What a user asks for. arch, size, data: if None, those that the file `config` names. start: the run or Hugging
     Face folder to start from. options, settings: further options, and the texts of --set. entropy_of: a run whose
     entropies choose the layers that the arch loops. keep_map: with the attention map of the model to start from. task:
@@ -71,12 +71,12 @@ class CommandLine:
     task: str | None = None
 
 
-def compose(asked: CommandLine, runs: Runs) -> RunConfig:
-    """The configuration of a command line; see `compose_with_origins`."""
+def compose(asked: Request, runs: Runs) -> RunConfig:
+    """The configuration of a request; see `compose_with_origins`."""
     return compose_with_origins(asked, runs)[0]
 
 
-def compose_with_origins(asked: CommandLine, runs: Runs) -> tuple[RunConfig, Layer]:
+def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     """The configuration from presets, then the settings of the parent (if no size is given), the file, the options
     and --set, in this order, and the layer that has every value's origin.
 
@@ -171,7 +171,7 @@ def _with_epochs(
     return resolved_with([Layer({"training": {"steps": steps}}, {("training", "steps"): "finetune.epochs"})])
 
 
-def _task_of(asked: CommandLine, written: list[Layer], file: Layer, branch: int | None) -> str | None:
+def _task_of(asked: Request, written: list[Layer], file: Layer, branch: int | None) -> str | None:
     """The fine-tuning task that the options or settings name for a model that is there already; None if there is none.
     UserError for what a fine-tuned model takes from that model."""
     section = merge(*written).values.get("finetune")

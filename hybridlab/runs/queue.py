@@ -29,6 +29,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import Interrupted, UserError
 from hybridlab.messages import heard_by, say
 from hybridlab.plan.plan import Plan
+from hybridlab.runs.cluster import Cluster, submit
 from hybridlab.runs.queued_run import QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
@@ -219,10 +220,11 @@ _WORTH_PROCESSES = 5e11
 
 @dataclass
 class Outcome:
-    """finished: names of finished runs. failed: name → reason."""
+    """finished: names of finished runs. failed: name → reason. left: names of those that a cluster trains."""
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
 
 
 class InThisProcess:
@@ -247,24 +249,30 @@ def run_all(
     pending: dict[str, tuple[str, RunConfig]],
     runs_dir: Path,
     results_dir: Path,
-    jobs: int | None = 1,
+    jobs: int | Cluster | None = 1,
     finished: Callable[[str], None] = lambda _: None,
     plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
 ) -> Outcome:
     """Train runs given as hash → (name, configuration), with parents before children. Finished runs are skipped; a run
     that fails does not stop the others, except for its children.
 
-    jobs: the number of runs at once; None: see `default_jobs`. UserError for a run that cannot start, before the first
-    one trains. Interrupted after a signal, when every run has written a checkpoint. finished: is called with the hash
-    of each run whose record has been written. plans: of the experiments that need each run, by its hash.
+    jobs: the number of runs at once; None: see `default_jobs`; a cluster, on which each run becomes a job. finished: is
+    called with the hash of each run whose record has been written. plans: of the experiments that need each run, by its
+    hash. UserError for a run that cannot start, before the first one trains. Interrupted after a signal, when every run
+    has written a checkpoint.
     """
     runs = queued(pending, runs_dir, plans)
     left = [run for run in runs.values() if not run.finished()]
     check_runs(left)
+    queue = _Queue(runs, results_dir, finished)
+    if isinstance(jobs, Cluster):
+        queue.collect()
+        if queue.outcome.left:
+            submit(left, runs_dir, results_dir, jobs)
+        return queue.outcome
     if jobs is None:
         jobs = default_jobs(left)
     jobs = max(1, min(jobs, len(left)))
-    queue = _Queue(runs, results_dir, finished)
     if jobs == 1:
         queue.work_through(InThisProcess())
         return queue.outcome
@@ -314,6 +322,11 @@ class _Queue:
                 self._note(run, result)
             if not started and not self.running and self.waiting:
                 self._wait_for_others()
+
+    def collect(self) -> None:
+        """Keep the records of runs that have finished; the others are left to a cluster."""
+        self._take_finished()
+        self.outcome.left = [run.name for run in self.waiting.values()]
 
     def _take_finished(self) -> None:
         """Note the runs that need no training, and those that cannot be trained."""

@@ -16,7 +16,7 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, sources_read
 from hybridlab.data.shards import Corpus
-from hybridlab.errors import NoRoom, RunFailed, UserError
+from hybridlab.errors import NoRoom, RankLost, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.while_training import AtSteps
 from hybridlab.messages import heard_by, say, silent, titled
@@ -54,7 +54,7 @@ from hybridlab.training.machine import (
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
 from hybridlab.training.trackers import Tracked, Trackers, tracking
-from hybridlab.training.world import world
+from hybridlab.training.world import all_answer, world
 
 
 def train_run(
@@ -103,7 +103,7 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     _relabel(folder, label)
     world().once(folder.remove_leftovers)
     try:
-        with stopping_at_once(lambda: _saved_so_far(folder)):
+        with stopping_at_once(lambda: _saved_so_far(folder)), all_answer(lambda: f"{folder.path}, step {run.step}"):
             with titled(title):
                 _go_to_start(run, stopped)
             with titled(title), _tracking(run) as trackers:
@@ -116,6 +116,8 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     except NoRoom as full:
         saved = checkpoints.newest_step(folder.checkpoints) or 0
         raise NoRoom(f"{full}, which goes on after step {saved}", full.reason) from None
+    except RankLost:
+        raise
     except RunFailed as failure:
         failed = Record(**_facts(run), status="failed", reason=str(failure))
         world().once(folder.write, "record.json", failed.model_dump(mode="json"))

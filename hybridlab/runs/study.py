@@ -20,7 +20,7 @@ from hybridlab.evaluation.results import NO_LOSS, Results
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
-from hybridlab.runs.benchmarks import Request, benchmark_model, including
+from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model, including
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_path, write_record
 from hybridlab.runs.run import model_facts
 from hybridlab.store.artifacts import Artifact, dropping, open_model
@@ -119,7 +119,7 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
         return results
     require_caches(model.structure, "evaluation.benchmarks")
     folder = None if opened.config is not None else opened.path
-    request = Request.of(settings.benchmarks)
+    request = BenchmarkRequest.of(settings.benchmarks)
     return including(results, benchmark_model(model, tokenizer, folder, length, request, lenient=True))
 
 

@@ -17,8 +17,8 @@ from hybridlab.evaluation.results import Results
 from hybridlab.messages import aloud
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import load_checkpoint
-from hybridlab.runs.benchmarks import BATCH, Benchmarks, Request, benchmark_model, benchmark_run
-from hybridlab.runs.compose import CommandLine, compose, task_layer
+from hybridlab.runs.benchmarks import BATCH, BenchmarkRequest, Benchmarks, benchmark_model, benchmark_run
+from hybridlab.runs.compose import Request, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_model, evaluate_run
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import train_run
@@ -105,9 +105,7 @@ def train(
         options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
     runs = Runs(Path(runs_dir))
     reference = str(start.path) if isinstance(start, TrainedRun) else None if start is None else str(start)
-    config = compose(
-        CommandLine(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs
-    )
+    config = compose(Request(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs)
     if config.controller is not None and config.controller.learns_masks and config.init is None:
         raise UserError(f"train: {arch} learns the masks of a trained model; give that run as start=")
     if unknown := unversioned_items(config):
@@ -155,8 +153,8 @@ def finetune(
     if hooks:
         options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
     runs, reference = Runs(Path(runs_dir)), str(run.path) if isinstance(run, TrainedRun) else str(run)
-    command = CommandLine(start=reference, options=merge(written, options), keep_map=True, task=task)
-    config = compose(command, runs)
+    request = Request(start=reference, options=merge(written, options), keep_map=True, task=task)
+    config = compose(request, runs)
     return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
 
 
@@ -251,7 +249,9 @@ def evaluate(
     if tasks is not None or suite is not None:
         _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
         named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
-        request = Request(named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines, replace=replace)
+        request = BenchmarkRequest(
+            named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines, replace=replace
+        )
         if isinstance(run_or_model, Transformer):
             _refuse({"replace": replace or None}, "on a model, which has no record")
             return _benchmarks_of(run_or_model, tokenizer, request)
@@ -284,7 +284,7 @@ def _refuse(arguments: Mapping[str, Any], where: str) -> None:
             raise UserError(f"evaluate: {name}= has no effect {where}; leave it out")
 
 
-def _benchmarks_of(model: Transformer, tokenizer: str | None, request: Request) -> Benchmarks:
+def _benchmarks_of(model: Transformer, tokenizer: str | None, request: BenchmarkRequest) -> Benchmarks:
     """Benchmarks of a model that belongs to no run."""
     if tokenizer is None or request.max_length is None:
         raise UserError(

@@ -26,7 +26,7 @@ from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.export import SavedModel, factors_from_json, load_checkpoint, read_model_config, read_weights
+from hybridlab.models.export import ModelConfig, factors_from_json, load_checkpoint, read_model_config, read_weights
 from hybridlab.models.huggingface import hub_folder, is_hub_name, load_hf
 from hybridlab.plan.heads import parse_heads, without_heads
 from hybridlab.plan.plan import Plan
@@ -131,7 +131,7 @@ class Artifact:
     # ---- its model ----
 
     @cached_property
-    def saved(self) -> SavedModel | None:
+    def saved(self) -> ModelConfig | None:
         """What config.json beside its weights says; None for a model of transformers."""
         if self.run is None:
             kind = read_object(self.path / "config.json", "configuration", ("model_type",))["model_type"]
@@ -191,7 +191,7 @@ class Artifact:
         return {"run": self.digest} | ({"load": "best"} if self.best is not None else {})
 
     @property
-    def _changed(self) -> SavedModel | None:
+    def _changed(self) -> ModelConfig | None:
         """What it ended with, if its run changed its structure while it trained."""
         changes = self.config is not None and self.config.controller is not None and self.config.controller.changes_plan
         return self.saved if changes else None
@@ -278,7 +278,7 @@ def _unfinished(found: Artifact) -> str:
     return f"{found.path}: this run has not finished: step {found.checkpoint.state['step']} of {found.training.steps}"
 
 
-def kept_best(folder: RunFolder) -> SavedModel:
+def kept_best(folder: RunFolder) -> ModelConfig:
     """What config.json of a run's best weights says, their step in its lineage; UserError if the run keeps none."""
     try:
         saved = read_model_config(folder.best)

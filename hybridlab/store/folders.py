@@ -304,18 +304,18 @@ class Runs:
             raise UserError(f"{folder.path}: this run has not finished; finish it before starting from it")
         return folder
 
-    def all(self) -> Iterator[Entry]:
+    def all(self) -> Iterator[KnownRun]:
         """Every readable run; skips damaged ones."""
         for path in sorted(self.directory.glob("*/run.json")):
             try:
                 stat = path.stat()
-                yield _entry(path.parent, stat.st_ino, stat.st_mtime_ns)
+                yield _known(path.parent, stat.st_ino, stat.st_mtime_ns)
             except (OSError, UserError):
                 continue
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownRun:
     """A run as it is searched for."""
 
     path: Path
@@ -325,10 +325,10 @@ class Entry:
 
 
 @lru_cache(maxsize=4096)
-def _entry(path: Path, _inode: int, _modified: int) -> Entry:
+def _known(path: Path, _inode: int, _modified: int) -> KnownRun:
     """The run in a folder. Inode and time of its run.json are part of the cache key; each change has another inode."""
     info = RunFolder(path).started()
-    return Entry(path, info["hash"], tuple(filter(None, (info.get("name"), path.name))))
+    return KnownRun(path, info["hash"], tuple(filter(None, (info.get("name"), path.name))))
 
 
 def _difference(old: dict[str, Any], config: RunConfig) -> str:

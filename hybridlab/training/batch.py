@@ -5,6 +5,7 @@ Engine and evaluation use only this interface; training/objective.py chooses the
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,13 +38,19 @@ class Batch:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def parts(self, rows: int | None) -> Iterator[Batch]:
-        """Slices of at most `rows` rows of input, and of one example at least; None: one slice."""
+    def parts(self, rows: int | None, least: int = 1) -> list[Batch]:
+        """Slices of at most `rows` rows of input, and of one example at least; None: one slice. least: so many slices,
+        where there are examples for them."""
         count = len(self) if rows is None else max(1, rows // self.rows)
-        for start in range(0, len(self), count):
-            chosen, own = slice(start, start + count), slice(start * self.rows, (start + count) * self.rows)
+        bounds = [*range(0, len(self), count), len(self)]
+        if len(bounds) <= least <= len(self):
+            bounds = [len(self) * i // least for i in range(least + 1)]
+        found = []
+        for start, end in itertools.pairwise(bounds):
+            chosen, own = slice(start, end), slice(start * self.rows, end * self.rows)
             inputs = {name: tensor[own] for name, tensor in self.inputs.items()}
-            yield Batch(inputs, self.targets[chosen], self.weights[chosen], self.rows)
+            found.append(Batch(inputs, self.targets[chosen], self.weights[chosen], self.rows))
+        return found
 
     def to(self, device: torch.device) -> Batch:
         """A copy on a device."""

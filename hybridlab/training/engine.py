@@ -32,7 +32,7 @@ from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.hooks import Hook
 from hybridlab.training.job import Beginning, Job
-from hybridlab.training.machine import Speed, autocast
+from hybridlab.training.machine import Speed, autocast, dtype_of
 from hybridlab.training.objective import Batch
 from hybridlab.training.optimizer import (
     load_optimizer_tensors,
@@ -70,7 +70,7 @@ class Run:
         self.job, self.config, self.folder, self.corpus = job, job.config, job.folder, job.corpus
         self.hooks, self.objective, self.device = job.hooks, job.objective, job.device
         self.precision: str = job.facts["precision"]
-        self.model = job.model.to(job.device)
+        self.model = job.model.to(job.device, dtype_of(self.precision))
         self.initial = self.model.structure
         self.source = self.objective.source(self.config, self.corpus)
         self.step, self.spent = 0, Spent()
@@ -104,6 +104,7 @@ class Run:
         model = Transformer.from_tensors(structure, tensors, self.model.kernel, factors)
         model.recompute, model.compiled = settings.activation_checkpointing, self.job.facts["compile"]
         self.model = model.to(self.device)
+        world().shard(self.model, settings)
         self.groups = model_groups(self.model, self.config.training.optimizer)
         for group in (group for hook in self.hooks for group in hook.parameter_groups()):
             self.groups.append(group)
@@ -190,7 +191,7 @@ class Run:
             if penalty is not None:
                 penalty.backward()
         clipped = [t for group in self.groups if group.clipped for t in group.tensors.values()]
-        norm = torch.nn.utils.clip_grad_norm_(clipped, settings.clip)
+        norm = world().clip(clipped, settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         # Counted before the hooks run, because a structure that they change is used from the next step on.
@@ -212,7 +213,17 @@ class Run:
         if examples < world().size:
             raise UserError(f"{world().size} processes share a batch of {int(examples)} rows; use fewer processes")
         loss = torch.zeros((), device=self.device)
-        for part in batch.parts(self.config.runtime.micro_batch_rows):
+        parts = batch.parts(self.config.runtime.micro_batch_rows)
+        most = world().agree(len(parts))
+        # Every rank does as many passes, because a pass may need all of them.
+        parts = batch.parts(self.config.runtime.micro_batch_rows, most) if most > len(parts) else parts
+        if world().agree(most > len(parts)):
+            raise UserError(
+                f"runtime.micro_batch_rows: {examples:g} rows cannot be divided into as many parts on each of "
+                f"{world().size} ranks; use 2 or more, or ranks that divide the rows of a step"
+            )
+        for number, part in enumerate(parts, 1):
+            world().sum_gradients_in(self.model, last=number == len(parts))
             part = part.to(self.device)
             inputs: dict[str, Any] = dict(part.inputs)
             for hook in self.hooks:
@@ -226,7 +237,9 @@ class Run:
                 penalized = penalized + term
             penalized.backward()
             loss += share.detach()
-        for tensor in self.tensors().values():
+        for tensor in (
+            tensor for hook in self.hooks for group in hook.parameter_groups() for tensor in group.tensors.values()
+        ):
             if tensor.grad is not None:
                 tensor.grad = world().sum(tensor.grad)
         return world().sum(loss)
@@ -257,7 +270,7 @@ class Run:
     def _step_flops(self) -> float:
         """FLOPs of one step as executed."""
         settings = self.config.training
-        setting = (settings.seq_len, self.device, self.precision != "fp32", self.model.structure.causal)
+        setting = (settings.seq_len, self.device, self.precision == "bf16", self.model.structure.causal)
         # As if each softmax were computed alone: what is learned beside full attention costs the same on all machines.
         windows = self.model.attention_map.softmaxes
         convention = convention_of(choose(self.model.kernel, window, *setting) for window in windows)
@@ -267,7 +280,7 @@ class Run:
         """Note which kernels compute the steps, once for each structure; see `Transformer.kernels_used`."""
         if self._noted is not self.model:
             self._noted = self.model
-            setting = (self.config.training.seq_len, self.device, self.precision != "fp32")
+            setting = (self.config.training.seq_len, self.device, self.precision == "bf16")
             for softmax, names in self.model.kernels_used(*setting).items():
                 self.kernels[softmax] = sorted({*self.kernels.get(softmax, ()), *names})
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hybridlab.attention.kernels import at_least_fp32
 from hybridlab.config.finetune import Finetune
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import WHOLE, Epochs, check_vocabulary
@@ -99,7 +100,7 @@ class Classes(FineTuning):
     Loss: −log softmax of the right one, in nats."""
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
-        numbers = output.logits.float().view(len(batch), -1)
+        numbers = at_least_fp32(output.logits).view(len(batch), -1)
         return F.cross_entropy(numbers, batch.targets[:, 0], reduction="none")[:, None]
 
     def outcome(self, output: Output, batch: Batch) -> Tensor:
@@ -110,10 +111,10 @@ class Number(FineTuning):
     """A number for a sequence. Loss: the squared error."""
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
-        return (output.logits.float().view(len(batch), 1) - batch.targets) ** 2
+        return (at_least_fp32(output.logits).view(len(batch), 1) - batch.targets) ** 2
 
     def outcome(self, output: Output, batch: Batch) -> Tensor:
-        return output.logits.float().view(len(batch))
+        return at_least_fp32(output.logits).view(len(batch))
 
 
 class Spans(FineTuning):
@@ -126,7 +127,7 @@ class Spans(FineTuning):
 
     def outcome(self, output: Output, batch: Batch) -> Tensor:
         padding = batch.inputs["attention_mask"] == 0
-        return output.logits.float().masked_fill(padding[..., None], torch.finfo(torch.float32).min)
+        return at_least_fp32(output.logits).masked_fill(padding[..., None], torch.finfo(torch.float32).min)
 
 
 _KINDS: dict[str, type[FineTuning]] = {"classes": Classes, "choice": Classes, "number": Number, "span": Spans}

@@ -96,9 +96,10 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Device, processor, threads and operating system, for a record."""
+    """Device, processor, threads and operating system, for a record, and the ranks where there are several."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {"device": device.type, "name": name, "threads": torch.get_num_threads(), "platform": platform.platform()}
+    own = {"device": device.type, "name": name, "threads": torch.get_num_threads(), "platform": platform.platform()}
+    return own | ({"ranks": world().size} if world().size > 1 else {})
 
 
 def library_versions() -> dict[str, str]:
@@ -124,9 +125,14 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+def dtype_of(precision: str) -> torch.dtype:
+    """The type of the weights in training: those of bf16 are in fp32, too."""
+    return torch.float64 if precision == "fp64" else torch.float32
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """A context in which a forward pass computes in bf16, or in fp32 if that is the precision."""
-    if precision == "fp32":
+    """A context in which a forward pass computes in this precision."""
+    if precision != "bf16":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from hybridlab.attention.kernels import at_least_fp32
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Batches, Rows
 from hybridlab.data.shards import Corpus
@@ -48,7 +49,7 @@ class NextToken(Objective):
         return Batch({"input_ids": tokens}, tokens[:, 1:], weights[:, 1:])
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
-        predictions = output.logits[:, :-1].float().flatten(0, 1)
+        predictions = at_least_fp32(output.logits[:, :-1]).flatten(0, 1)
         return F.cross_entropy(predictions, batch.targets.flatten(), reduction="none").view(batch.targets.shape)
 
 
@@ -86,7 +87,7 @@ class MaskedTokens(Objective):
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
         chosen = batch.weights > 0
-        found = F.cross_entropy(output.logits[chosen].float(), batch.targets[chosen], reduction="none")
+        found = F.cross_entropy(at_least_fp32(output.logits[chosen]), batch.targets[chosen], reduction="none")
         return found.new_zeros(chosen.shape).masked_scatter(chosen, found)
 
     def metrics(self, output: Output, batch: Batch) -> dict[str, Tensor]:

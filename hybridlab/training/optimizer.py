@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hybridlab.config.training import Optimizer, Schedule
 from hybridlab.errors import UserError
+from hybridlab.training.world import world
 
 
 def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
@@ -135,4 +136,4 @@ def load_optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group], sa
         for name, tensor in group.tensors.items():
             prefix = f"{name}/"
             entries = {key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)}
-            optimizer.state[tensor] = {k: v.clone().to(tensor.device) for k, v in entries.items()}
+            optimizer.state[tensor] = {k: world().like(v.clone().to(tensor.device), tensor) for k, v in entries.items()}

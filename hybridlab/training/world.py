@@ -8,14 +8,19 @@ then nothing here costs anything or changes a bit. The group needs collectives f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
+from hybridlab.config.schema import Runtime
+from hybridlab.errors import RankLost
 from hybridlab.models.decoder import Transformer
 
 P = ParamSpec("P")
@@ -45,6 +50,7 @@ class World:
         """The sum over all ranks, with the same bits on each of them."""
         if self.size == 1:
             return tensor
+        _doing("a sum over all ranks")
         total = tensor.detach().clone()
         dist.all_reduce(total)
         return total
@@ -53,6 +59,7 @@ class World:
         """The largest of all ranks' decisions: what any of them has decided holds for all. 0 or False: it has not."""
         if self.size == 1:
             return decision
+        _doing("a decision of all ranks")
         largest = torch.tensor(int(decision))
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
@@ -62,6 +69,7 @@ class World:
         error."""
         if self.size == 1:
             return do(*args, **kwargs)
+        _doing(f"waiting for {getattr(do, '__name__', 'what')} of the first rank")
         found: list[Any] = [None, None]
         if self.writer:
             try:
@@ -86,6 +94,7 @@ class World:
             count += 1
         if len(own) < -(-count // self.size):
             do(item)
+        _doing("collecting what was measured")
         found: list[list[Result]] = [[] for _ in range(self.size)]
         dist.all_gather_object(found, own)
         return [found[number % self.size][number // self.size] for number in range(count)]
@@ -96,7 +105,66 @@ class World:
             return dict(tensors)
         from torch.distributed.tensor import DTensor
 
-        return {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in tensors.items()}
+        _doing("gathering weights")
+        return {name: t.full_tensor().detach() if isinstance(t, DTensor) else t for name, t in tensors.items()}
+
+    def shard(self, model: Transformer, settings: Runtime) -> None:
+        """Let the ranks train a model together, in place. From then on its parameters and their gradients, which are
+        sums over all ranks, are shared: each rank holds a whole copy (ddp), or a part of every block (fsdp2), and has
+        the whole block while it runs."""
+        if self.size == 1:
+            return
+        from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+        device = next(model.parameters()).device.type
+        # With a copy on each rank, only the first of the two dimensions has more than one part.
+        sizes = (self.size, 1) if settings.sharding == "ddp" else (1, self.size)
+        mesh = _mesh(dist.group.WORLD, device, sizes)
+        visits = Counter(visit.layer for _, visit in model.plan.places())
+        for layer, block in enumerate(model.blocks):
+            # A block that runs again in the same pass stays whole until then.
+            fully_shard(block, mesh=mesh, reshard_after_forward=settings.reshard and visits[layer] < 2)
+            register_fsdp_forward_method(block, "visit")
+        fully_shard(model, mesh=mesh)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+
+    def sum_gradients_in(self, model: nn.Module, last: bool) -> None:
+        """Whether the ranks sum the gradients of a model's parameters in the next backward pass: in the last one of a
+        step."""
+        from torch.distributed.fsdp import FSDPModule
+
+        _doing("gathering weights and summing gradients")
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(last)
+
+    def like(self, tensor: Tensor, model: Tensor) -> Tensor:
+        """A whole tensor, divided over the ranks as another one is."""
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        if not isinstance(model, DTensor) or tensor.shape != model.shape:
+            return tensor
+        return distribute_tensor(tensor, model.device_mesh, model.placements)
+
+    def clip(self, tensors: Iterable[Tensor], limit: float) -> Tensor:
+        """Scale gradients down to a norm of at most `limit` over all tensors; returns their norm before."""
+        from torch.distributed.tensor import DTensor
+
+        tensors = list(tensors)
+        if self.size == 1:
+            return nn.utils.clip_grad_norm_(tensors, limit)
+        _doing("the norm of the gradients")
+        # Those of hooks are whole on every rank.
+        parts = [[t for t in tensors if isinstance(t, DTensor) is shared] for shared in (True, False)]
+        parts = [part for part in parts if part]
+        norms = [nn.utils.get_total_norm([t.grad for t in part if t.grad is not None]) for part in parts]
+        whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+        norm = torch.linalg.vector_norm(torch.stack(whole))
+        for part in parts:
+            nn.utils.clip_grads_with_norm_(part, limit, norm)
+        return norm
 
     def whole(self, model: Transformer) -> Transformer:
         """A model with whole weights, to save it or to take it apart; with one process the model itself."""
@@ -106,6 +174,36 @@ class World:
         other = Transformer.from_tensors(model.structure, tensors, model.kernel, model.factors)
         other.gates = model.gates
         return other.train(model.training)
+
+
+@cache
+def _mesh(group: Any, device: str, sizes: tuple[int, int]) -> Any:
+    """The ranks of a process group as copies × parts; made once, because it opens connections."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device, sizes, mesh_dim_names=("copies", "parts"))
+
+
+_now_doing = ""
+"""What the ranks do together, for the message where one of them does not answer."""
+
+
+def _doing(what: str) -> None:
+    global _now_doing
+    _now_doing = what
+
+
+@contextmanager
+def all_answer(describe: Callable[[], str]) -> Iterator[None]:
+    """A context in which a rank that has ended or does not answer is a RankLost. describe: where the run stands."""
+    try:
+        yield
+    except RuntimeError as error:
+        here, text = world(), str(error)
+        if here.size == 1 or not (isinstance(error, dist.DistError) or "gloo" in text or "NCCL" in text):
+            raise
+        why = "did not answer in time" if "imed out" in text else "has ended"
+        raise RankLost(f"{describe()}: another rank {why}, as rank {here.rank} found in {_now_doing}") from None
 
 
 def world() -> World:

@@ -15,7 +15,7 @@ from hybridlab.messages import heard_by
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
@@ -154,9 +154,9 @@ def test_a_controller_goes_on_with_its_structure_where_a_hook_is_gone(small, run
 def test_steps_that_are_measured_are_not_inherited(small, runs):
     parent = train(keeping(small(evaluation={"at_steps": [2, 12]}), 4), runs / "parent", runs)
     for start in ("parent", "parent@4"):
-        assert compose(CommandLine(arch="vanilla", start=f"{runs}/{start}"), Runs(runs)).evaluation.at_steps is None
+        assert compose(Request(arch="vanilla", start=f"{runs}/{start}"), Runs(runs)).evaluation.at_steps is None
     with pytest.raises(UserError, match=f"--from {runs}/parent@0: init.step = 0"):
-        compose(CommandLine(arch="vanilla", start=f"{runs}/parent@0"), Runs(runs))
+        compose(Request(arch="vanilla", start=f"{runs}/parent@0"), Runs(runs))
     assert parent.results.at.keys() == {"2", "12"}
 
 
@@ -254,7 +254,7 @@ def test_the_best_weights_of_a_later_step_are_not_those_of_the_branch(small, run
     best = json.loads((runs / "worse" / "best" / "config.json").read_text())["lineage"]
     assert best["step"] in (9, 12)
     with pytest.raises(UserError, match="parent/best@STEP: it has no optimizer; name a run"):
-        compose(CommandLine(arch="vanilla", start=f"{runs}/parent/best@6"), Runs(runs))
+        compose(Request(arch="vanilla", start=f"{runs}/parent/best@6"), Runs(runs))
 
 
 def test_branches_as_commands(small, runs):
@@ -279,7 +279,7 @@ def test_branches_as_commands(small, runs):
 def test_a_branch_of_a_grown_run_takes_the_plan_of_its_settings(small, runs):
     """Not the plan that it had grown at its end."""
     parent = train(keeping(growing(small, 20), 5), runs / "grown", runs)
-    child = compose(CommandLine(arch="vanilla", start=str(runs / "grown@5")), Runs(runs))
+    child = compose(Request(arch="vanilla", start=str(runs / "grown@5")), Runs(runs))
     assert child.plan == [] and child.init.step == 5 and child.init.run == parent.hash
     assert child.training.skip_steps is None
 

@@ -12,7 +12,7 @@ from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.generate import generate
 from hybridlab.reporting.kinds.growing import growth_of
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.store.folders import Runs
 from hybridlab.store.metrics import read_metrics
@@ -157,7 +157,7 @@ def test_a_run_that_ends_inside_a_fade_keeps_its_factors(small, tmp_path, runs_d
     assert generate(model, prompt, 12).rows() == generate(model, prompt, 12, use_cache=False).rows()
     runs = Runs(tmp_path)
     with pytest.raises(UserError, match="ended during a fade"):
-        compose(CommandLine(arch="vanilla", start=str(tmp_path / "a")), runs)
+        compose(Request(arch="vanilla", start=str(tmp_path / "a")), runs)
     again = evaluate_run(str(tmp_path / "a"), Runs(runs_dir), None, [])
     assert again.validation == record.results.validation
     convergence = analyze_run(str(tmp_path / "a"), Runs(runs_dir), "convergence", None, {})
@@ -336,7 +336,7 @@ def test_entropies_that_another_run_does_not_have(small, runs):
         train(chosen_by(small, other, None), runs / "child", runs)
     with pytest.raises(UserError, match="5 layers of 4 heads need a number for each head"):
         chosen_by(small, parent, None, entropies_of=None, entropies=[[0.5] * 4] * 4)
-    named = compose(CommandLine(arch="sgt", settings=["controller.entropies_of={run: parent, step: 6}"]), Runs(runs))
+    named = compose(Request(arch="sgt", settings=["controller.entropies_of={run: parent, step: 6}"]), Runs(runs))
     assert named.controller.entropies_of.run == parent.hash and not (runs / "child").exists()
 
 

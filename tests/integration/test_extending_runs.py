@@ -10,7 +10,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
 from hybridlab.models.export import read_model_config
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
@@ -175,10 +175,10 @@ def test_a_run_starts_from_the_best_weights_of_another(small, runs):
     path.write_text(json.dumps(saved))
     (path.parent / "digests.json").unlink()
     for start in (f"{runs}/parent/best", f"{parent.hash[:6]}/best"):
-        child = compose(CommandLine(arch="vanilla", start=start, settings=["training.steps=2"]), Runs(runs))
+        child = compose(Request(arch="vanilla", start=start, settings=["training.steps=2"]), Runs(runs))
         assert child.init.run == parent.hash and child.init.load == "best" and child.training.skip_steps == 5
         assert child.evaluation.every == 4 and child.evaluation.keep_best is None
-    final = compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
+    final = compose(Request(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
     assert final.init.load is None and final.training.skip_steps == 8 and run_hash(final) != run_hash(child)
     record = train_run(child, RunFolder(runs / "child"), Runs(runs))
     assert record.parents == [parent.hash]

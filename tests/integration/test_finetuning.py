@@ -14,7 +14,7 @@ from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.data.preparing import corpus_of
 from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
-from hybridlab.runs.compose import CommandLine, compose, task_layer
+from hybridlab.runs.compose import Request, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.store.folders import Runs
 from hybridlab.training.batch import Batch
@@ -56,7 +56,7 @@ def composed(start, task, *settings, **options):
     """The configuration of `hybridlab finetune` on short rows."""
     usual = ["training.seq_len=32", "finetune.batch=4", "training.precision=fp32", "runtime.threads=1"]
     usual += ["runtime.log_every=1", "runtime.checkpoint_every=2"]
-    command = CommandLine(
+    command = Request(
         start=str(start), options=task_layer(task, **options), settings=[*usual, *settings], keep_map=True, task=task
     )
     return compose(command, Runs(Path(start).parent))
@@ -239,7 +239,7 @@ def test_a_fine_tuned_run_takes_nothing_of_text_from_its_parent(encoder, tmp_pat
 
 def test_the_length_of_a_preset_is_cut_to_the_positions_of_the_model(encoder, tmp_path):
     options = task_layer("sst2", sentences(tmp_path / "a.jsonl"))
-    config = compose(CommandLine(start=str(encoder), options=options, task="sst2"), Runs(encoder.parent))
+    config = compose(Request(start=str(encoder), options=options, task="sst2"), Runs(encoder.parent))
     assert config.training.seq_len == 64 == config.shape.max_positions and config.finetune.batch == 32
     with pytest.raises(UserError, match="sequences of 128 tokens are longer than shape.max_positions 64"):
         composed(encoder, "sst2", "training.seq_len=128", data=tmp_path / "a.jsonl")
@@ -277,7 +277,7 @@ def test_pretrain_with_a_task_is_the_same_run(encoder, tmp_path):
     options = Layer({"training": {"steps": 2}}, {("training", "steps"): "--steps"})
 
     def pretrain(start=encoder, arch="vanilla"):
-        asked = CommandLine(arch, start=str(start), options=options, settings=[*settings, f"finetune.data={path}"])
+        asked = Request(arch, start=str(start), options=options, settings=[*settings, f"finetune.data={path}"])
         return compose(asked, Runs(encoder.parent))
 
     assert run_hash(pretrain()) == run_hash(made)
@@ -324,7 +324,7 @@ def test_a_fine_tuned_run_is_fine_tuned_again_and_not_trained_on_text(encoder, t
     record = train(second, tmp_path / "second", runs)
     assert record.results.finetune.task == "mnli"
     with pytest.raises(UserError, match="head of its model gives classes instead of tokens.* `hybridlab finetune "):
-        compose(CommandLine(start=str(folder), data="embedded"), Runs(runs))
+        compose(Request(start=str(folder), data="embedded"), Runs(runs))
 
 
 def test_the_best_weights_are_those_of_the_lowest_loss_on_the_task(encoder, tmp_path):

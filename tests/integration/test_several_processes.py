@@ -1,7 +1,13 @@
 """A run that two processes train together is the run of one process, up to the rounding of sums over rows."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,13 +15,16 @@ from torch import distributed as dist
 from torch.multiprocessing import spawn
 
 from hybridlab.errors import Interrupted, RunFailed
+from hybridlab.messages import heard_by
 from hybridlab.methods.sgt.training import EntropyGrowth
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.record import read_record
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Run
+from hybridlab.training.ranks import _exit_code
 from hybridlab.training.world import world
+from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_finetuning import ENCODER, composed, parent, task_file
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, train, weights
 
@@ -40,6 +49,21 @@ def joined(rank, jobs, folder):
             )
             with pytest.raises(RunFailed, match="loop-added after step 3 is not the same in all processes"):
                 train(growing, folder / "apart", runs_dir)
+    finally:
+        dist.destroy_process_group()
+
+
+def in_fp64(rank, jobs, folder):
+    """What each of two processes does. jobs: name → (configuration, folder of runs)."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    try:
+        for name, (config, runs_dir) in jobs.items():
+            train(config, folder / "ddp" / name, runs_dir)
+            shared = config.model_copy(update={"runtime": config.runtime.model_copy(update={"sharding": "fsdp2"})})
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Run, "_gradients", signalled(Run._gradients))
+                with pytest.raises(Interrupted):
+                    train(shared, folder / "fsdp2" / name, runs_dir)
     finally:
         dist.destroy_process_group()
 
@@ -114,3 +138,138 @@ def test_two_processes_train_one_run(small, tmp_path, tmp_path_factory, text_fil
     spawn(joined, (jobs, tmp_path / "together"), nprocs=2)
     for name in jobs:
         assert_close_run(tmp_path / "alone" / name, tmp_path / "together" / name)
+
+
+METHODS = {
+    # Seven rows, four and three of which are two and one micro-batches.
+    "vanilla": {"training": {"tokens_per_step": 224}, "runtime": {"activation_checkpointing": True}},
+    "rule-swa": {"map": {"rho": 0.5}},
+    "sgt": {**FIVE_LAYERS, "controller": {**GROWTH_TIMES, "max_passes": 2, "max_layers": 2}},
+    "consa": {"controller": {"rho": 0.5, "mask_lr": 0.5, "multiplier_lr": 0.5}},
+    "l1-gates": {"controller": {"rho": 0.5}},
+    "block-loop": {},
+    "spiral-b": {"shape": {"layers": 6}},
+    "mesh": {"shape": {"layers": 6}},
+    "lidas": {"shape": {"layers": 6}, "controller": {"block": 2}},
+    "midas": {"shape": {"layers": 6}, "controller": {"block": 2}},
+    "saobp-high": {"map": {"attention": {"strength": 0.2}}},
+    "entropy-reg": {},
+}
+
+
+def test_two_ranks_are_one_process_in_fp64(small, tmp_path, runs_dir):
+    """With whole copies of the weights, and with parts of every block for seven steps, after which one process goes on
+    alone."""
+    data = {"mix": {"text": 0.5, "retrieval": 0.5}}
+    jobs = {}
+    for arch, parts in METHODS.items():
+        training = {"steps": 20, "precision": "fp64", **parts.get("training", {})}
+        runtime = {"micro_batch_rows": 3, **parts.get("runtime", {})}
+        settings = {"shape": {"layers": 4}, **parts, "training": training, "data": data, "runtime": runtime}
+        jobs[arch] = (small(arch, **settings), runs_dir)
+    for name, (config, runs) in jobs.items():
+        train(config, tmp_path / "alone" / name, runs)
+    spawn(in_fp64, (jobs, tmp_path), nprocs=2)
+    for name, (config, runs) in jobs.items():
+        train(config, tmp_path / "fsdp2" / name, runs)
+        alone, whole = weights(tmp_path / "alone" / name), read_record(tmp_path / "alone" / name / "record.json")
+        for sharding in ("ddp", "fsdp2"):
+            found, record = weights(tmp_path / sharding / name), read_record(tmp_path / sharding / name / "record.json")
+            assert found.keys() == alone.keys(), (name, sharding)
+            for tensor in alone:
+                assert alone[tensor].dtype == torch.float64
+                torch.testing.assert_close(found[tensor], alone[tensor], rtol=0, atol=1e-9, msg=f"{name}, {sharding}")
+            assert [event["kind"] for event in record.events] == [event["kind"] for event in whole.events]
+        assert read_record(tmp_path / "ddp" / name / "record.json").machine["ranks"] == 2
+        assert "ranks" not in whole.machine
+
+
+# ---- from the command line ----
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts `hybridlab pretrain` in two ranks, with further options."""
+    write_text(tmp_path / "words.txt")
+    runtime = {"log_every": 1, "checkpoint_every": 50}
+    settings = {"shape": SMALL_SHAPE, "training": SMALL_TRAINING, "data": {"tokenizer": "byte"}, "runtime": runtime}
+    (tmp_path / "small.yaml").write_text(json.dumps(settings | {"evaluation": {"validation_windows": 8}}))
+    command = [sys.executable, "-m", "hybridlab", "pretrain", "--data", "text:words.txt", "--config", "small.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def started(*options):
+        own = [*command, "--run-dir", "run", "--ranks", "2", *options]
+        return subprocess.Popen(own, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+
+    return started
+
+
+def wait_for(folder, steps, process):
+    """Wait until a run has logged so many steps."""
+    log = folder / "run" / "metrics.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_text().count("\n") > steps):
+        time.sleep(0.02)
+    assert process.poll() is None, process.stderr.read()
+
+
+def rank_one(process):
+    """The process id of the second rank."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    environments = {child: Path(f"/proc/{child}/environ").read_bytes().split(b"\0") for child in children}
+    return next(int(child) for child, names in environments.items() if b"RANK=1" in names)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for the ranks in /proc")
+def test_a_rank_that_dies(start, tmp_path):
+    """Without restarts the command fails in a sentence; with one, the ranks go on from the last checkpoint."""
+    process = start("--steps", "600")
+    wait_for(tmp_path, 60, process)
+    os.kill(rank_one(process), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1 and "Traceback" not in err
+    assert err.splitlines()[-1].startswith("failed: rank 1 was ended by SIGKILL; the same command goes on")
+    process = start("--steps", "600", "--max-restarts", "1")
+    wait_for(tmp_path, 200, process)
+    os.kill(rank_one(process), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert err.count("resuming after step") == 2
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.status == "finished" and record.machine["ranks"] == 2 and record.redone_steps > 0
+
+
+def test_ranks_stop_together(start, tmp_path):
+    process = start("--steps", "3000")
+    wait_for(tmp_path, 20, process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 143 and "Traceback" not in err
+    assert "interrupted: run: stopped after step" in err and "--ranks 2" in err
+    assert checkpoints.newest_step(tmp_path / "run" / "checkpoints") >= 20
+
+
+@pytest.mark.parametrize(
+    "options, said", [(["--arch", "vanila"], "did you mean 'vanilla'?"), (["--ranks", "9999"], "")]
+)
+def test_mistakes_are_said_once(start, options, said):
+    process = start(*options)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and err.count("error:") == 1 and said in err
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_mistake_of_every_rank_is_said_by_the_first(tmp_path, first):
+    """Whichever of them the agent sees first."""
+    logs = tmp_path / "1" / "stderr.log"
+    logs.parent.mkdir()
+    logs.write_text("error: of rank 1\n")
+    failures = {rank: SimpleNamespace(local_rank=rank, exitcode=2, timestamp=rank != first) for rank in (0, 1)}
+    heard = []
+    with heard_by(heard.append):
+        assert _exit_code(SimpleNamespace(failures=failures), tmp_path) == 2 and not heard
+        # What the first rank did not say, since it was ended before, is said for the other one.
+        if first == 1:
+            failures[0].exitcode = -signal.SIGTERM
+            assert _exit_code(SimpleNamespace(failures=failures), tmp_path) == 2 and heard == [
+                "rank 1: error: of rank 1"
+            ]

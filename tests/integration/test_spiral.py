@@ -19,7 +19,7 @@ from hybridlab.models.decoder import Decoder, draw_weights
 from hybridlab.models.export import load_checkpoint
 from hybridlab.papers.analytic import model_parameters, prefill_flops, prefill_ratio, printed_parameters
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.compose import CommandLine, compose, within_budget
+from hybridlab.runs.compose import Request, compose, within_budget
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.training import assert_resumes_exactly, train
@@ -109,7 +109,7 @@ def test_a_run_that_starts_from_another_keeps_its_loop(small, runs):
     parent = train(small("looped", shape={"layers": 8}), runs / "parent", runs)
 
     def made(arch):
-        return compose(CommandLine(arch=arch, start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
+        return compose(Request(arch=arch, start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
 
     child = train_run(made("vanilla"), RunFolder(runs / "child"), Runs(runs))
     assert child.model.plan == parent.model.plan
@@ -208,7 +208,7 @@ def test_settings_of_a_recurrence_are_used_or_refused(small, runs):
     for arch in ("looped", "vanilla"):
         with pytest.raises(UserError, match="has a loop already"):
             settings = ["recurrence.shift=parallel"]
-            compose(CommandLine(arch=arch, start=str(runs / "parent"), settings=settings), Runs(runs))
+            compose(Request(arch=arch, start=str(runs / "parent"), settings=settings), Runs(runs))
     edit = "plan=[{op: recur, first: 0, size: 2, chunks: [2, 1]}]"
     with pytest.raises(UserError, match="`plan` has a loop already"):
         resolve("spiral-b", "tiny", settings=[edit])
@@ -222,9 +222,7 @@ def test_settings_of_a_recurrence_are_used_or_refused(small, runs):
 def test_a_budget_and_steps_exclude_each_other_and_the_warmup_keeps_its_share(small, tmp_path):
     options = Layer({"training": {"steps": 3}}, {("training", "steps"): "--steps"})
     with pytest.raises(UserError, match="a budget of FLOPs chooses the steps"):
-        compose(
-            CommandLine(arch="vanilla", size="tiny", options=options, settings=["budget.flops=1e10"]), Runs(tmp_path)
-        )
+        compose(Request(arch="vanilla", size="tiny", options=options, settings=["budget.flops=1e10"]), Runs(tmp_path))
     config = resolve("vanilla", "tiny", settings=["budget.flops=1e12"])
     made = within_budget(config).training
     share = config.training.schedule.warmup_steps / config.training.steps

@@ -23,7 +23,7 @@ from hybridlab.models.export import load_checkpoint, read_model_config, save
 from hybridlab.plan.lineage import grown_lineage, growth_steps
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.compose import CommandLine, compose, task_layer, within_budget
+from hybridlab.runs.compose import Request, compose, task_layer, within_budget
 from hybridlab.runs.evaluate import analyze_run
 from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run
@@ -268,7 +268,7 @@ def test_a_branch_after_a_growth_step_goes_on_with_the_grown_structure(growing, 
     runs = Runs(runs_dir)
 
     def branch(step, arch="lidas", **parts):
-        return compose(CommandLine(arch, start=f"{tmp_path / 'a'}@{step}", options=Layer(parts, {(): "test"})), runs)
+        return compose(Request(arch, start=f"{tmp_path / 'a'}@{step}", options=Layer(parts, {(): "test"})), runs)
 
     def go(config, name):
         return train_run(config, RunFolder(tmp_path / name), runs)
@@ -316,7 +316,7 @@ def test_a_finished_model_grows_with_its_plan_and_map(small, tmp_path, runs_dir)
     first = read_model_config(tmp_path / "a" / "final").structure
     runs = Runs(runs_dir)
     layer = growth_layer("lidas", 2, "prop-0.5", None, 8, str(tmp_path / "a"), runs)
-    config = compose(CommandLine("lidas", start=str(tmp_path / "a"), options=layer, keep_map=True), runs)
+    config = compose(Request("lidas", start=str(tmp_path / "a"), options=layer, keep_map=True), runs)
     assert structure_of(config) == first and config.controller.alpha == 0.5
     record = train_run(config, RunFolder(tmp_path / "b"), runs)
     wanted = grown(grown(first, "lidas", 2), "lidas", 2)
@@ -325,7 +325,7 @@ def test_a_finished_model_grows_with_its_plan_and_map(small, tmp_path, runs_dir)
         json.loads((tmp_path / "a" / "run.json").read_text())["hash"]
     ]
     # The grown run is a start for others too, with all of its layers.
-    child = compose(CommandLine("vanilla", start=str(tmp_path / "b")), runs)
+    child = compose(Request("vanilla", start=str(tmp_path / "b")), runs)
     assert child.shape.layers == 8 and structure_of(child).plan == wanted.plan
 
 
@@ -345,7 +345,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
 
     def go_on(name, start, *settings, **asked):
         settings = ["training.steps=10", "runtime.checkpoint_every=4", *settings]
-        config = compose(CommandLine(start=str(tmp_path / start), settings=settings, **asked), runs)
+        config = compose(Request(start=str(tmp_path / start), settings=settings, **asked), runs)
         return config, train_run(config, RunFolder(tmp_path / name), runs)
 
     go_on("b", "a")
@@ -371,7 +371,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
 
 def test_lineage_of_a_start_is_there_after_a_stop(growing, tmp_path, runs_dir, monkeypatch):
     train(growing("midas"), runs_dir / "a", runs_dir)
-    asked = CommandLine(start=str(runs_dir / "a"), settings=["training.steps=6", "runtime.checkpoint_every=2"])
+    asked = Request(start=str(runs_dir / "a"), settings=["training.steps=6", "runtime.checkpoint_every=2"])
     config = compose(asked, Runs(runs_dir))
     train(config, tmp_path / "whole", runs_dir)
     for cut in (1, 3):  # before and after the first checkpoint
@@ -389,7 +389,7 @@ def test_an_imported_model_grows(family, tmp_path, runs_dir, text_file):
     layer = growth_layer("midas", 1, None, None, 5, str(folder), runs)
     settings = ["training.steps=12", "training.seq_len=32", "training.tokens_per_step=64", "data.tokenizer=byte"]
     settings += [f"data.source=text:{text_file}", "evaluation.validation_windows=4", "training.precision=fp32"]
-    asked = CommandLine("midas", size=None, start=str(folder), options=layer, settings=settings, keep_map=True)
+    asked = Request("midas", size=None, start=str(folder), options=layer, settings=settings, keep_map=True)
     config = compose(asked, runs)
     assert (structure_of(config).shape.layers, config.shape.layers) == (3, 5)
     record = train_run(config, RunFolder(tmp_path / "run"), runs)
@@ -397,7 +397,7 @@ def test_an_imported_model_grows(family, tmp_path, runs_dir, text_file):
     assert record.structure["plan"]["parallel"] == (family == "neox")
     with pytest.raises(UserError, match=r"has 3 layers, and a growth begins with 2 here; `hybridlab grow --from"):
         shorter = ["controller.block=2", "shape.layers=4"]
-        compose(CommandLine("midas", start=str(folder), settings=[*settings, *shorter]), runs)
+        compose(Request("midas", start=str(folder), settings=[*settings, *shorter]), runs)
 
 
 def test_structures_of_one_depth_are_told_apart_by_their_lineage(growing):
@@ -446,5 +446,5 @@ def test_grow_is_pretrain_with_the_controller(tmp_path):
     runs = Runs(tmp_path)
     for method in METHODS:
         layer = growth_layer(method, 2, "prop-1", "floor", None, None, runs)
-        asked = compose(CommandLine(method, options=layer, keep_map=True), runs)
-        assert run_hash(asked) == run_hash(compose(CommandLine(method), runs))
+        asked = compose(Request(method, options=layer, keep_map=True), runs)
+        assert run_hash(asked) == run_hash(compose(Request(method), runs))

@@ -6,7 +6,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.papers.cells import cell_configs
 from hybridlab.papers.loading import load_experiment
-from hybridlab.runs.compose import CommandLine, compose
+from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, growing, train
@@ -14,10 +14,10 @@ from tests.training import FIVE_LAYERS, GROWTH_TIMES, growing, train
 
 def test_a_child_inherits_the_plan_and_reads_on_where_its_parent_stopped(trained):
     config, runs = trained
-    child = compose(CommandLine(arch="vanilla", start=str(runs / "parent")), Runs(runs))
+    child = compose(Request(arch="vanilla", start=str(runs / "parent")), Runs(runs))
     assert child.plan == config.plan and child.training.skip_steps == 3
     grandchild = compose(
-        CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.skip_steps=7"]), Runs(runs)
+        Request(arch="vanilla", start=str(runs / "parent"), settings=["training.skip_steps=7"]), Runs(runs)
     )
     assert grandchild.training.skip_steps == 7
 
@@ -26,7 +26,7 @@ def test_a_child_inherits_the_plan_and_reads_on_where_its_parent_stopped(trained
 def test_a_shape_that_differs_only_in_a_constant_is_another_architecture(trained, setting):
     _, runs = trained
     with pytest.raises(UserError, match="weights of another architecture: shape"):
-        compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=[setting]), Runs(runs))
+        compose(Request(arch="vanilla", start=str(runs / "parent"), settings=[setting]), Runs(runs))
 
 
 def test_stages_of_an_experiment_do_not_repeat_batches():
@@ -40,7 +40,7 @@ def test_stages_of_an_experiment_do_not_repeat_batches():
 
 def test_a_child_of_a_grown_run_goes_on_with_its_loops(small, runs):
     parent = train(growing(small), runs / "parent", runs)
-    child = compose(CommandLine(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
+    child = compose(Request(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))
     record = train_run(child, RunFolder(runs / "child"), Runs(runs))
     assert record.model.plan == parent.model.plan and record.parents == [parent.hash]
 
@@ -50,7 +50,7 @@ def test_an_arch_with_a_plan_of_its_own_keeps_it_when_it_starts_from_a_run(small
     train(growing(small), runs / "grown", runs)
 
     def made(arch, start, settings=(), **more):
-        return compose(CommandLine(arch=arch, start=str(runs / start), settings=list(settings), **more), Runs(runs))
+        return compose(Request(arch=arch, start=str(runs / start), settings=list(settings), **more), Runs(runs))
 
     assert made("block-loop", "plain").plan[0].layers.last == 3
     assert made("attention-loop", "plain").plan and not made("vanilla", "plain").plan
@@ -60,7 +60,7 @@ def test_an_arch_with_a_plan_of_its_own_keeps_it_when_it_starts_from_a_run(small
     with pytest.raises(UserError, match="brings another; use --arch vanilla"):
         made("block-loop", "grown")
     assert made("vanilla", "grown").plan[0].op == "visits"
-    asked = CommandLine("block-loop", "tiny", settings=["growth.start_step=3"], entropy_of=str(runs / "plain"))
+    asked = Request("block-loop", "tiny", settings=["growth.start_step=3"], entropy_of=str(runs / "plain"))
     assert compose(asked, Runs(runs)).plan[0].layers.step == 3
     choice = {"top_entropy_of": run_hash(small("vanilla", **FIVE_LAYERS)), "step": 1, "n": 2}
     other = small("block-loop", shape={"layers": 4}, plan=[{"op": "loop_blocks", "layers": choice}])
@@ -75,4 +75,4 @@ def test_a_failed_run_is_refused_as_a_start(small, tmp_path, runs_dir):
     with pytest.raises(RunFailed):
         train(config, tmp_path / "a", runs_dir)
     with pytest.raises(UserError, match="has not finished"):
-        compose(CommandLine(arch="vanilla", start=str(tmp_path / "a")), Runs(runs_dir))
+        compose(Request(arch="vanilla", start=str(tmp_path / "a")), Runs(runs_dir))

@@ -381,7 +381,7 @@ def test_a_run_starts_from_one_whose_size_was_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(compose, "find_start", lambda *_: parent)
 
     def started(arch, **options):
-        asked = compose.CommandLine(arch=arch, start="RUN", options=Layer(options))
+        asked = compose.Request(arch=arch, start="RUN", options=Layer(options))
         return compose.compose(asked, Runs(tmp_path))
 
     child = started("rule-swa")
@@ -444,7 +444,7 @@ def test_the_warmup_of_a_preset_is_a_share_of_the_steps_however_these_are_given(
     assert warmup_of(layers=[load_file(tmp_path / "run.yaml")]) == warmup_of("training.steps=30") == 2
     for steps in (60, 99, 100):
         options = Layer({"training": {"steps": steps}})
-        composed = compose.compose(compose.CommandLine(options=options), Runs(tmp_path))
+        composed = compose.compose(compose.Request(options=options), Runs(tmp_path))
         assert composed.training.schedule.warmup_steps == warmup_of(f"training.steps={steps}") == round(steps / 12)
 
 

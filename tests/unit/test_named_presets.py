@@ -7,7 +7,7 @@ import pytest
 from hybridlab.config.loading import Layer, load_settings
 from hybridlab.config.resolve import resolve, resolve_options, run_hash
 from hybridlab.errors import UserError
-from hybridlab.runs.compose import CommandLine, chosen_arch, compose
+from hybridlab.runs.compose import Request, chosen_arch, compose
 from hybridlab.store.folders import Runs
 
 
@@ -26,9 +26,7 @@ def written(tmp_path):
 
 def composed(config=None, arch=None, size=None, data=None, settings=(), options=None):
     return compose(
-        CommandLine(
-            arch=arch, size=size, data=data, config=config, options=options or Layer(), settings=list(settings)
-        ),
+        Request(arch=arch, size=size, data=data, config=config, options=options or Layer(), settings=list(settings)),
         Runs(config.parent),
     )
 

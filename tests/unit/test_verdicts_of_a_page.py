@@ -298,6 +298,22 @@ def test_arms_at_one_value_that_another_metric_chose_are_flagged(toy):
     assert toy.verdict().word == "holds" and "was chosen by" in toy.verdict().flags[0]
 
 
+@pytest.mark.parametrize("metric, word", [(LOSS, "holds"), (ENTROPY, "cannot tell here")])
+def test_arms_have_the_values_that_were_searched_for_what_they_start_from(toy, metric, word):
+    with_sweep(toy, metric)
+    toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.002, "b": 0.004}}}
+    toy.content["cells"] |= {
+        "from-a": {"arch": "vanilla", "phase": "one", "start": "a"},
+        "from-b": {"arch": "vanilla", "phase": "one", "start": "b"},
+    }
+    toy.content["claims"][0]["test"]["pairs"] = [["from-a", "from-b"]]
+    arms = {"a": A, "b": B, "from-a": A, "from-b": B}
+    toy.train(entropies=arms, **arms)
+    verdict = toy.verdict()
+    flags = (f"training.optimizer.lr was chosen by {LOSS}: a 0.002, b 0.004",)
+    assert (verdict.word, verdict.flags) == (word, () if metric == LOSS else flags)
+
+
 def test_a_value_at_the_edge_of_the_grid_is_flagged(toy):
     with_sweep(toy)
     toy.content["sweep"] |= {"metrics": [LOSS], "chosen": {LOSS: {"a": 0.008, "b": 0.004}}}

@@ -10,10 +10,11 @@ from torch.multiprocessing import spawn
 
 from hybridlab.data.batches import Batches
 from hybridlab.data.preparing import corpus_for
-from hybridlab.errors import NoRoom
+from hybridlab.errors import NoRoom, RankLost
 from hybridlab.models.build import build_model
+from hybridlab.training import world as world_module
 from hybridlab.training.objective import MaskedTokens, NextToken
-from hybridlab.training.world import World, world
+from hybridlab.training.world import World, all_answer, world
 from tests.conftest import SMALL_SHAPE, write_text
 from tests.unit.test_data import data_of, training_of
 from tests.unit.test_masked_tokens import TOKENIZER
@@ -160,3 +161,13 @@ def test_the_gradients_of_all_parts_add_up_to_those_of_the_batch(tmp_path):
     whole, divided = gradients([slice(None)]), gradients([World(rank, 3).part for rank in range(3)])
     for name, gradient in whole.items():
         torch.testing.assert_close(divided[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("text, why", [("gloo: Timed out waiting 8000ms", "did not answer in time"), ("NCCL", "ended")])
+def test_a_rank_that_is_lost_is_named_in_a_sentence(monkeypatch, text, why):
+    monkeypatch.setattr(world_module, "world", lambda: World(0, 2))
+    lost = pytest.raises(RankLost, match=f"^run, step 3: another rank .*{why}, as rank 0 found in ")
+    with lost, all_answer(lambda: "run, step 3"):
+        raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="another mistake"), all_answer(lambda: "run"):
+        raise RuntimeError("another mistake")

@@ -3,7 +3,7 @@
     hybridlab analyze RUN --probe contributions
 
 Sublayers of every decoder: relative size and cosine to the stream (depth-grown models, section 4.3), see
-analysis/sublayers.py. Looped heads, where a plan has them: C_j = A_Nj · ‖V_j‖ for the last token N, by pass (SGT,
+analysis/effects.py. Looped heads, where a plan has them: C_j = A_Nj · ‖V_j‖ for the last token N, by pass (SGT,
 section 5.4).
 """
 
@@ -16,9 +16,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hybridlab.analysis.effects import sublayer_contributions
 from hybridlab.analysis.entropy import visit_entropies
 from hybridlab.analysis.probe import LONGEST, SHOWN, Probe, Rows, Table, spaced_windows
-from hybridlab.analysis.sublayers import sublayer_contributions
 from hybridlab.data.shards import Corpus
 from hybridlab.models.blocks import Block
 from hybridlab.models.decoder import Transformer

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hybridlab.analysis import dependency
-from hybridlab.analysis.graphs import NODES, THRESHOLD, betweenness, clustering, token_graph
+from hybridlab.analysis.dependency import NODES, THRESHOLD, betweenness, clustering, token_graph
 from hybridlab.analysis.probe import Probe, Rows, Table
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import NonNegativeInt

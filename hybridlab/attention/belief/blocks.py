@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from hybridlab.attention.belief import Belief
-from hybridlab.attention.belief.formula import at_least_fp32, factor, from_earlier, messages, no_autocast, weighted_keys
-from hybridlab.attention.kernels import Visible, scores_under
+from hybridlab.attention.belief.formula import factor, from_earlier, messages, no_autocast, weighted_keys
+from hybridlab.attention.kernels import Visible, at_least_fp32, scores_under
 
 ROWS = 64
 """Rows of a block, if these hold no more scores than MOST_SCORES."""

@@ -22,17 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.attention.belief import MAX_STRENGTH, Belief
-from hybridlab.attention.kernels import Visible, grouped_product, scores_under
+from hybridlab.attention.kernels import Visible, at_least_fp32, grouped_product, scores_under
 
 
 def no_autocast(t: Tensor) -> AbstractContextManager[None]:
     """A context in which the types of this tensor's device are those of the tensors."""
     device = t.device.type
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
-
-
-def at_least_fp32(t: Tensor) -> Tensor:
-    return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
 def from_earlier(belief: Belief, visible: Visible) -> bool:

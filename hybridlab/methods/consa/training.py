@@ -74,7 +74,7 @@ class LearnedAllocation(Hook):
 
     def begin(self, run: TrainingRun) -> None:
         for name, tensor in self.own_tensors().items():
-            setattr(self, name, tensor.to(run.device).requires_grad_())
+            setattr(self, name, tensor.to(next(run.model.parameters())).requires_grad_())
 
     def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         self.held = self.held + 1 if self.holds() else 0

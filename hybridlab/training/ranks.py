@@ -1,0 +1,109 @@
+"""Starting the ranks of a run with torch's elastic agent, and joining them: what torchrun does, from one command.
+
+hybridlab pretrain --steps 300 --ranks 2                       # ranks of this machine
+torchrun --nproc-per-node 8 --nnodes 4 -m hybridlab pretrain --steps 300
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.messages import heard_by, say, silent
+
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+_LAST_LINES = 3
+
+
+def started() -> int:
+    """The number of ranks that an agent has started, of which this process is one; 0 if none has."""
+    return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE"} <= os.environ.keys() else 0
+
+
+@contextmanager
+def joined(wait: int) -> Iterator[None]:
+    """A context in which the processes that an agent has started are the ranks of one world, see training/world.py; of
+    these the first one is heard. Without an agent it does nothing. wait: seconds for which a rank waits for the others.
+    """
+    if not started():
+        yield
+        return
+    import torch
+    from torch import distributed as dist
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(timeout=timedelta(seconds=wait))
+    with nullcontext() if dist.get_rank() == 0 else heard_by(silent):
+        yield
+    # Not after an error: the others may not come.
+    dist.destroy_process_group()
+
+
+def start(ranks: int, restarts: int, logs: Path, command: Sequence[str]) -> int:
+    """Run a command of hybridlab in so many processes on this machine, until all have ended; returns its exit code.
+
+    The first rank uses this terminal; the output of each other one goes to files below `logs`. restarts: how often all
+    ranks are started again, from the last checkpoint, after one of them has died. RunFailed if that was not enough.
+    """
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from hybridlab.training.machine import cpu_cores
+
+    if ranks > (cores := cpu_cores()):
+        raise UserError(f"--ranks {ranks}: this machine has {cores} cores; use at most as many ranks")
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores // ranks))
+    # The agent's own lines are about itself; what went wrong is said below.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logs.mkdir(parents=True, exist_ok=True)
+    specs = DefaultLogsSpecs(str(logs), dict.fromkeys(range(1, ranks), Std.ALL))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=uuid4().hex[:12],
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        logs_specs=specs,
+        shutdown_timeout=600,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "hybridlab", *command)
+    except SignalException as stop:
+        return 128 + stop.sigval
+    except ChildFailedError as failed:
+        return _exit_code(failed, Path(specs.root_log_dir))
+    return 0
+
+
+def _exit_code(failed: object, logs: Path) -> int:
+    """The exit code of a command whose ranks have failed: that of the rank which failed first."""
+    failures = failed.failures  # type: ignore[attr-defined]
+    first = min(failures, key=lambda rank: (failures[rank].exitcode in _STOPPED, failures[rank].timestamp))
+    code = failures[first].exitcode
+    said_by_first = 0 in failures and failures[0].exitcode == code > 0  # in this terminal: a mistake ends every rank
+    if code in _STOPPED or said_by_first:
+        return int(code)
+    if code < 0:
+        how = f"rank {first} was ended by {signal.Signals(-code).name}"
+        raise RunFailed(f"{how}; the same command goes on from the last checkpoint, and --max-restarts does so itself")
+    for line in _last_lines(failures[first], logs):
+        say(f"rank {first}: {line}")
+    return int(code)
+
+
+def _last_lines(failure: object, logs: Path) -> list[str]:
+    """The end of what a rank has written to standard error."""
+    files = sorted(logs.rglob(f"{failure.local_rank}/stderr.log"))  # type: ignore[attr-defined]
+    return files[-1].read_text(errors="replace").strip().splitlines()[-_LAST_LINES:] if files else []
