@@ -10,8 +10,9 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +22,7 @@ from hybridlab.messages import heard_by, say, silent
 
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _LAST_LINES = 3
+_FIRST_SAYS = 5.0  # seconds
 
 
 def started() -> int:
@@ -42,10 +44,25 @@ def joined(wait: int) -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(timeout=timedelta(seconds=wait))
-    with nullcontext() if dist.get_rank() == 0 else heard_by(silent):
+    if dist.get_rank() == 0:
         yield
+    else:
+        with heard_by(silent), _first_speaks_first():
+            yield
     # Not after an error: the others may not come.
     dist.destroy_process_group()
+
+
+@contextmanager
+def _first_speaks_first() -> Iterator[None]:
+    """A context that an error leaves late: most mistakes end every rank, and once the first one has said it the agent
+    ends the others. What only this rank has found is said a little later.
+    """
+    try:
+        yield
+    except Exception:
+        time.sleep(_FIRST_SAYS)
+        raise
 
 
 def start(ranks: int, restarts: int, logs: Path, command: Sequence[str]) -> int:
@@ -63,6 +80,8 @@ def start(ranks: int, restarts: int, logs: Path, command: Sequence[str]) -> int:
     if ranks > (cores := cpu_cores()):
         raise UserError(f"--ranks {ranks}: this machine has {cores} cores; use at most as many ranks")
     os.environ.setdefault("OMP_NUM_THREADS", str(cores // ranks))
+    # Else ranks that are started again meet in the store of those before, and find the addresses of the dead.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     # The agent's own lines are about itself; what went wrong is said below.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     logs.mkdir(parents=True, exist_ok=True)
