@@ -41,6 +41,8 @@ def ablate(
     results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
     *,
+    sharing: o.Sharing,
+    max_restarts: o.Restarts = 0,
     launching: o.Launching,
 ) -> None:
     """Train every combination of settings; write tables and a figure with differences paired by seed."""
@@ -62,14 +64,14 @@ def ablate(
         asked = Request(name, chosen_size, data, start, config, layer, settings)
         return compose(asked, Runs(runs_dir))
 
-    cluster = o.one_way(jobs, launching)
+    where = o.one_way(jobs, sharing, max_restarts, launching)
     combinations = grid([Vary.parse(text) for text in vary], sets or [], steps)
     with without_repeats():  # once for all runs of the grid
         made = make_grid(build, combinations, parse_seeds(seeds))
     if dry_run:
         print_preview(made.pending(), runs_dir, results_dir, jobs, as_json)
         return
-    outcome = run_all(made.pending(), runs_dir, results_dir, cluster or jobs)
+    outcome = run_all(made.pending(), runs_dir, results_dir, where)
     if outcome.left:
         return
     table, folder = write_grid(made.definition(start_facts()["command"]), results_dir)

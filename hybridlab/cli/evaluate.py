@@ -67,6 +67,7 @@ DropHeads = Annotated[
 ]
 
 
+@o.on_ranks
 def evaluate(
     run: o.ModelReference,
     data: o.OtherText = None,
@@ -84,6 +85,8 @@ def evaluate(
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
+    *,
+    sharing: o.Sharing,
 ) -> None:
     """Measure loss, perplexity and tasks of a trained model, after a test of causality; or, of a fine-tuned model, its
     task, with --data PATH on another file of it. The record does not change.
@@ -91,6 +94,7 @@ def evaluate(
     With --tasks or --suite, measure benchmarks instead; of a finished run they enter its record.
     """
     from hybridlab.errors import UserError
+    from hybridlab.training.world import world
 
     text: dict[str, object] = {"--data": data, "--choices": choices, "--set": sets}
     own: dict[str, object] = {
@@ -114,6 +118,8 @@ def evaluate(
         rows = (num_fewshot, limit, batch or BATCH, max_length, data_root, skip_bad_lines)
         asked = BenchmarkRequest(names, suite, *rows, drop_heads, replace)
         found = benchmark_run(run, Runs(runs_dir), asked)
+        if not world().writer:
+            return
         if as_json:
             o.print_json({"run": run, **found.to_json()})
         else:
@@ -125,6 +131,8 @@ def evaluate(
 
     settings = [*o.choices_settings(choices), *(sets or [])]
     results = evaluate_run(run, Runs(runs_dir), data, settings, drop_heads)
+    if not world().writer:
+        return
     if as_json:
         o.print_json(results.model_dump(mode="json"))
         return

@@ -43,7 +43,7 @@ Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer ste
 Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")]
 
 
-@o.trains_one_run
+@o.on_ranks
 def finetune(
     run: o.ModelReference,
     task: Task,

@@ -47,7 +47,7 @@ Arch = Annotated[
 ]
 
 
-@o.trains_one_run
+@o.on_ranks
 def grow(
     method: Method,
     block: Block = None,

@@ -10,7 +10,7 @@ from hybridlab.cli import completion
 from hybridlab.cli import options as o
 
 
-@o.trains_one_run
+@o.on_ranks
 def learn_masks(
     start: Annotated[
         str,

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from hybridlab.papers.experiment import Experiment
     from hybridlab.runs.cluster import Cluster
+    from hybridlab.training.ranks import Ranks as OnRanks
 
 ModelReference = Annotated[
     str,
@@ -163,7 +164,7 @@ Ranks = Annotated[
     typer.Option(
         "--ranks",
         min=1,
-        help="Train one run in so many processes on this machine; on several, start the command with torchrun.",
+        help="Compute each run in so many processes on this machine, which share its rows.",
     ),
 ]
 Restarts = Annotated[
@@ -256,6 +257,25 @@ class Launching:
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """How many processes compute one run together."""
+
+    ranks: Ranks = None
+    rank_timeout: RankTimeout = 600
+
+    def on_ranks(self, restarts: int = 0) -> OnRanks | None:
+        """The ranks that are asked for, None for this process alone; UserError for options without effect."""
+        from hybridlab.errors import UserError
+        from hybridlab.training import ranks
+
+        if self.ranks in (None, 1):
+            if restarts or self.rank_timeout != Sharing.rank_timeout:
+                raise UserError("--max-restarts and --rank-timeout have no effect on one process; add --ranks N")
+            return None
+        return ranks.Ranks(self.ranks, restarts, self.rank_timeout)
+
+
+@dataclass(frozen=True)
 class OneRun:
     """The options that every command has that trains one run, in the order in which its help shows them."""
 
@@ -266,22 +286,38 @@ class OneRun:
     keep_optimizer: KeepOptimizer = False
     track: Track = None
     compile: Compile = None
-    ranks: Ranks = None
+    sharing: Sharing = Sharing()
     max_restarts: Restarts = 0
-    rank_timeout: RankTimeout = 600
     launching: Launching = Launching()
     run_dir: RunDir = None
     runs_dir: RunsDir = RUNS
     as_json: AsJson = False
 
 
-def trains_one_run(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with a parameter `asked: OneRun`, which trains in as many ranks as are asked for; see `spread`."""
+def on_ranks(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with a parameter `sharing: Sharing` or `asked: OneRun`, in all ranks that it asks for, see `spread`."""
 
     @spread
     @functools.wraps(command)
     def called(**values: Any) -> None:
-        _on_ranks(values["asked"], lambda: command(**values))
+        from hybridlab.errors import UserError
+        from hybridlab.training import ranks
+
+        one: OneRun | None = values.get("asked")
+        sharing: Sharing = values["sharing"] if one is None else one.sharing
+        runs_dir: Path = values["runs_dir"] if one is None else one.runs_dir
+        if one is not None and sharing.ranks is not None and one.launching.launcher != "local":
+            raise UserError("--ranks is for this machine; on a cluster, --nodes and --gpus-per-node say how many ranks")
+        if not ranks.started():
+            if (several := sharing.on_ranks(0 if one is None else one.max_restarts)) is None:
+                command(**values)
+            elif code := ranks.start(several, runs_dir / "ranks", ["hybridlab", *sys.argv[1:]]):
+                raise typer.Exit(code)
+            return
+        if sharing.ranks not in (None, ranks.started()):
+            raise UserError(f"--ranks {sharing.ranks}: torchrun has started {ranks.started()}; leave --ranks out")
+        with ranks.joined(sharing.rank_timeout):
+            command(**values)
 
     return called
 
@@ -314,14 +350,23 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def one_way(jobs: int | None, launching: Launching) -> Cluster | None:
-    """The cluster of a queue of runs, or None for this machine; UserError for options of both."""
+def one_way(jobs: int | None, sharing: Sharing, restarts: int, launching: Launching) -> int | OnRanks | Cluster | None:
+    """Where a queue trains its runs, see `run_all`; UserError for options of several ways."""
     from hybridlab.errors import UserError
+    from hybridlab.training import ranks
 
-    cluster = launching.cluster()
-    if cluster is not None and jobs is not None:
-        raise UserError("--jobs is for --launcher local; on a cluster, --array-parallelism says how many run at once")
-    return cluster
+    if ranks.started():
+        raise UserError("torchrun is for a single run; here --ranks N shares each run between N processes")
+    cluster, several = launching.cluster(), sharing.on_ranks(restarts)
+    if cluster is not None and (jobs is not None or several is not None):
+        one = "--ranks is for this machine; --nodes and --gpus-per-node say how many ranks a job has"
+        other = "--jobs is for --launcher local; on a cluster, --array-parallelism says how many run at once"
+        raise UserError(one if jobs is None else other)
+    if several is not None and jobs not in (None, 1):
+        raise UserError(
+            f"--jobs {jobs} --ranks {several.number}: ranks share one run after the other; leave out --jobs"
+        )
+    return cluster or several or jobs
 
 
 def names_of(kind: Any) -> list[str]:
@@ -329,27 +374,6 @@ def names_of(kind: Any) -> list[str]:
     hints = get_type_hints(kind)
     inner = [(field.name, hints[field.name]) for field in fields(kind)]
     return [one for name, of in inner for one in (names_of(of) if is_dataclass(of) else [name])]
-
-
-def _on_ranks(asked: OneRun, train: Callable[[], None]) -> None:
-    """Train in this process, or in as many ranks as are asked for."""
-    from hybridlab.errors import UserError
-    from hybridlab.training import ranks
-
-    if not ranks.started():
-        if asked.ranks is not None and asked.launching.launcher != "local":
-            raise UserError("--ranks is for this machine; on a cluster, --nodes and --gpus-per-node say how many ranks")
-        if asked.ranks in (None, 1) and asked != replace(asked, max_restarts=0, rank_timeout=OneRun.rank_timeout):
-            raise UserError("--max-restarts and --rank-timeout have no effect on one process; add --ranks N")
-        if asked.ranks is None or asked.ranks == 1:
-            train()
-        elif code := ranks.start(asked.ranks, asked.max_restarts, asked.runs_dir / "ranks", sys.argv[1:]):
-            raise typer.Exit(code)
-        return
-    if asked.ranks not in (None, ranks.started()):
-        raise UserError(f"--ranks {asked.ranks}: torchrun has started {ranks.started()}; leave --ranks out")
-    with ranks.joined(asked.rank_timeout):
-        train()
 
 
 class Group(TyperGroup):

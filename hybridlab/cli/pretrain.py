@@ -12,7 +12,7 @@ from hybridlab.cli import options as o
 _WITH_EXTEND = ["start", "extend", *(name for name in o.names_of(o.OneRun) if name != "config")]
 
 
-@o.trains_one_run
+@o.on_ranks
 def pretrain(
     context: typer.Context,
     arch: o.Arch = None,

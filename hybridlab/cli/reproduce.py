@@ -14,6 +14,7 @@ from hybridlab.messages import say
 if TYPE_CHECKING:
     from hybridlab.papers.reproduce import ExperimentAtScale
     from hybridlab.runs.cluster import Cluster
+    from hybridlab.training.ranks import Ranks
 
 
 @o.spread
@@ -50,6 +51,8 @@ def reproduce(
     all_columns: o.AllColumns = False,
     as_json: o.AsJson = False,
     *,
+    sharing: o.Sharing,
+    max_restarts: o.Restarts = 0,
     launching: o.Launching,
 ) -> None:
     """Make tables and figures, with all runs that they need. Finished runs are skipped, unfinished ones are resumed.
@@ -64,7 +67,7 @@ def reproduce(
     from hybridlab.runs.ablate import parse_seeds
 
     use_data_root(data_root)
-    cluster = o.one_way(jobs, launching)
+    where = o.one_way(jobs, sharing, max_restarts, launching)
     asked = None if seeds is None else parse_seeds(seeds)
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
     wanted = [
@@ -72,13 +75,13 @@ def reproduce(
         for one in experiments
     ]
     if not sweep:
-        _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json, cluster)
+        _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json, where)
         return
     if asked is not None or len(wanted) > 1:
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
     if compile is not None:
         raise UserError("--sweep takes no --compile; set `runtime: {compile: true}` in the config of the experiment")
-    reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json, cluster)
+    reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json, where)
 
 
 def _reproduce(
@@ -89,7 +92,7 @@ def _reproduce(
     results_dir: Path,
     all_columns: bool,
     as_json: bool,
-    cluster: Cluster | None,
+    where: int | Ranks | Cluster | None,
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
     from hybridlab.cli.queues import announce, print_preview, raise_failures
@@ -115,7 +118,7 @@ def _reproduce(
             print_entry(data, wanted.experiment, o.console(), all_columns)
         say(f"written to {folder}")
 
-    outcome = run_cells(all_wanted, runs_dir, results_dir, cluster or jobs, write)
+    outcome = run_cells(all_wanted, runs_dir, results_dir, where, write)
     if outcome.left:
         return
     if as_json:

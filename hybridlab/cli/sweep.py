@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment, Sweep
     from hybridlab.papers.sweep import Swept
     from hybridlab.runs.cluster import Cluster
+    from hybridlab.training.ranks import Ranks
 
 
 def reproduce_sweep(
@@ -22,7 +23,7 @@ def reproduce_sweep(
     runs_dir: Path,
     results_dir: Path,
     as_json: bool,
-    cluster: Cluster | None,
+    where: int | Ranks | Cluster | None,
 ) -> None:
     """Train what is missing of the sweep, and print what it found; with dry_run, only what it would train."""
     from hybridlab.cli.queues import print_preview, raise_failures
@@ -32,7 +33,7 @@ def reproduce_sweep(
     if dry_run:
         print_preview(left(sweep_runs(experiment, sweep), results_dir), runs_dir, results_dir, jobs, as_json)
         return
-    outcome = run_sweep(experiment, scale, runs_dir, results_dir, cluster or jobs)
+    outcome = run_sweep(experiment, scale, runs_dir, results_dir, where)
     if outcome.left:
         return
     cells = swept_cells(experiment, sweep, results_dir)

@@ -6,7 +6,7 @@
 Everything that decides a score is as in lm-eval's own class for transformers, `HFLM`, so that both give the same
 scores for the same weights: how a text becomes tokens, what is cut off on the left, which token stands before a text
 without a context, the order of the batches (longest first), requests that share a forward pass, and where a generated
-text ends. Numbers are computed in the precision of the weights.
+text ends. Numbers are computed in the precision of the weights. Ranks share the batches, and each has all scores.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.generate import padded
+from hybridlab.training.world import World, world
 
 NEW_TOKENS = 256
 """A generated text has at most this many tokens where a task does not say; lm-eval's number."""
@@ -112,12 +114,13 @@ class HarnessModel(TemplateLM):
 
     def _loglikelihood_tokens(self, requests: Sequence[LmEvalRequest], **kwargs: Any) -> list[tuple[float, bool]]:
         with Scoring("log-likelihoods", len(requests)) as progress:
-            return self._log_likelihoods(requests, progress.update)
+            return self._log_likelihoods(requests, world(), progress.update)
 
     def _log_likelihoods(
-        self, requests: Sequence[LmEvalRequest], done: Callable[[int], None]
+        self, requests: Sequence[LmEvalRequest], among: World, done: Callable[[int], None] = lambda _: None
     ) -> list[tuple[float, bool]]:
-        """See `loglikelihood`. Requests that differ only in the last token share a row. done: is told the number."""
+        """See `loglikelihood`. Requests that differ only in the last token share a row. among: the processes that share
+        the batches. done: is told the number."""
         for _, _, continuation in requests:
             self._check_continuation(continuation)
         order = Collator(
@@ -126,18 +129,27 @@ class HarnessModel(TemplateLM):
             group_by="contexts",
             group_fn=lambda request: request[1] + request[2][:-1],
         )
-        found: list[tuple[float, bool]] = []
-        for batch in self._batches(order):
-            for logits, (text, context, continuation) in zip(self._scored(batch), batch, strict=True):
-                likeliest = logits.argmax(-1)[None]
-                # lm-eval's collator hands out every request that shares this row.
-                for text_of, tokens, shared in order.get_cache(text, context, continuation, logits[None]):
-                    answer = _answer(shared, likeliest, tokens)
-                    found.append(answer)
-                    if text_of is not None:
-                        self.cache_hook.add_partial("loglikelihood", text_of, answer)
-            done(len(found))
-        return order.get_original(found)
+        sharing: dict[tuple[int, ...], list[int]] = {}
+        for number, (_, context, continuation) in enumerate(requests):
+            sharing.setdefault(tuple(context + continuation[:-1]), []).append(number)
+        finished = 0
+
+        def scored(batch: list[LmEvalRequest]) -> list[tuple[int, tuple[float, bool]]]:
+            nonlocal finished
+            found = []
+            for logits, (_, context, continuation) in zip(self._scored(batch), batch, strict=True):
+                likeliest = logits.argmax(-1)
+                for number in sharing[tuple(context + continuation[:-1])]:
+                    found.append((number, _answer(logits, likeliest, requests[number][2])))
+            finished += len(found) * among.size
+            done(min(finished, len(requests)))
+            return found
+
+        answers = dict(chain(*among.map(scored, self._batches(order))))
+        for number, (text, _, _) in enumerate(requests):
+            if text is not None:
+                self.cache_hook.add_partial("loglikelihood", text, answers[number])
+        return [answers[number] for number in range(len(requests))]
 
     def _batches(self, order: Collator) -> Iterator[list[LmEvalRequest]]:
         """Batches in the collator's order. With the paper's literal chunks, in which an output depends on the length
@@ -189,13 +201,18 @@ class HarnessModel(TemplateLM):
             tokens = self.tok_encode(request.args[0])
             for pair in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):
                 windows.append((number, (None, *make_disjoint_window(pair))))
-        sums: list[float] = [0] * len(requests)
+        batches = [windows[start : start + self.batch_size] for start in range(0, len(windows), self.batch_size)]
         with Scoring("windows of texts", len(windows)) as progress:
-            for start in range(0, len(windows), self.batch_size):
-                numbers, batch = zip(*windows[start : start + self.batch_size], strict=True)
-                for number, (value, _) in zip(numbers, self._log_likelihoods(batch, lambda _: None), strict=True):
-                    sums[number] += value
-                progress.update(start + len(batch))
+
+            def scored(place: int) -> list[float]:
+                found = self._log_likelihoods([window for _, window in batches[place]], World())
+                progress.update(place * self.batch_size + len(found))
+                return [value for value, _ in found]
+
+            values = list(chain(*world().map(scored, range(len(batches)))))
+        sums: list[float] = [0] * len(requests)
+        for (number, _), value in zip(windows, values, strict=True):
+            sums[number] += value
         for request, value in zip(requests, sums, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", (request.args[0],), value)
         return sums
@@ -210,15 +227,20 @@ class HarnessModel(TemplateLM):
             group_by="gen_kwargs",
             group_fn=lambda asked: asked[1],
         )
-        texts: list[str] = []
+        finished = 0
         with Scoring("generated texts", len(requests)) as progress:
-            for batch in order.get_batched(n=self.batch_size):
-                settings = batch[0][1]
-                for (context, _), text in zip(batch, self._continued([c for c, _ in batch], settings), strict=True):
-                    texts.append(text)
-                    self.cache_hook.add_partial("generate_until", (context, settings), text)
-                progress.update(len(texts))
-        return order.get_original(texts)
+
+            def continued(batch: list[tuple[str, dict[str, Any]]]) -> list[str]:
+                nonlocal finished
+                texts = self._continued([context for context, _ in batch], batch[0][1])
+                finished += len(batch) * world().size
+                progress.update(min(finished, len(requests)))
+                return texts
+
+            texts = order.get_original(list(chain(*world().map(continued, order.get_batched(n=self.batch_size)))))
+        for request, text in zip(requests, texts, strict=True):
+            self.cache_hook.add_partial("generate_until", request.args, text)
+        return texts
 
     def _continued(self, contexts: list[str], settings: dict[str, Any]) -> list[str]:
         """One batch of texts, continued with the settings of a task."""
@@ -294,12 +316,12 @@ def _sampling(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer(logits: Tensor, likeliest: Tensor, continuation: list[int]) -> tuple[float, bool]:
-    """The sum of the log-probabilities (1, S, V) of a continuation's tokens, the last ones of the S, and whether each
-    is the likeliest (1, S)."""
-    tokens = torch.tensor(continuation, device=logits.device)[None]
-    logits = logits[:, -tokens.shape[1] :]
-    greedy = bool((likeliest[:, -tokens.shape[1] :] == tokens).all())
-    return float(logits.gather(2, tokens[..., None])[..., 0].sum()), greedy
+    """The sum of the log-probabilities (S, V) of a continuation's tokens, the last ones of the S, and whether each is
+    the likeliest (S)."""
+    tokens = torch.tensor(continuation, device=logits.device)
+    logits = logits[-len(tokens) :]
+    greedy = bool((likeliest[-len(tokens) :] == tokens).all())
+    return float(logits.gather(1, tokens[:, None])[:, 0].sum()), greedy
 
 
 # ---- what begins and ends a text for a model, and how long its rows may be ----

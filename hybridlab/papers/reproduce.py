@@ -24,6 +24,7 @@ from hybridlab.runs.queue import Outcome, run_all
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
 from hybridlab.store.folders import Runs
+from hybridlab.training.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def run_cells(
     all_wanted: Sequence[ExperimentAtScale],
     runs_dir: Path,
     results_dir: Path,
-    jobs: int | Cluster | None = 1,
+    jobs: int | Ranks | Cluster | None = 1,
     done: Callable[[ExperimentAtScale], None] = lambda _: None,
 ) -> Outcome:
     """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`; what a cluster trains

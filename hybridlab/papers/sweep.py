@@ -24,6 +24,7 @@ from hybridlab.runs.record import Record, read_record, record_path, save_record
 if TYPE_CHECKING:
     from hybridlab.runs.cluster import Cluster
     from hybridlab.runs.queue import Outcome
+    from hybridlab.training.ranks import Ranks
 
 Pending = dict[str, tuple[str, RunConfig]]
 """hash → (name, configuration), parents before children."""
@@ -90,7 +91,7 @@ def run_sweep(
     scale: str,
     runs_dir: Path,
     results_dir: Path,
-    jobs: int | Cluster | None = 1,
+    jobs: int | Ranks | Cluster | None = 1,
 ) -> Outcome:
     """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
     result: its record is kept, and it is not tried again. jobs: see `run_all`."""

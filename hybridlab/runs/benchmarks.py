@@ -28,6 +28,7 @@ from hybridlab.store.artifacts import Artifact, dropping, open_model
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.machine import pick_device
+from hybridlab.training.world import world
 
 BATCH = 8
 
@@ -132,7 +133,7 @@ def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benc
     if folder is None:
         say(f"{reference}: no finished run, so that nothing is recorded")
         return found
-    kept = record_benchmarks(folder, found, request.replace)
+    kept = world().once(record_benchmarks, folder, found, request.replace)
     for name, questions in kept.items():
         say(
             f"{reference}: the record keeps its {name} with {questions:,} questions, and not this one with "

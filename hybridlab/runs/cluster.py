@@ -198,7 +198,8 @@ def jobs(runs_dir: Path) -> list[Job]:
     files = JobFiles(runs_dir)
     known, found = _states(files), []
     for digest, content in files.all().items():
-        number = content.get("job", "")
+        if (number := content.get("job")) is None:  # ranks of this machine
+            continue
         state, reason = _state(RunFolder(runs_dir / digest), files.folder, number, known)
         found.append(Job(digest, content["run"]["name"], number, state, reason))
     return found

@@ -1,4 +1,5 @@
-"""The process of a job: `python -m hybridlab.runs.job RUNS-DIR/jobs/HASH.json` trains that run, see runs/cluster.py."""
+"""The process of a job: `python -m hybridlab.runs.job RUNS-DIR/jobs/HASH.json` trains that run, see runs/cluster.py
+and `in_ranks` of runs/queue.py."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from hybridlab.messages import heard_by, print_line
 from hybridlab.runs.queued_run import QueuedRun
 from hybridlab.runs.record import save_record
 from hybridlab.runs.run import finished_record
+from hybridlab.store.jobs import JobFiles
 from hybridlab.training.ranks import joined
 from hybridlab.training.world import world
 
@@ -23,13 +25,15 @@ def main(file: Path) -> int:
     settings = json.loads(file.read_text())
     for reference in settings["plugins"]:
         plugins.load_plugin(reference)
+    files = JobFiles(file.parent.parent)
     run = QueuedRun.from_json(settings["run"])
-    with heard_by(print_line), joined(_WAIT):
+    with heard_by(print_line), joined(settings.get("wait", _WAIT)):
         try:
             result = run.attempt()
         except Interrupted as stop:
             print_line(f"interrupted: {stop}")
             return 128 + stop.signal
+        world().once(files.write, run.digest, {"result": [result.status, result.reason]})
         if result.status == "failed":
             print_line(f"failed: {result.reason}")
             return 1

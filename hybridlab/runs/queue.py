@@ -26,15 +26,17 @@ from typing import Any
 from hybridlab import plugins
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
-from hybridlab.errors import Interrupted, UserError
+from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, say
 from hybridlab.plan.plan import Plan
 from hybridlab.runs.cluster import Cluster, submit
 from hybridlab.runs.queued_run import QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
+from hybridlab.store.jobs import JobFiles
 from hybridlab.training.machine import cpu_cores, pick_device
 from hybridlab.training.progress import Board, Progress, clock
+from hybridlab.training.ranks import Ranks, start
 from hybridlab.training.stopping import StopRequest
 
 # ---- several runs at once, each in a process of its own ----
@@ -43,6 +45,7 @@ from hybridlab.training.stopping import StopRequest
 
 _SECONDS_BETWEEN_REPORTS = 0.2
 _SECONDS_OF_A_WAIT = 0.2
+_SIGNALLED = 128
 
 Send = Callable[..., None]
 
@@ -227,10 +230,12 @@ class Outcome:
     left: list[str] = field(default_factory=list)
 
 
-class InThisProcess:
-    """Trains in this process, with the interface of `Workers`: a run has ended when `start` returns."""
+class OneByOne:
+    """Trains one run after the other, with the interface of `Workers`: a run has ended when `start` returns. attempt:
+    trains a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempt: Callable[[QueuedRun], Result]) -> None:
+        self.attempt = attempt
         self.over: list[tuple[QueuedRun, Result]] = []
 
     @property
@@ -238,28 +243,43 @@ class InThisProcess:
         return bool(self.over)
 
     def start(self, run: QueuedRun) -> None:
-        self.over.append((run, run.attempt()))
+        self.over.append((run, self.attempt(run)))
 
     def ended(self) -> list[tuple[QueuedRun, Result]]:
         over, self.over = self.over, []
         return over
 
 
+def in_ranks(ranks: Ranks, results_dir: Path, run: QueuedRun) -> Result:
+    """Train or resume a run in processes that share it; see `QueuedRun.attempt`. Interrupted after a signal."""
+    files = JobFiles(run.runs_dir)
+    own = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "wait": ranks.wait, "result": None}
+    file = files.write(run.digest, {"run": run.to_json(), **own})
+    try:
+        code = start(ranks, run.runs_dir / "ranks", ["hybridlab.runs.job", str(file)])
+    except RunFailed as failure:
+        return Result("failed", str(failure))
+    if code > _SIGNALLED:
+        raise Interrupted("stopped in all ranks", code - _SIGNALLED)
+    told = files.read(run.digest)["result"]
+    return Result(*told) if told else Result("failed", f"its ranks ended with exit code {code}")
+
+
 def run_all(
     pending: dict[str, tuple[str, RunConfig]],
     runs_dir: Path,
     results_dir: Path,
-    jobs: int | Cluster | None = 1,
+    jobs: int | Ranks | Cluster | None = 1,
     finished: Callable[[str], None] = lambda _: None,
     plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
 ) -> Outcome:
     """Train runs given as hash → (name, configuration), with parents before children. Finished runs are skipped; a run
     that fails does not stop the others, except for its children.
 
-    jobs: the number of runs at once; None: see `default_jobs`; a cluster, on which each run becomes a job. finished: is
-    called with the hash of each run whose record has been written. plans: of the experiments that need each run, by its
-    hash. UserError for a run that cannot start, before the first one trains. Interrupted after a signal, when every run
-    has written a checkpoint.
+    jobs: the number of runs at once; None: see `default_jobs`; ranks, which share one run after the other; a cluster,
+    on which each run becomes a job. finished: is called with the hash of each run whose record has been written. plans:
+    of the experiments that need each run, by its hash. UserError for a run that cannot start, before the first one
+    trains. Interrupted after a signal, when every run has written a checkpoint.
     """
     runs = queued(pending, runs_dir, plans)
     left = [run for run in runs.values() if not run.finished()]
@@ -270,11 +290,14 @@ def run_all(
         if queue.outcome.left:
             submit(left, runs_dir, results_dir, jobs)
         return queue.outcome
+    if isinstance(jobs, Ranks):
+        queue.work_through(OneByOne(partial(in_ranks, jobs, results_dir)))
+        return queue.outcome
     if jobs is None:
         jobs = default_jobs(left)
     jobs = max(1, min(jobs, len(left)))
     if jobs == 1:
-        queue.work_through(InThisProcess())
+        queue.work_through(OneByOne(QueuedRun.attempt))
         return queue.outcome
     say(f"training {jobs} runs at once; Ctrl-C stops all of them, each with a checkpoint")
     with (
@@ -310,7 +333,7 @@ class _Queue:
         self.in_progress: Callable[[], dict[str, float]] = dict
         """Hash → share done, of the runs that train in other processes."""
 
-    def work_through(self, crew: InThisProcess | Workers, stop: StopRequest | None = None) -> None:
+    def work_through(self, crew: OneByOne | Workers, stop: StopRequest | None = None) -> None:
         """Train everything; with `stop`, look for a signal on the way."""
         while self.waiting or self.running:
             if stop is not None and stop.requested:
@@ -344,7 +367,7 @@ class _Queue:
                 self._keep(run)
                 self.work_all -= self.work[run.digest]
 
-    def _start_ready(self, crew: InThisProcess | Workers) -> bool:
+    def _start_ready(self, crew: OneByOne | Workers) -> bool:
         """Start runs whose parents have finished, as many as the crew takes; whether there was one."""
         before = self.running
         for run in list(self.waiting.values()):
@@ -393,7 +416,7 @@ class _Queue:
                 say(f"{run.title}: waiting for this run, which another process trains ({run.folder.path})")
         time.sleep(_SECONDS_BETWEEN_LOOKS if elsewhere else 0)
 
-    def _stop(self, crew: InThisProcess | Workers, number: int) -> None:
+    def _stop(self, crew: OneByOne | Workers, number: int) -> None:
         """End the queue after signal `number`: Interrupted once the running runs have stopped."""
         assert isinstance(crew, Workers), "in this process the training loop itself takes the signal"
         say(f"stopping: {self.running} runs finish their step and write a checkpoint")

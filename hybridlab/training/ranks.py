@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -65,11 +66,21 @@ def _first_speaks_first() -> Iterator[None]:
         raise
 
 
-def start(ranks: int, restarts: int, logs: Path, command: Sequence[str]) -> int:
-    """Run a command of hybridlab in so many processes on this machine, until all have ended; returns its exit code.
+@dataclass(frozen=True)
+class Ranks:
+    """So many processes of this machine. restarts: how often all of them are started again, from the last checkpoint,
+    after one has died. wait: see `joined`."""
 
-    The first rank uses this terminal; the output of each other one goes to files below `logs`. restarts: how often all
-    ranks are started again, from the last checkpoint, after one of them has died. RunFailed if that was not enough.
+    number: int
+    restarts: int = 0
+    wait: int = 600
+
+
+def start(ranks: Ranks, logs: Path, command: Sequence[str]) -> int:
+    """Run a Python module with its arguments in several processes, until all have ended; returns its exit code.
+
+    The first rank uses this terminal; the output of each other one goes to files below `logs`. RunFailed if ranks died
+    more often than they may be started again.
     """
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -77,28 +88,28 @@ def start(ranks: int, restarts: int, logs: Path, command: Sequence[str]) -> int:
 
     from hybridlab.training.machine import cpu_cores
 
-    if ranks > (cores := cpu_cores()):
-        raise UserError(f"--ranks {ranks}: this machine has {cores} cores; use at most as many ranks")
-    os.environ.setdefault("OMP_NUM_THREADS", str(cores // ranks))
+    if ranks.number > (cores := cpu_cores()):
+        raise UserError(f"--ranks {ranks.number}: this machine has {cores} cores; use at most as many ranks")
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores // ranks.number))
     # Else ranks that are started again meet in the store of those before, and find the addresses of the dead.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     # The agent's own lines are about itself; what went wrong is said below.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     logs.mkdir(parents=True, exist_ok=True)
-    specs = DefaultLogsSpecs(str(logs), dict.fromkeys(range(1, ranks), Std.ALL))
+    specs = DefaultLogsSpecs(str(logs), dict.fromkeys(range(1, ranks.number), Std.ALL))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=ranks,
+        nproc_per_node=ranks.number,
         run_id=uuid4().hex[:12],
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        max_restarts=restarts,
+        max_restarts=ranks.restarts,
         logs_specs=specs,
         shutdown_timeout=600,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "hybridlab", *command)
+        elastic_launch(config, sys.executable)("-m", *command)
     except SignalException as stop:
         return 128 + stop.sigval
     except ChildFailedError as failed:

@@ -15,16 +15,19 @@ from torch import distributed as dist
 from torch.multiprocessing import spawn
 
 from hybridlab.errors import Interrupted, RunFailed
+from hybridlab.evaluation.lm_eval_model import HarnessModel, special_tokens_of
 from hybridlab.messages import heard_by
 from hybridlab.methods.sgt.training import EntropyGrowth
 from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.record import read_record
 from hybridlab.store import checkpoints
-from hybridlab.store.folders import RunFolder
+from hybridlab.store.artifacts import open_model
+from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.ranks import _exit_code
 from hybridlab.training.world import world
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.integration.test_cli import hybridlab
 from tests.integration.test_finetuning import ENCODER, composed, parent, task_file
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, train, weights
 
@@ -42,6 +45,8 @@ def joined(rank, jobs, folder):
         assert checkpoints.newest_step(folder / "growing" / "checkpoints") == 7
         for name, (config, runs) in jobs.items():
             train(config, folder / name, runs)
+        found = answers(folder / "growing")
+        (folder / f"answers.{rank}.json").write_text(json.dumps(found))
         with pytest.MonkeyPatch.context() as patch:
             # Entropies of their own would give each process another structure.
             patch.setattr(
@@ -51,6 +56,22 @@ def joined(rank, jobs, folder):
                 train(growing, folder / "apart", runs_dir)
     finally:
         dist.destroy_process_group()
+
+
+def answers(folder):
+    """What lm-eval gets of a model: log-likelihoods, those of whole texts, and generated texts; five requests each."""
+    opened = open_model(str(folder), Runs(folder.parent))
+    tokenizer = opened.own_tokenizer()
+    harness = HarnessModel(opened.model, tokenizer, special_tokens_of(opened.path, tokenizer), 24, batch_size=2)
+    texts = ["to be", "or not", "to be or not", "that is the question of this play", "a"]
+    pairs = [SimpleNamespace(args=(text, end)) for text in texts for end in (" is", " it", " was")]
+    whole = [SimpleNamespace(args=(text * 4,)) for text in texts]
+    until = [SimpleNamespace(args=(text, {"until": ["e"], "max_gen_toks": 6})) for text in texts]
+    return [
+        [list(answer) for answer in harness.loglikelihood(pairs)],
+        harness.loglikelihood_rolling(whole),
+        harness.generate_until(until),
+    ]
 
 
 def in_fp64(rank, jobs, folder):
@@ -138,6 +159,9 @@ def test_two_processes_train_one_run(small, tmp_path, tmp_path_factory, text_fil
     spawn(joined, (jobs, tmp_path / "together"), nprocs=2)
     for name in jobs:
         assert_close_run(tmp_path / "alone" / name, tmp_path / "together" / name)
+    for rank in (0, 1):  # each has all scores, with the bits of one process
+        found = json.loads((tmp_path / "together" / f"answers.{rank}.json").read_text())
+        assert found == answers(tmp_path / "together" / "growing")
 
 
 METHODS = {
@@ -187,6 +211,9 @@ def test_two_ranks_are_one_process_in_fp64(small, tmp_path, runs_dir):
 # ---- from the command line ----
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
 @pytest.fixture
 def start(tmp_path):
     """A function that starts `hybridlab pretrain` in two ranks, with further options."""
@@ -195,11 +222,10 @@ def start(tmp_path):
     settings = {"shape": SMALL_SHAPE, "training": SMALL_TRAINING, "data": {"tokenizer": "byte"}, "runtime": runtime}
     (tmp_path / "small.yaml").write_text(json.dumps(settings | {"evaluation": {"validation_windows": 8}}))
     command = [sys.executable, "-m", "hybridlab", "pretrain", "--data", "text:words.txt", "--config", "small.yaml"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
     def started(*options):
         own = [*command, "--run-dir", "run", "--ranks", "2", *options]
-        return subprocess.Popen(own, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(own, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
 
     return started
 
@@ -236,6 +262,36 @@ def test_a_rank_that_dies(start, tmp_path):
     assert err.count("resuming after step") == 2
     record = read_record(tmp_path / "run" / "record.json")
     assert record.status == "finished" and record.machine["ranks"] == 2 and record.redone_steps > 0
+
+
+def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
+    """Each run of a queue is shared by the ranks, one after the other; an evaluation has the numbers of one process."""
+    grid = (
+        "ablate",
+        "--vary",
+        "training.steps=3,4",
+        "--seeds",
+        "1",
+        "--config",
+        "small.yaml",
+        "--data",
+        "text:words.txt",
+    )
+    done = hybridlab(*grid, "--ranks", "2", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folders = [path.parent for path in sorted((tmp_path / "runs").glob("*/record.json"))]
+    assert [read_record(folder / "record.json").machine["ranks"] for folder in folders] == [2, 2]
+    assert len(list((tmp_path / "results" / "records").iterdir())) == 2
+    shown = hybridlab("runs", "--jobs", "--json", cwd=tmp_path)
+    assert json.loads(shown.stdout)["jobs"] == []
+    one = hybridlab("eval", folders[0], "--json", cwd=tmp_path)
+    command = [sys.executable, "-m", "hybridlab", "eval", folders[0], "--json", "--ranks", "2"]
+    two = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert two.returncode == 0 and json.loads(two.stdout) == json.loads(one.stdout)
+    both = hybridlab(*grid, "--ranks", "2", "--jobs", "2", cwd=tmp_path)
+    assert both.returncode == 2 and "leave out --jobs" in both.stderr
+    lone = hybridlab("eval", folders[0], "--rank-timeout", "5", cwd=tmp_path)
+    assert lone.returncode == 2 and "have no effect on one process; add --ranks N" in lone.stderr
 
 
 def test_ranks_stop_together(start, tmp_path):
