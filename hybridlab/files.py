@@ -89,6 +89,7 @@ def write_text(path: Path, text: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+            sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -140,22 +141,24 @@ def _in_a_row(value: Any, line: str) -> Iterator[str]:
 
 @contextmanager
 def new_folder(target: Path, needed: int | None = None, digests: bool = True) -> Iterator[Path]:
-    """An empty folder to fill. At the end it gets digests.json and the name `target`, in place of a folder of that
-    name; until then nothing is there under that name. needed: bytes, for the message about a full disk. digests: False
-    for a folder that others may change."""
+    """An empty folder to fill. At the end its files are flushed to disk; it gets digests.json and the name `target`, in
+    place of a folder of that name; until then nothing is there under that name. needed: bytes, for the message about a
+    full disk. digests: False for a folder that others may change."""
     partial = target.parent / f".{target.name}.partial"
     with writing(target, needed):
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             yield partial
+            for path in partial.iterdir():
+                sync(path)
             if digests:
                 write_json(partial / DIGESTS, {path.name: _digest(path) for path in sorted(partial.iterdir())})
-            sync_folder(partial)
+            sync(partial)
             if target.exists():
                 shutil.rmtree(target)
             partial.rename(target)
-            sync_folder(target.parent)
+            sync(target.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -186,8 +189,8 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sync_folder(path: Path) -> None:
-    """Flush a folder's entries to disk, so that a rename in it survives a power failure."""
+def sync(path: Path) -> None:
+    """Flush a file to disk, or a folder's entries, so that a rename in it survives a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

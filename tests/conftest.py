@@ -59,6 +59,13 @@ WORDS = [
 ]
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--faults", type=int, default=2, help="how many faults of each kind tests/integration/test_faults.py has"
+    )
+    parser.addoption("--fault-seed", type=int, default=0, help="the first seed of these faults")
+
+
 def run_python(code, *arguments, cwd=None, package=ROOT):
     """What a program prints in a process of its own, with the hybridlab under `package`; it must end with success."""
     done = subprocess.run(

@@ -87,9 +87,10 @@ class Training(Strict):
     def _whole_rows(self) -> Training:
         if self.tokens_per_step % self.seq_len:
             down = self.tokens_per_step // self.seq_len * self.seq_len
+            near = f"{down} or {down + self.seq_len}" if down else f"{self.seq_len}"
             raise SettingsConflict(
                 f"tokens_per_step {self.tokens_per_step} is not a whole number of sequences of {self.seq_len}; "
-                f"use {max(down, self.seq_len)} or {down + self.seq_len}",
+                f"use {near}",
                 "tokens_per_step",
                 "seq_len",
             )

@@ -62,7 +62,7 @@ from hybridlab.data.tokenizers import (
     vocabulary_size,
 )
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, sync_folder, write_json, write_text, writing
+from hybridlab.files import read_object, sync, write_json, write_text, writing
 from hybridlab.messages import on_screen, say
 from hybridlab.registry import SOURCES
 
@@ -349,7 +349,7 @@ def _move_into_place(partial: Path, folder: Path) -> None:
         except OSError:
             raise UserError(f"{folder}: the folder is not empty; choose another one with --out") from None
     partial.rename(folder)
-    sync_folder(folder.parent)
+    sync(folder.parent)
 
 
 # ---- one source ----

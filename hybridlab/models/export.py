@@ -35,7 +35,7 @@ FORMAT = 2
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file and flush it to disk. OSError if that fails."""
+    """Write a safetensors file. OSError if that fails."""
     # The library would let nobody but its owner read it.
     mode = mode_of_new_files(path.parent)
     try:
@@ -45,8 +45,6 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from None
     path.chmod(mode)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:

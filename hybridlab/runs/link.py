@@ -35,7 +35,7 @@ from hybridlab.store.artifacts import Artifact, find_start
 from hybridlab.store.folders import RunFolder, Runs, start_facts
 from hybridlab.training.hooks import Hook
 from hybridlab.training.job import Job
-from hybridlab.training.machine import pick_device, pick_precision
+from hybridlab.training.machine import pick_device, pick_precision, require_memory, within_memory
 from hybridlab.training.objective import Objective, make_objective
 from hybridlab.training.trackers import require_trackers
 
@@ -63,7 +63,9 @@ def link(
         structure = replace(structure, lineage=start.structure.lineage)
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
-    model = _first_model(structure, config, start)
+    require_memory(config, final_structure(known), needs.device)
+    with within_memory():
+        model = _first_model(structure, config, start)
     corpus = corpus_of(config, runs.directory / "data")
     objective = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)

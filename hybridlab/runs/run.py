@@ -50,6 +50,7 @@ from hybridlab.training.machine import (
     keep_freed_memory,
     library_versions,
     using_threads,
+    within_memory,
 )
 from hybridlab.training.progress import Progress
 from hybridlab.training.stopping import stopping_at_once
@@ -103,7 +104,11 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     _relabel(folder, label)
     world().once(folder.remove_leftovers)
     try:
-        with stopping_at_once(lambda: _saved_so_far(folder)), all_answer(lambda: f"{folder.path}, step {run.step}"):
+        with (
+            within_memory(),
+            stopping_at_once(lambda: _saved_so_far(folder)),
+            all_answer(lambda: f"{folder.path}, step {run.step}"),
+        ):
             with titled(title):
                 _go_to_start(run, stopped)
             with titled(title), _tracking(run) as trackers:
@@ -218,6 +223,7 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
 def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
     world().once(save_trained, run.folder.final, run.model, run.config, run.corpus)
+    world().once(run.metrics.flush)
     world().once(run.folder.write, "record.json", record.model_dump(mode="json"))
 
 

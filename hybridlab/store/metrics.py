@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridlab.files import write_text, writing
+from hybridlab.files import sync, write_text, writing
 
 OF_THE_MACHINE = ("tokens_per_second", "memory_mb", "mfu")
 """Numbers of a line that are not the same when a run is repeated. A record's history leaves them out."""
@@ -40,8 +40,7 @@ class MetricsLog:
     def flush(self) -> None:
         """Flush to disk, so that the log contains every step of the next checkpoint."""
         if self.path.exists():
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(self.path)
 
     def cut(self, step: int, events: list[dict[str, Any]]) -> None:
         """Go back to the checkpoint of a step with these events.

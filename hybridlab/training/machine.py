@@ -12,14 +12,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hybridlab.errors import UserError
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.config.schema import RunConfig
+from hybridlab.errors import RunFailed, UserError
+from hybridlab.plan.structure import Structure
 from hybridlab.training.world import world
 
 _LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "hybridlab")
@@ -61,6 +64,53 @@ def _cpu_flags() -> set[str]:
 def cpu_cores() -> int:
     """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory(device: torch.device) -> int:
+    """Bytes that a device has: of a GPU its own; else those of the machine, or what the container may use of them."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # other systems, and containers without a limit
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return whole
+
+
+def require_memory(config: RunConfig, structure: Structure, device: torch.device) -> None:
+    """UserError for a run that cannot fit on a device: by its weights, gradients and optimizer, and the logits of the
+    rows that are computed at once, which are the least that it needs. structure: of the model at its largest."""
+    training, size = config.training, 8 if config.training.precision == "fp64" else 4
+    weights = size * count_parameters(structure.shape, structure.plan).total
+    # Weights are drawn whole on each rank before they are shared.
+    ranks = world().size if config.runtime.sharding == "fsdp2" else 1
+    states = max(weights, 4 * weights // ranks)
+    rows = min(config.runtime.micro_batch_rows or training.rows, -(-training.rows // world().size))
+    tokens = 16 * training.tokens_per_step // world().size
+    logits = 8 * rows * training.seq_len * structure.shape.vocab if config.finetune is None else 0
+    if (needed := states + tokens + logits) <= (there := memory(device)):
+        return
+    advice = {states: "a smaller shape", tokens: "fewer tokens_per_step", logits: "fewer runtime.micro_batch_rows"}
+    raise UserError(
+        f"this run needs {needed / 1e9:,.0f} GB at least, of which {states / 1e9:,.0f} GB are weights, gradients and "
+        f"optimizer and {logits / 1e9:,.0f} GB logits, and {device.type} has {there / 1e9:,.0f} GB; "
+        f"set {advice[max(advice)]}"
+    )
+
+
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """A context in which memory that cannot be had is a RunFailed."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        short = str(error).partition("\n")[0]
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in short
+        if not known:
+            raise
+        raise RunFailed(
+            f"out of memory ({short}); set fewer runtime.micro_batch_rows, runtime.activation_checkpointing, or a "
+            "smaller shape"
+        ) from None
 
 
 @cache

@@ -22,6 +22,11 @@ def listed(*arguments):
     return CliRunner().invoke(app, ["list", *arguments], catch_exceptions=True)
 
 
+@cache
+def without_records(*arguments):
+    return listed("--claims", "--results-dir", "nowhere", *arguments)
+
+
 @pytest.mark.parametrize("what", ["arch", "size"])
 def test_every_preset_has_a_line_of_its_own(what):
     done = listed(f"--{what}s")
@@ -182,7 +187,7 @@ def test_claims_are_listed_by_paper_with_verdict_scale_and_place():
 
 
 def test_a_list_of_claims_fits_80_columns():
-    lines = listed("--claims", "--results-dir", "nowhere").stdout.splitlines()
+    lines = without_records().stdout.splitlines()
     assert len(lines) > 400 and max(map(len, lines)) <= 80
 
 
@@ -197,14 +202,14 @@ def test_claims_as_json_have_their_evidence_and_are_counted(tmp_path):
 
 
 def test_the_claims_end_with_a_line_of_all_by_kind_and_by_verdict():
-    everything = json.loads(listed("--claims", "--results-dir", "nowhere", "--json").stdout)
+    everything = json.loads(without_records("--json").stdout)
     total, claims = everything["total"], everything["claims"]
     written = sum(len(load_experiment(identifier).claims) for identifier in experiment_ids())
     assert total["claims"] == len(claims) == written
     assert total["about"] == Counter(claim["about"] for claim in claims)
     assert list(total["about"]) == ["printed", "exact", "transcribed", "trained", "timed", "not here"]
     assert total["verdicts"] == Counter(claim["verdict"] for claim in claims)
-    lines = " ".join(listed("--claims", "--results-dir", "nowhere").stdout.split("\n\n")[-1].split())
+    lines = " ".join(without_records().stdout.split("\n\n")[-1].split())
     numbers = [f"{n:,} {word}" for part in ("about", "verdicts") for word, n in total[part].items()]
     assert lines == f"{written:,} claims: {', '.join(numbers[:6])}; {', '.join(numbers[6:])}".replace(
         " printed,", " printed arithmetic,"

@@ -1,0 +1,203 @@
+"""Faults at random moments: power lost while files are written, and processes that are killed.
+
+    pytest tests/integration/test_faults.py --faults 50 --fault-seed 7
+
+Each fault has the number of its seed in its name; more of them, and other seeds, by the two options.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hybridlab.store.folders import RunFolder
+from tests.integration.test_several_processes import METHODS
+from tests.training import assert_same_results, assert_same_run, logged, train
+
+
+def pytest_generate_tests(metafunc):
+    if "seed" in metafunc.fixturenames:
+        first, count = (metafunc.config.getoption(name) for name in ("--fault-seed", "--faults"))
+        metafunc.parametrize("seed", range(first, first + count))
+
+
+class PowerLost(BaseException):
+    pass
+
+
+class Disk:
+    """What of a folder survives if the power goes at the n-th operation that matters.
+
+    The content of a file is safe up to the size that it had when it was flushed, and a new name once its folder was
+    flushed. Everything else may be lost: of a file any part of the rest, of a name that it is the new one. Removals are
+    never lost, so that a removal may come before a name that was given earlier.
+    """
+
+    def __init__(self, folder, patch, at=None):
+        self.folder, self.at, self.count = folder, at, 0
+        self.flushed, self.names = {}, []
+        self.copies = folder.parent / "older"
+        self.fsync, self.replace, self.rmtree = os.fsync, os.replace, shutil.rmtree
+        patch.setattr(os, "fsync", self.on_fsync)
+        patch.setattr(os, "replace", self.on_rename)
+        patch.setattr(os, "rename", self.on_rename)
+        patch.setattr(shutil, "rmtree", self.on_removal)
+
+    def inside(self, path):
+        return self.folder in Path(path).absolute().parents or Path(path).absolute() == self.folder
+
+    def step(self):
+        self.count += 1
+        if self.count == self.at:
+            self.left = self.folder.parent / "left"
+            self.folder.mkdir(exist_ok=True)
+            shutil.copytree(self.folder, self.left)
+            raise PowerLost
+
+    def on_fsync(self, handle):
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if self.inside(path):
+            self.step()
+            if path.is_dir():
+                self.names = [one for one in self.names if one[0].parent != path]
+            else:
+                self.flushed[path.stat().st_ino] = path.stat().st_size
+        self.fsync(handle)
+
+    def on_rename(self, source, target):
+        source, target = Path(source).absolute(), Path(target).absolute()
+        if not self.inside(target):
+            return self.replace(source, target)
+        self.step()
+        before = self.copies / str(self.count) if target.exists() else None
+        if before is not None:
+            (shutil.copytree if target.is_dir() else shutil.copy2)(target, self._made(before))
+        self.names.append((target, before))
+        return self.replace(source, target)
+
+    def on_removal(self, path, *more, **options):
+        if self.inside(path) and Path(path).is_dir():
+            self.step()
+            for name in sorted(os.listdir(path))[::2]:  # it may end in the middle
+                if (Path(path) / name).is_file():
+                    (Path(path) / name).unlink()
+            self.step()
+        return self.rmtree(path, *more, **options)
+
+    def _made(self, path):
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    def after(self, rng):
+        """Put in the folder's place what is left of it."""
+        for path in self.folder.rglob("*"):
+            copy = self.left / path.relative_to(self.folder)
+            if path.is_file() and copy.is_file():
+                safe = min(self.flushed.get(path.stat().st_ino, 0), copy.stat().st_size)
+                os.truncate(copy, rng.randint(safe, copy.stat().st_size))
+        for target, before in reversed(self.names):
+            copy = self.left / target.relative_to(self.folder)
+            if rng.random() < 0.5 and copy.exists():
+                self.rmtree(copy) if copy.is_dir() else copy.unlink()
+                if before is not None:
+                    (shutil.copytree if before.is_dir() else shutil.copy2)(before, copy)
+        self.rmtree(self.folder, ignore_errors=True)
+        self.left.rename(self.folder)
+
+
+@pytest.fixture
+def chosen(small):
+    """A function: random numbers → a configuration of one of the methods."""
+
+    def choose(rng, **training):
+        arch = rng.choice(sorted(METHODS))
+        runtime = {"checkpoint_every": rng.randint(2, 6), "keep_checkpoints": rng.choice([1, 2])}
+        parts = {"shape": {"layers": 4}, **METHODS[arch], "training": training}
+        settings = {"mix": {"text": 0.5, "retrieval": 0.5}}
+        evaluation = {"every": 4, "validation_windows": 4, "task_rows": 4}
+        evaluation["keep_best"] = arch not in ("consa", "l1-gates")  # masks that are being learned are no model yet
+        return small(arch, **{**parts, "data": settings, "runtime": runtime, "evaluation": evaluation})
+
+    return choose
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc for the names of open files")
+def test_power_loss(seed, chosen, tmp_path, runs_dir):
+    """At a random moment; then the same command ends with the bits of a run that nothing happened to."""
+    rng = random.Random(seed)
+    config, folder = chosen(rng, steps=12), tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(tmp_path / "whole", patch)
+        train(config, tmp_path / "whole", runs_dir)
+    assert disk.count > 20
+    for at in sorted(rng.sample(range(1, disk.count + 1), 4)):
+        shutil.rmtree(folder, ignore_errors=True)
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(folder, patch, at)
+            with pytest.raises(PowerLost):
+                train(config, folder, runs_dir)
+        disk.after(rng)
+        train(config, folder, runs_dir)
+        assert_same_run(tmp_path / "whole", folder)
+
+
+COMMAND = """
+import sys, torch
+from pathlib import Path
+from hybridlab.config.schema import RunConfig
+from hybridlab.runs.run import train_run
+from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.ranks import joined
+
+torch.set_num_threads(1)
+config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
+with joined(60):
+    train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
+"""
+
+
+def test_random_kills(seed, chosen, tmp_path, runs_dir):
+    """SIGKILL at random times, to one process or to one of two ranks; then the bits of a run that was left alone."""
+    rng = random.Random(seed)
+    config, ranks = chosen(rng, steps=30), rng.choice([1, 2])
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    (tmp_path / "train.py").write_text(COMMAND)
+    torchrun = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint=localhost:0",
+    ]
+
+    def started(name):
+        own = [str(tmp_path / "train.py"), str(tmp_path / "config.json"), str(tmp_path / name), str(runs_dir)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, *(torchrun if ranks == 2 else []), *own]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True)
+
+    began = time.monotonic()
+    whole = started("whole")
+    assert not whole.wait(300), whole.stderr.read().decode()
+    takes, kills = time.monotonic() - began, 0
+    while kills < 2:
+        process = started("killed")
+        time.sleep(takes * rng.uniform(0.4, 1))
+        if process.poll() is None:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(rng.choice(children)) if ranks == 2 and children else process.pid, signal.SIGKILL)
+        kills += 1
+        process.wait(300)
+    last = started("killed")
+    assert not last.wait(300), last.stderr.read().decode()
+    assert RunFolder(tmp_path / "killed").finished()
+    assert logged(tmp_path / "whole") == logged(tmp_path / "killed")
+    assert_same_results(tmp_path / "whole", tmp_path / "killed")
