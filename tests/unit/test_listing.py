@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import cache
 
 import pytest
 from typer.testing import CliRunner
