@@ -115,7 +115,10 @@ class KeyValues:
         if len(set(counts)) == 1 and set(lengths) == {length}:
             # Only the last `size` of them fit into the ring.
             first = max(0, length - size)
-            indices = torch.arange(counts[0] + first, counts[0] + length, device=k.device) % size
+            start, stored = (counts[0] + first) % size, length - first
+            indices: slice | Tensor = slice(start, start + stored)
+            if start + stored > size:
+                indices = torch.arange(start, start + stored, device=k.device) % size
             keys[:, :, indices], values[:, :, indices] = k[:, :, first:], v[:, :, first:]
             return
         source = torch.arange(length, device=k.device)[None]
@@ -138,7 +141,12 @@ class KeyValues:
 
     def _joined(self, k: Tensor, v: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Keys and values of stored and new entries."""
-        longest = max(counts)
+        longest, length = max(counts), k.shape[2]
+        if self.window is None and (self.capacity is None or longest + length <= self.capacity):
+            # Behind the stored entries there is room, which `append` fills in the same way where rows are equally long.
+            keys, values = self._reserved(k, longest + length)
+            keys[:, :, longest : longest + length], values[:, :, longest : longest + length] = k, v
+            return keys[:, :, : longest + length], values[:, :, : longest + length]
         keys, values = self._reserved(k, longest)
         stored = keys.shape[2] if self.window is not None else longest
         return torch.cat((keys[:, :, :stored], k), dim=2), torch.cat((values[:, :, :stored], v), dim=2)

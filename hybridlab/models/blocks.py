@@ -66,6 +66,16 @@ def rotary_tables(
     return angles.cos(), angles.sin()
 
 
+Rotary = tuple[Tensor, Tensor]
+"""cos and sin of the positions of q and k, see `rotate`."""
+
+
+def rotary_of(shape: Shape, positions: Tensor) -> Rotary:
+    """The rotary tables of a model at positions (S,) or (B, S)."""
+    cos, sin = rotary_tables(positions, shape.rotary_width, shape.rope_base, shape.rope_scaling)
+    return (cos[:, None], sin[:, None]) if positions.dim() == 2 else (cos, sin)
+
+
 def scaled_frequencies(frequencies: Tensor, scaling: RopeScaling | None) -> Tensor:
     """Rotary frequencies (R/2,), in radians per position, after the scaling of a shape."""
     if scaling is None:
@@ -130,14 +140,13 @@ def _rows(heads: tuple[int, ...], width: int, device: torch.device) -> Tensor:
 class AttentionCall:
     """The arguments of one attention visit, apart from the residual stream.
 
-    heads: those that run. positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gate: (K,) of the KV heads
-    that run, see `HeadGroup`. factor: (h,), the output of each query head is multiplied by it before W_O. cache: the
-    keys and values stored by earlier calls; positions are then counted from it, times stride, the number of positions
-    per entry. causal: see `Visible`.
+    heads: those that run. rotary: of the positions of x. valid, segments: (B, S), see `Visible`. gate: (K,) of the KV
+    heads that run, see `HeadGroup`. factor: (h,), the output of each query head is multiplied by it before W_O. cache:
+    the keys and values stored by earlier calls. causal: see `Visible`.
     """
 
     heads: HeadIndex
-    positions: Tensor
+    rotary: Rotary
     kernel: str = "auto"
     valid: Tensor | None = None
     segments: Tensor | None = None
@@ -145,7 +154,6 @@ class AttentionCall:
     gate: Tensor | None = None
     factor: Tensor | None = None
     cache: VisitCache | None = None
-    stride: int = 1
     causal: bool = True
 
 
@@ -154,8 +162,7 @@ class Attention(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.head_width, self.rotary_width, self.rope_base = shape.head_width, shape.rotary_width, shape.rope_base
-        self.rope_scaling, biases = shape.rope_scaling, shape.traits.biases
+        self.head_width, biases = shape.head_width, shape.traits.biases
         bias, inner, kv_inner = "qkv" in biases, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
         self.q = nn.Linear(shape.width, inner, bias=bias)
         self.k = nn.Linear(shape.width, kv_inner, bias=bias)
@@ -174,9 +181,7 @@ class Attention(nn.Module):
         k, v = (self._project(linear, x, heads.kv_rows) for linear in (self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        positions = call.positions if cache is None else cache.positions(x.shape[1], x.device) * call.stride
-        cos, sin = self._tables(positions)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = rotate(q, *call.rotary), rotate(k, *call.rotary)
         if cache is not None and not cache.empty:
             attended = Attended(cache.attend(q, k, v))
         else:
@@ -209,10 +214,6 @@ class Attention(nn.Module):
         else:
             y = F.linear(x, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
         return y.view(x.shape[0], x.shape[1], -1, self.head_width).transpose(1, 2)
-
-    def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = rotary_tables(positions, self.rotary_width, self.rope_base, self.rope_scaling)
-        return (cos[:, None], sin[:, None]) if positions.dim() == 2 else (cos, sin)
 
 
 class MLP(nn.Module):

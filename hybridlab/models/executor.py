@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from hybridlab.attention.heads import Attended
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import AttentionCall, Block, Visited, head_index
-from hybridlab.models.cache import KVCache
+from hybridlab.models.blocks import AttentionCall, Block, Rotary, Visited, head_index, rotary_of
+from hybridlab.models.cache import KVCache, VisitCache
 from hybridlab.models.recurrence import Recurrence, run_cached
 from hybridlab.models.taps import Taps
 from hybridlab.plan.loop import Loop
@@ -30,10 +30,11 @@ class Execution:
     """One forward pass of these blocks and recurrences, the latter by the index of their loop in the plan.
 
     positions: (S,) or (B, S). valid, segments: (B, S), see `Visible`. gates: layer → (K,) of its mixed heads. factors:
-    place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights
-    to collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each
-    row. stride: positions per entry of the cache. recompute: recompute the activations of the branches in the backward
-    pass instead of storing them. compiled: run compiled branches, see `compiled`.
+    place → (h,), the output of each query head of that visit is multiplied by it before W_O. need: attention weights to
+    collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each row.
+    stride: positions per entry of the cache. rotary: tables that visits share, by what they depend on. recompute:
+    recompute the activations of the branches in the backward pass instead of storing them. compiled: run compiled
+    branches, see `compiled`.
     """
 
     structure: Structure
@@ -50,6 +51,7 @@ class Execution:
     cache: KVCache | None = None
     lengths: Sequence[int] = ()
     stride: int = 1
+    rotary: dict[object, Rotary] = field(default_factory=dict)
     recompute: bool = False
     compiled: bool = False
     attended: dict[Place, Attended] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Execution:
             complete = (self.valid.sum(1) + loop.offset_of(t)) // g
             real = numbers[None] < complete[:, None]
         stride = g if loop.positions == "token" else 1
-        return replace(self, positions=numbers * stride, stride=stride, valid=real, segments=None)
+        return replace(self, positions=numbers * stride, stride=stride, valid=real, segments=None, rotary={})
 
     # ---- visits ----
 
@@ -110,28 +112,36 @@ class Execution:
         self.taps.on_visit(place, x, out - x)
         return out
 
-    def call(self, place: Place, visit: Visit) -> AttentionCall:
-        """The arguments of the attention of a visit."""
+    def rotary_at(self, stored: VisitCache | None, length: int) -> Rotary:
+        """The tables of a visit: of this pass's positions, or of the next `length` entries of its cache."""
+        key = None if stored is None else (tuple(stored.counts), length)
+        if key not in self.rotary:
+            here = self.positions if stored is None else stored.positions(length, self.positions.device) * self.stride
+            self.rotary[key] = rotary_of(self.structure.shape, here)
+        return self.rotary[key]
+
+    def call(self, place: Place, visit: Visit, length: int) -> AttentionCall:
+        """The arguments of the attention of a visit to so many tokens."""
+        stored = None if self.cache is None else self.cache.visits[place]
         heads = self.structure.heads(visit)
         gate = None if self.gates is None else self.gates.get(visit.layer)
         if gate is not None and len(heads.kv) < len(gate):
             gate = gate[list(heads.kv)]
         return AttentionCall(
             head_index(heads, self.structure.kinds(visit), self.structure.shape, self.positions.device),
-            self.positions,
+            self.rotary_at(stored, length),
             self.kernel,
             self.valid,
             self.segments,
             self.need,
             gate,
             self.factors.get(place),
-            None if self.cache is None else self.cache.visits[place],
-            self.stride,
+            stored,
             self.structure.causal,
         )
 
     def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
-        call = None if visit.part == "mlp" else self.call(place, visit)
+        call = None if visit.part == "mlp" else self.call(place, visit, x.shape[1])
         block, trains, mlp = self.blocks[visit.layer], torch.is_grad_enabled(), visit.part != "attention"
         # Passes without gradients have many sizes, and few repetitions.
         form = compiled if self.compiled and trains and self.cache is None else None

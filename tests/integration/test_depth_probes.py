@@ -14,7 +14,7 @@ from hybridlab.analysis.probes.blocks import asymmetry, block_cosines, grown_blo
 from hybridlab.config.resolve import run_hash
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import AttentionCall, head_index
+from hybridlab.models.blocks import AttentionCall, head_index, rotary_of
 from hybridlab.registry import PROBES
 from tests.training import train
 from tests.unit.test_effects import LAYERS, model_of
@@ -115,7 +115,7 @@ def test_sublayer_contributions(made):
     for layer, block in enumerate(made.model.blocks):
         visit, structure = made.model.plan[layer,], made.model.structure
         heads = head_index(structure.heads(visit), structure.kinds(visit), structure.shape, positions.device)
-        call = AttentionCall(heads, positions, "eager")
+        call = AttentionCall(heads, rotary_of(structure.shape, positions), "eager")
         with torch.no_grad():
             a = block.attention(block.attention_input(x), call).out
             for part, delta, read in (("attention", a, x), ("mlp", block.mlp(block.mlp_norm(x + a)), x + a)):
