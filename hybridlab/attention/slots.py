@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -41,10 +42,17 @@ class Slot(Protocol):
 
 def next_positions(counts: Sequence[int], length: int, device: torch.device) -> Tensor:
     """Positions of the next `length` tokens after these counts: (S,) if all counts are equal, else (B, S)."""
-    steps = torch.arange(length, device=device)
-    if len(set(counts)) == 1:
-        return steps + counts[0]
-    return torch.tensor(counts, device=device)[:, None] + steps
+    return _positions(tuple(counts), length, device)
+
+
+@lru_cache(maxsize=16)
+def _positions(counts: tuple[int, ...], length: int, device: torch.device) -> Tensor:
+    """Kept, because all visits of a pass ask for the same."""
+    with torch.inference_mode(False):  # else they could not be used in a backward pass
+        steps = torch.arange(length, device=device)
+        if len(set(counts)) == 1:
+            return steps + counts[0]
+        return torch.tensor(counts, device=device)[:, None] + steps
 
 
 def selected(tensor: Tensor, rows: Sequence[int]) -> Tensor:
@@ -90,6 +98,8 @@ class KeyValues:
         self.window, self.rule, self.capacity = window, rule, capacity
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self._behind: Tensor | None = None
+        """New keys that already stand, with their values, behind the stored ones."""
 
     def tensors(self) -> list[Tensor]:
         return [tensor for tensor in (self.keys, self.values) if tensor is not None]
@@ -110,9 +120,13 @@ class KeyValues:
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=grouped and group > 1)
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
+        behind, self._behind, length = self._behind is k, None, k.shape[2]
+        alike = len(set(counts)) == 1 and set(lengths) == {length}
+        if alike and behind:
+            return
         keys, values = self._reserved(k, max(c + n for c, n in zip(counts, lengths, strict=True)))
-        size, length = keys.shape[2], k.shape[2]
-        if len(set(counts)) == 1 and set(lengths) == {length}:
+        size = keys.shape[2]
+        if alike:
             # Only the last `size` of them fit into the ring.
             first = max(0, length - size)
             start, stored = (counts[0] + first) % size, length - first
@@ -143,9 +157,9 @@ class KeyValues:
         """Keys and values of stored and new entries."""
         longest, length = max(counts), k.shape[2]
         if self.window is None and (self.capacity is None or longest + length <= self.capacity):
-            # Behind the stored entries there is room, which `append` fills in the same way where rows are equally long.
             keys, values = self._reserved(k, longest + length)
             keys[:, :, longest : longest + length], values[:, :, longest : longest + length] = k, v
+            self._behind = k
             return keys[:, :, : longest + length], values[:, :, : longest + length]
         keys, values = self._reserved(k, longest)
         stored = keys.shape[2] if self.window is not None else longest

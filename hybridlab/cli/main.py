@@ -18,6 +18,7 @@ from hybridlab import __version__
 from hybridlab.cli import (
     ablate,
     analyze,
+    bench,
     config,
     data,
     evaluate,
@@ -58,6 +59,7 @@ app.command("ablate")(ablate.ablate)
 app.command("eval")(evaluate.evaluate)
 app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)
 app.command("generate")(generate.generate)
+app.command("bench")(bench.bench)
 app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)

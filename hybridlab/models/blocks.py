@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -19,7 +19,8 @@ from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend, in
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.models.cache import VisitCache
 from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape
-from hybridlab.plan.structure import Heads
+from hybridlab.plan.structure import Heads, Structure
+from hybridlab.plan.visit import Visit
 
 
 class NormLayer(nn.Module):
@@ -39,7 +40,8 @@ class NormLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)
-        weight, bias = (None if p is None else p.to(dtype) for p in (self.weight, self.bias))
+        weight = None if self.weight is None else self.weight.to(dtype)
+        bias = None if self.bias is None else self.bias.to(dtype)
         if self.rms:
             normed = F.rms_norm(x.to(dtype), self.width, weight, self.eps)
         else:
@@ -67,12 +69,15 @@ def rotary_tables(
 
 
 Rotary = tuple[Tensor, Tensor]
-"""cos and sin of the positions of q and k, see `rotate`."""
+"""cos and sin of the positions of q and k, see `rotary_of`."""
 
 
 def rotary_of(shape: Shape, positions: Tensor) -> Rotary:
-    """The rotary tables of a model at positions (S,) or (B, S)."""
+    """The rotary tables of a model at positions (S,) or (B, S). The first half of the sines is negative, as it is for
+    the first channel of a pair."""
     cos, sin = rotary_tables(positions, shape.rotary_width, shape.rope_base, shape.rope_scaling)
+    first, second = sin.chunk(2, dim=-1)
+    sin = torch.cat((-first, second), dim=-1)
     return (cos[:, None], sin[:, None]) if positions.dim() == 2 else (cos, sin)
 
 
@@ -95,13 +100,14 @@ def sinusoids(positions: int, width: int) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of x (B, H, S, D) by tables (S, R) or (B, 1, S, R); channels from R on stay as is."""
+    """Rotary position embedding of x (B, H, S, D) by tables (S, R) or (B, 1, S, R), see `rotary_of`; channels from R on
+    stay as is."""
     width = cos.shape[-1]
     if width == 0:
         return x
     rotary, rest = x[..., :width], x[..., width:]
     first, second = rotary.chunk(2, dim=-1)
-    rotated = rotary * cos.to(x.dtype) + torch.cat((-second, first), dim=-1) * sin.to(x.dtype)
+    rotated = rotary * cos.to(x.dtype) + torch.cat((second, first), dim=-1) * sin.to(x.dtype)
     return rotated if rest.shape[-1] == 0 else torch.cat((rotated, rest), dim=-1)
 
 
@@ -120,9 +126,17 @@ class HeadIndex:
     serving: Tensor | None = None
 
 
+def head_index(structure: Structure, visit: Visit, device: torch.device) -> HeadIndex:
+    """The index of a visit's heads, looked up once for each structure."""
+    known = structure.indices
+    if (visit, device) not in known:
+        known[visit, device] = _index_of(structure.heads(visit), structure.kinds(visit), structure.shape, device)
+    return known[visit, device]
+
+
 @lru_cache(maxsize=4096)
-def head_index(heads: Heads, kinds: tuple[AttentionKind, ...], shape: Shape, device: torch.device) -> HeadIndex:
-    """The index of a visit's heads. kinds[i]: the kind of heads.kv[i]."""
+def _index_of(heads: Heads, kinds: tuple[AttentionKind, ...], shape: Shape, device: torch.device) -> HeadIndex:
+    """kinds[i]: the kind of heads.kv[i]."""
     if len(heads.query) == shape.heads:
         return HeadIndex(kind_index(kinds, shape.group, device))
     each = kind_index(tuple(kinds[kv] for kv in heads.serving), 1, device)
@@ -181,14 +195,17 @@ class Attention(nn.Module):
         k, v = (self._project(linear, x, heads.kv_rows) for linear in (self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, *call.rotary), rotate(k, *call.rotary)
+        if x.shape[1] == 1:  # one token is not worth two calls
+            q, k = rotate(torch.cat((q, k), dim=1), *call.rotary).split((q.shape[1], k.shape[1]), dim=1)
+        else:
+            q, k = rotate(q, *call.rotary), rotate(k, *call.rotary)
         if cache is not None and not cache.empty:
             attended = Attended(cache.attend(q, k, v))
         else:
             attended = self._attend(q, k, v, call)
         if cache is not None:
             cache.append(q, k, v, call.valid)
-        return replace(attended, out=self._joined(attended.out, call))
+        return Attended(self._joined(attended.out, call), attended.weights, attended.keys, attended.others)
 
     def _joined(self, out: Tensor, call: AttentionCall) -> Tensor:
         """The heads' outputs (B, h, S, D) times W_O (its columns for these heads) → (B, S, W)."""

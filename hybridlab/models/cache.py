@@ -144,6 +144,8 @@ class VisitCache:
             slot.attend(*self._for_slot(heads, q, k, v), heads.serving, self.counts, positions)
             for heads, slot in self.slots
         ]
+        if len(outs) == 1:
+            return outs[0]
         order, out = [i for heads, _ in self.slots for i in heads.query], torch.cat(outs, dim=1)
         return out if order == sorted(order) else out[:, [order.index(i) for i in range(len(order))]]
 

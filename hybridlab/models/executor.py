@@ -123,12 +123,11 @@ class Execution:
     def call(self, place: Place, visit: Visit, length: int) -> AttentionCall:
         """The arguments of the attention of a visit to so many tokens."""
         stored = None if self.cache is None else self.cache.visits[place]
-        heads = self.structure.heads(visit)
         gate = None if self.gates is None else self.gates.get(visit.layer)
-        if gate is not None and len(heads.kv) < len(gate):
-            gate = gate[list(heads.kv)]
+        if gate is not None and len(kv := self.structure.heads(visit).kv) < len(gate):
+            gate = gate[list(kv)]
         return AttentionCall(
-            head_index(heads, self.structure.kinds(visit), self.structure.shape, self.positions.device),
+            head_index(self.structure, visit, self.positions.device),
             self.rotary_at(stored, length),
             self.kernel,
             self.valid,

@@ -374,10 +374,14 @@ class Claim(Strict):
 
 
 class BenchmarkModel(Strict):
-    """A model of a benchmark: an architecture, and changes of its configuration."""
+    """A model of a benchmark: an architecture, and changes of its configuration. form: hybridlab, or the same model as
+    transformers' own class, with its attention in that form (training, passes, generation). compiled: by torch.compile;
+    here block by block."""
 
     arch: str
     config: dict[str, Any] = {}
+    form: Literal["hybridlab", "eager", "sdpa"] = "hybridlab"
+    compiled: bool = False
 
 
 class Benchmark(Strict):
@@ -387,11 +391,12 @@ class Benchmark(Strict):
     prompt's length, and the latency of a token with and without loop bodies over chunks), or `training` (optimizer
     steps of `batch` sequences of the prompt's length at every structure that a run has, and the time of the whole run;
     new_tokens: steps that are timed of each structure in each round), or `passes` (an optimizer step and a forward pass
-    of `batch` sequences of the prompt's length; new_tokens: how many of each are timed in each round). models: by name;
-    ratios are relative to the first one. sizes: scale → group → size preset.
+    of `batch` sequences of the prompt's length; new_tokens: how many of each are timed in each round), or `generation`
+    (new_tokens likeliest tokens after a prompt, as a user's call of `generate`). models: by name; ratios are relative
+    to the first one. sizes: scale → group → size preset.
     """
 
-    kind: Literal["decoding", "recursion", "training", "passes"] = "decoding"
+    kind: Literal["decoding", "recursion", "training", "passes", "generation"] = "decoding"
     models: dict[str, BenchmarkModel]
     sizes: dict[Scale, dict[str, str]]
     batches: list[int]

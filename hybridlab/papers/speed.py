@@ -1,4 +1,5 @@
-"""Speed of several architectures: generation with the cache, forward passes, training; with ratios and errors.
+"""Speed of several models: generation with the cache, forward passes, training; with ratios and errors. A model may be
+the same one in transformers.
 
 Weights are random, since speed does not depend on them. Every round runs every architecture once, and the order rotates
 from round to round, so that a machine which slows down affects all of them; ratios are computed round by round.
@@ -8,21 +9,25 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, forecast
+from hybridlab.errors import UserError
 from hybridlab.messages import say, titled
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer, draw_weights, make_model
+from hybridlab.models.hf_export import form_of, write_hf_folder
 from hybridlab.models.taps import Taps
 from hybridlab.papers.experiment import Benchmark, BenchmarkModel, Experiment, benchmark_hash
 from hybridlab.plan.plan import Plan
@@ -42,6 +47,8 @@ from hybridlab.training.optimizer import make_optimizer, model_groups
 
 _OF_THE_PROMPT = ("prefill", "passes", "run", "last_step", "step", "forward")
 """Parts whose time is that of all tokens of the prompt."""
+_POSITIONS = 32_768
+"""The longest sequence that models of transformers are made for."""
 
 
 def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> BenchmarkRecord | None:
@@ -58,7 +65,7 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
     results = {}
     for group, size in spec.sizes[scale].items():
         with titled(f"{experiment.id}, {group}"):
-            results[group] = _measure_size(spec, size, device)
+            results[group] = measure_speeds(spec, size, device)
     record = BenchmarkRecord(
         status="finished",
         hash=digest,
@@ -73,10 +80,16 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
     return record
 
 
-def _measure_size(spec: Benchmark, size: str, device: torch.device) -> dict[str, dict[str, dict[str, Speed]]]:
-    """model → batch → part → speed, with its ratio to the first model."""
-    make, measure = _MEASURES[spec.kind]
-    models = {name: make(choice, size, device) for name, choice in spec.models.items()}
+def make_models(spec: Benchmark, size: str, device: torch.device) -> dict[str, Any]:
+    """The models of a benchmark by name, of the type that its kind measures."""
+    return {name: _MEASURES[spec.kind][0](choice, size, device) for name, choice in spec.models.items()}
+
+
+def measure_speeds(
+    spec: Benchmark, size: str, device: torch.device, models: dict[str, Any] | None = None
+) -> dict[str, dict[str, dict[str, Speed]]]:
+    """model → batch → part → speed, with its ratio to the first model. models: see `make_models`."""
+    measure, models = _MEASURES[spec.kind][1], models or make_models(spec, size, device)
     names = list(models)
     speeds: dict[str, dict[str, dict[str, Speed]]] = {name: {} for name in names}
     for batch in spec.batches:
@@ -88,7 +101,7 @@ def _measure_size(spec: Benchmark, size: str, device: torch.device) -> dict[str,
             for name in rotated:
                 seconds[name].append(measure(models[name], batch, spec.prompt, spec.new_tokens))
             say(f"batch {batch}, round {number + 1} of {spec.rounds}")
-        tokens = dict.fromkeys(_OF_THE_PROMPT, spec.prompt) | {"decode": spec.new_tokens}
+        tokens = dict.fromkeys(_OF_THE_PROMPT, spec.prompt) | {"decode": spec.new_tokens, "generate": spec.new_tokens}
         for name in names:
             first = seconds[names[0]]
             speeds[name][str(batch)] = {
@@ -116,7 +129,7 @@ def _decoding(model: Transformer, batch: int, prompt: int, new_tokens: int) -> d
     cache = KVCache(model.structure, batch, prompt + new_tokens)
     with torch.inference_mode():
         started = _now(device)
-        picked = model(_tokens(model, batch, prompt), cache=cache).logits[:, -1:].argmax(-1)
+        picked = model(_tokens(model.shape.vocab, device, batch, prompt), cache=cache).logits[:, -1:].argmax(-1)
         filled = _now(device)
         for _ in range(new_tokens):
             picked = model(picked, cache=cache).logits[:, -1:].argmax(-1)
@@ -128,7 +141,8 @@ def _recursion(model: Transformer, batch: int, length: int, new_tokens: int) -> 
     and without (critical) the loop bodies over chunks. With updates that arrive a chunk later (`shift: parallel`) such
     a body is not needed before the next token and may run in the background, so `critical` is the latency of a token
     (SpiralFormer, appendix E)."""
-    device, tokens = next(model.parameters()).device, _tokens(model, batch, length)
+    device = next(model.parameters()).device
+    tokens = _tokens(model.shape.vocab, device, batch, length)
     with torch.inference_mode():
         started = _now(device)
         model(tokens)
@@ -183,23 +197,21 @@ def _stages(choice: BenchmarkModel, size: str, device: torch.device) -> _Stages:
     for structure, count in forecast(config):
         layers = structure.shape.layers
         structures[layers], steps[layers] = structure, steps.get(layers, 0) + count
-    return _Stages([(_Trainer(structures[layers], config, device), steps[layers]) for layers in steps])
+    return _Stages([(_Trainer(choice, structures[layers], config, device), steps[layers]) for layers in steps])
 
 
 class _Trainer:
     """A model with its optimizer, in the precision in which runs train on this device."""
 
-    def __init__(self, structure: Structure, config: RunConfig, device: torch.device) -> None:
-        self.model = make_model(structure)
-        draw_weights(self.model, 0)
-        self.model.to(device)
+    def __init__(self, choice: BenchmarkModel, structure: Structure, config: RunConfig, device: torch.device) -> None:
+        self.model, self.vocab = _in_form(choice, structure, device), structure.shape.vocab
         self.device, self.precision = device, pick_precision(config.training.precision, device)
         self.clip = config.training.clip
         self.optimizer = make_optimizer(model_groups(self.model, config.training.optimizer))
 
     def seconds(self, batch: int, length: int, steps: int) -> float:
         """The mean time of an optimizer step: forward and backward pass, clipping, update."""
-        tokens = _tokens(self.model, batch, length)
+        tokens = _tokens(self.vocab, self.device, batch, length)
         started = _now(self.device)
         for _ in range(steps):
             with autocast(self.device, self.precision):
@@ -221,12 +233,13 @@ def _training(run: _Stages, batch: int, length: int, steps: int) -> dict[str, fl
 
 def _trainer(choice: BenchmarkModel, size: str, device: torch.device) -> _Trainer:
     config = resolve(choice.arch, size, layers=[Layer(choice.config)])
-    return _Trainer(final_structure(config), config, device)
+    return _Trainer(choice, final_structure(config), config, device)
 
 
 def _passes(trainer: _Trainer, batch: int, length: int, repeats: int) -> dict[str, float]:
     """Seconds of an optimizer step (step) and of a forward pass without gradients (forward), each a mean."""
-    step, tokens = trainer.seconds(batch, length, repeats), _tokens(trainer.model, batch, length)
+    step = trainer.seconds(batch, length, repeats)
+    tokens = _tokens(trainer.vocab, trainer.device, batch, length)
     with torch.inference_mode(), autocast(trainer.device, trainer.precision):
         started = _now(trainer.device)
         for _ in range(repeats):
@@ -234,19 +247,99 @@ def _passes(trainer: _Trainer, batch: int, length: int, repeats: int) -> dict[st
         return {"step": step, "forward": (_now(trainer.device) - started) / repeats}
 
 
+def _in_form(choice: BenchmarkModel, structure: Structure, device: torch.device) -> nn.Module:
+    """A model with the same random weights in whatever form. UserError for one that transformers does not have."""
+    model = make_model(structure)
+    draw_weights(model, 0)
+    if choice.form == "hybridlab":
+        model.compiled = choice.compiled
+        return model.to(device)
+    how = form_of(model)
+    if not how.native:
+        raise UserError(f"{choice.arch}: transformers has no class for this model, since {how.reason}")
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("models of transformers need it; pip install 'hybridlab[open]'") from None
+    transformers.logging.disable_progress_bar()
+    with TemporaryDirectory() as folder:
+        write_hf_folder(Path(folder), model, how, _POSITIONS)
+        auto = getattr(transformers, how.auto)
+        other: nn.Module = auto.from_pretrained(folder, attn_implementation=choice.form, dtype=torch.float32)
+    other.to(device)
+    return cast(nn.Module, torch.compile(other)) if choice.compiled else other
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """A model that generates, called as users call it."""
+
+    model: Any
+    vocab: int
+    device: torch.device
+
+    def tokens(self, prompt: torch.Tensor, count: int) -> torch.Tensor:
+        """(B, S + count): rows with their likeliest continuations."""
+        if isinstance(self.model, Transformer):
+            return self.model.generate(prompt, count).tokens
+        settings = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+        found: torch.Tensor = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
+        return found
+
+
+def _writer(choice: BenchmarkModel, size: str, device: torch.device) -> _Writer:
+    structure = final_structure(resolve(choice.arch, size, layers=[Layer(choice.config)]))
+    if choice.compiled:
+        raise UserError("compiled models are measured in training steps; generation runs uncompiled")
+    return _Writer(_in_form(choice, structure, device).eval(), structure.shape.vocab, device)
+
+
+def _generation(writer: _Writer, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:
+    """Seconds of a call that continues prompts."""
+    tokens = _tokens(writer.vocab, writer.device, batch, prompt)
+    with torch.inference_mode():
+        started = _now(writer.device)
+        writer.tokens(tokens, new_tokens)
+        return {"generate": _now(writer.device) - started}
+
+
+def same_tokens(writers: Iterable[_Writer], prompt: int, new_tokens: int) -> bool:
+    """Whether models generate the same."""
+    rows = [one.tokens(_tokens(one.vocab, one.device, 1, prompt), new_tokens).tolist() for one in writers]
+    return all(row == rows[0] for row in rows)
+
+
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mkl_linear", "scaled_dot_product")
+
+
+def share_in_products(kind: str, model: Any, batch: int, prompt: int, new_tokens: int) -> float:
+    """The share of a model's time in matrix products and attention kernels."""
+    device = model.device
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profile:
+        _MEASURES[kind][1](model, batch, prompt, new_tokens)
+    name = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    times = {event.key: getattr(event, name) for event in profile.key_averages()}
+    products = [time for key, time in times.items() if any(word in key.partition("::")[2] for word in _PRODUCTS)]
+    return sum(products) / sum(times.values())
+
+
 _MEASURES: dict[str, tuple[Callable[..., Any], Callable[..., dict[str, float]]]] = {
     "decoding": (_model, _decoding),
     "recursion": (_model, _recursion),
     "training": (_stages, _training),
     "passes": (_trainer, _passes),
+    "generation": (_writer, _generation),
 }
 """Kind → what makes a model to be measured, and what measures it."""
 
 
-def _tokens(model: Transformer, batch: int, length: int) -> torch.Tensor:
+def _tokens(vocab: int, device: torch.device, batch: int, length: int) -> torch.Tensor:
     """Random tokens (B, S), the same for every model of a size."""
-    tokens = torch.randint(model.shape.vocab, (batch, length), generator=torch.Generator().manual_seed(0))
-    return tokens.to(next(model.parameters()).device)
+    tokens = torch.randint(vocab, (batch, length), generator=torch.Generator().manual_seed(0))
+    return tokens.to(device)
 
 
 def _now(device: torch.device) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -340,7 +340,7 @@ class Shape(Checked):
         if self.biases is not None and len(set(self.biases)) < len(self.biases):
             raise SettingsConflict(f"biases {', '.join(self.biases)}: name each of them once", "biases")
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         """The traits of the family, with those that this shape sets replaced."""
         family = FAMILIES[self.family]

@@ -114,7 +114,7 @@ def test_sublayer_contributions(made):
     positions = torch.arange(32)
     for layer, block in enumerate(made.model.blocks):
         visit, structure = made.model.plan[layer,], made.model.structure
-        heads = head_index(structure.heads(visit), structure.kinds(visit), structure.shape, positions.device)
+        heads = head_index(structure, visit, positions.device)
         call = AttentionCall(heads, rotary_of(structure.shape, positions), "eager")
         with torch.no_grad():
             a = block.attention(block.attention_input(x), call).out
