@@ -61,7 +61,7 @@ WORDS = [
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--faults", type=int, default=2, help="how many faults of each kind tests/integration/test_faults.py has"
+        "--faults", type=int, default=1, help="how many faults of each kind tests/integration/test_faults.py has"
     )
     parser.addoption("--fault-seed", type=int, default=0, help="the first seed of these faults")
 

@@ -236,7 +236,9 @@ def test_a_claim_has_the_verdict_of_the_largest_scale_with_its_runs():
     results = ROOT / "results"
     scales = {
         claim["scale"]
-        for claim in json.loads(listed("--claims", "--results-dir", str(results), "--json").stdout)["claims"]
+        for claim in json.loads(listed("--claims", "--paper", "depth", "--results-dir", str(results), "--json").stdout)[
+            "claims"
+        ]
     }
     assert scales - {None} and scales <= {None, *SCALES}
 
