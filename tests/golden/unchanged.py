@@ -27,7 +27,7 @@ def main(folder: Path) -> list[str]:
         write_entry(load_experiment(page.parent.name), page.name, folder)
     made = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     there = {path.relative_to(RESULTS) for path in RESULTS.rglob("*") if path.is_file()}
-    there = {path for path in there if path.parts[0] != "tried" and len(path.parts) > 1}
+    there = {path for path in there if path.parts[0] not in ("tried", "bench") and len(path.parts) > 1}
     return sorted(
         str(path)
         for path in made | there
