@@ -94,10 +94,12 @@ from pathlib import Path
 from hybridlab.config.schema import RunConfig
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
+from hybridlab.training.ranks import joined
 
 torch.set_num_threads(1)
 config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
-train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
+with joined(60):
+    train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
 """
 
 

@@ -42,11 +42,11 @@ class Slot(Protocol):
 
 def next_positions(counts: Sequence[int], length: int, device: torch.device) -> Tensor:
     """Positions of the next `length` tokens after these counts: (S,) if all counts are equal, else (B, S)."""
-    return _positions(tuple(counts), length, device)
+    return _kept_positions(tuple(counts), length, device)
 
 
 @lru_cache(maxsize=16)
-def _positions(counts: tuple[int, ...], length: int, device: torch.device) -> Tensor:
+def _kept_positions(counts: tuple[int, ...], length: int, device: torch.device) -> Tensor:
     """Kept, because all visits of a pass ask for the same."""
     with torch.inference_mode(False):  # else they could not be used in a backward pass
         steps = torch.arange(length, device=device)
@@ -156,7 +156,8 @@ class KeyValues:
     def _joined(self, k: Tensor, v: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Keys and values of stored and new entries."""
         longest, length = max(counts), k.shape[2]
-        if self.window is None and (self.capacity is None or longest + length <= self.capacity):
+        fits = self.window is None and (self.capacity is None or longest + length <= self.capacity)
+        if fits and not torch.is_grad_enabled():  # what a backward pass needs is not written over
             keys, values = self._reserved(k, longest + length)
             keys[:, :, longest : longest + length], values[:, :, longest : longest + length] = k, v
             self._behind = k

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -134,7 +133,6 @@ def head_index(structure: Structure, visit: Visit, device: torch.device) -> Head
     return known[visit, device]
 
 
-@lru_cache(maxsize=4096)
 def _index_of(heads: Heads, kinds: tuple[AttentionKind, ...], shape: Shape, device: torch.device) -> HeadIndex:
     """kinds[i]: the kind of heads.kv[i]."""
     if len(heads.query) == shape.heads:

@@ -29,6 +29,7 @@ from hybridlab.runs.queued_run import QueuedRun
 from hybridlab.runs.record import read_record
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.jobs import JobFiles
+from hybridlab.training.ranks import WAIT
 
 _SECONDS_BEFORE = 120
 """Between the signal and the end of a job."""
@@ -114,7 +115,7 @@ def submit(left: Sequence[QueuedRun], runs_dir: Path, results_dir: Path, cluster
     waiting = _waiting(files, left, cluster)
     numbers, before = [], sorted({number.partition("_")[0] for number in waiting.values()})
     for runs in _in_order([run for run in left if run.digest not in waiting]):
-        own = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "job": ""}
+        own = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "wait": WAIT, "job": ""}
         paths = [files.write(run.digest, {"run": run.to_json(), **own}) for run in runs]
         if cluster.system == "slurm" and before:
             executor.update_parameters(slurm_dependency="afterany:" + ":".join(before))

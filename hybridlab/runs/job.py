@@ -17,8 +17,6 @@ from hybridlab.store.jobs import JobFiles
 from hybridlab.training.ranks import joined
 from hybridlab.training.world import world
 
-_WAIT = 600
-
 
 def main(file: Path) -> int:
     """Train or resume the run; returns the exit code."""
@@ -27,7 +25,7 @@ def main(file: Path) -> int:
         plugins.load_plugin(reference)
     files = JobFiles(file.parent.parent)
     run = QueuedRun.from_json(settings["run"])
-    with heard_by(print_line), joined(settings.get("wait", _WAIT)):
+    with heard_by(print_line), joined(settings["wait"]):
         try:
             result = run.attempt()
         except Interrupted as stop:

@@ -92,7 +92,7 @@ def require_memory(config: RunConfig, structure: Structure, device: torch.device
     advice = {states: "a smaller shape", tokens: "fewer tokens_per_step", logits: "fewer runtime.micro_batch_rows"}
     raise UserError(
         f"this run needs {needed / 1e9:,.0f} GB at least, of which {states / 1e9:,.0f} GB are weights, gradients and "
-        f"optimizer and {logits / 1e9:,.0f} GB logits, and {device.type} has {there / 1e9:,.0f} GB; "
+        f"optimizer and {logits / 1e9:,.0f} GB logits, and this device ({device.type}) has {there / 1e9:,.0f} GB; "
         f"set {advice[max(advice)]}"
     )
 

@@ -21,9 +21,11 @@ from uuid import uuid4
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import heard_by, say, silent
 
+WAIT = 600
+"""Seconds for which a rank waits for the others."""
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _LAST_LINES = 3
-_FIRST_SAYS = 5.0  # seconds
+_SECONDS_FOR_THE_FIRST = 5.0
 
 
 def started() -> int:
@@ -62,7 +64,7 @@ def _first_speaks_first() -> Iterator[None]:
     try:
         yield
     except Exception:
-        time.sleep(_FIRST_SAYS)
+        time.sleep(_SECONDS_FOR_THE_FIRST)
         raise
 
 
@@ -73,7 +75,7 @@ class Ranks:
 
     number: int
     restarts: int = 0
-    wait: int = 600
+    wait: int = WAIT
 
 
 def start(ranks: Ranks, logs: Path, command: Sequence[str]) -> int:

@@ -362,3 +362,15 @@ def test_a_cache_of_windows_alone_keeps_w_tokens():
     with torch.no_grad():
         _, cache = cached_logits(model, ids, mask, (11,))
     assert all(t.shape[2] == 4 for visit in cache.visits.values() for t in visit.tensors())
+
+
+def test_a_backward_pass_through_cached_passes():
+    """With gradients, new keys are not written over what an earlier pass still needs."""
+    model, tokens = build_model("vanilla", size="tiny"), torch.arange(1, 9)[None]
+    cache = KVCache(model.structure, 1, capacity=16)
+    passes = [model(part, cache=cache).logits for part in tokens.split((3, 2, 1, 2), dim=1)]
+    torch.cat(passes, dim=1).square().mean().backward()
+    found = model.embedding.weight.grad.clone()
+    model.zero_grad()
+    model(tokens).logits.square().mean().backward()
+    torch.testing.assert_close(found, model.embedding.weight.grad, rtol=1e-4, atol=1e-6)

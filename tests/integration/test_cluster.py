@@ -58,7 +58,7 @@ def test_a_preempted_job_saves_its_state_and_goes_on(small, tmp_path, runs):
     folder, file = runs / digest, tmp_path / f"{digest}.json"
     run = queued(named(config), runs)[digest]
     results = str(tmp_path / "results")
-    file.write_text(json.dumps({"run": run.to_json(), "results_dir": results, "plugins": []}))
+    file.write_text(json.dumps({"run": run.to_json(), "results_dir": results, "plugins": [], "wait": 60}))
     executor = submitit.AutoExecutor(tmp_path / "jobs", cluster="local")
     executor.update_parameters(timeout_min=10)
     job = executor.submit(Training([sys.executable, "-m", "hybridlab.runs.job", str(file)]))

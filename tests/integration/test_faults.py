@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from hybridlab.errors import RunFailed, UserError
 from hybridlab.store.folders import RunFolder
+from hybridlab.training.engine import Run
 from tests.integration.test_several_processes import METHODS
-from tests.training import assert_same_results, assert_same_run, logged, train
+from tests.training import TRAIN, assert_same_results, assert_same_run, logged, train
 
 
 def pytest_generate_tests(metafunc):
@@ -147,19 +149,20 @@ def test_power_loss(seed, chosen, tmp_path, runs_dir):
         assert_same_run(tmp_path / "whole", folder)
 
 
-COMMAND = """
-import sys, torch
-from pathlib import Path
-from hybridlab.config.schema import RunConfig
-from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.training.ranks import joined
+def test_a_run_that_cannot_fit_is_refused_before_it_starts(small, tmp_path, runs_dir):
+    with pytest.raises(UserError, match="needs .* GB at least, .* set a smaller shape"):
+        train(small(shape={"width": 1_000_000, "head_width": 250_000}), tmp_path / "run", runs_dir)
+    assert not (tmp_path / "run" / "run.json").exists()
 
-torch.set_num_threads(1)
-config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
-with joined(60):
-    train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
-"""
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_runs_out_fails_the_run_in_a_sentence(small, tmp_path, runs_dir, monkeypatch, error):
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr(Run, "take_step", full)
+    with pytest.raises(RunFailed, match="out of memory .* runtime.micro_batch_rows"):
+        train(small(), tmp_path / "run", runs_dir)
 
 
 def test_random_kills(seed, chosen, tmp_path, runs_dir):
@@ -167,7 +170,7 @@ def test_random_kills(seed, chosen, tmp_path, runs_dir):
     rng = random.Random(seed)
     config, ranks = chosen(rng, steps=30), rng.choice([1, 2])
     (tmp_path / "config.json").write_text(config.model_dump_json())
-    (tmp_path / "train.py").write_text(COMMAND)
+    (tmp_path / "train.py").write_text(TRAIN)
     torchrun = [
         "-m",
         "torch.distributed.run",

@@ -7,6 +7,7 @@ asks for 500 of each kind; a failing one is shrunk by hypothesis.
 
 import json
 import signal
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -74,6 +75,17 @@ def ends_well(*arguments, cwd):
     said = [line for line in done.stderr.splitlines() if line.startswith(("error:", "failed:", "Error", "Usage:"))]
     assert done.returncode == 0 or said, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_traceback_and_a_hang_are_noticed(tmp_path, monkeypatch):
+    """Positive control of all tests here."""
+    monkeypatch.setattr("hybridlab.papers.listing.entries", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        ends_well("list", cwd=tmp_path)
+    monkeypatch.setattr("tests.integration.test_fuzzing._SECONDS", 1)
+    monkeypatch.setattr("hybridlab.papers.listing.entries", lambda *_: time.sleep(5))
+    with pytest.raises(AssertionError, match="no end after"):
+        ends_well("list", cwd=tmp_path)
 
 
 def leaves(values, before=""):

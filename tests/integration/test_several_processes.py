@@ -297,6 +297,15 @@ def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
     assert lone.returncode == 2 and "have no effect on one process; add --ranks N" in lone.stderr
 
 
+def test_queues_take_one_way(tmp_path, monkeypatch):
+    both = hybridlab("reproduce", "consa-table1", "--ranks", "2", "--launcher", "slurm", cwd=tmp_path)
+    assert both.returncode == 2 and "--ranks is for this machine" in both.stderr
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "1")
+    under = hybridlab("reproduce", "consa-table1", cwd=tmp_path)
+    assert under.returncode == 2 and "torchrun is for a single run" in under.stderr
+
+
 def test_ranks_stop_together(start, tmp_path):
     process = start("--steps", "3000")
     wait_for(tmp_path, 20, process)
