@@ -333,9 +333,13 @@ class TokenHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if transform else None
 
     def forward(self, x: Tensor, valid: Tensor | None, embedding: Tensor) -> Tensor:
+        return F.linear(*self.factors(x, embedding))
+
+    def factors(self, x: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x as the product reads it, the table (V, W), and the bias (V,)."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(F.gelu(self.dense(x)))
-        return F.linear(x, embedding if self.weight is None else self.weight, self.bias)
+        return x, embedding if self.weight is None else self.weight, self.bias
 
 
 class ClassHead(nn.Module):

@@ -17,10 +17,11 @@ from hybridlab.attention.heads import NEEDS
 from hybridlab.attention.kernels import choose
 from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import Block, make_head, make_norm, sinusoids
+from hybridlab.models.blocks import Block, TokenHead, make_head, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
 from hybridlab.models.executor import Execution
 from hybridlab.models.generate import Generated, generate
+from hybridlab.models.loss import Targets, loss_in_chunks
 from hybridlab.models.recurrence import Recurrence
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
@@ -39,12 +40,14 @@ Factors = dict[Place, Tensor]
 class Output:
     """logits: (B, S, V), or what another output head gives: (B, labels) classes, (B, S, 2) spans. With `need`, also
     attention: place → weights (B, H, Q, S) in fp32, and keys: place → how many keys each of these queries may see
-    (B, H, Q); others: place → what else the kinds return there, by name (`Attended.others`)."""
+    (B, H, Q); others: place → what else the kinds return there, by name (`Attended.others`). With `targets`, also loss:
+    the weighted sum over them; of the logits there are then none, (B, 0, V)."""
 
     logits: Tensor
     attention: dict[Place, Tensor] = field(default_factory=dict)
     keys: dict[Place, Tensor] = field(default_factory=dict)
     others: dict[Place, Mapping[str, Tensor]] = field(default_factory=dict)
+    loss: Tensor | None = None
 
 
 class Transformer(nn.Module):
@@ -173,6 +176,7 @@ class Transformer(nn.Module):
         cache: KVCache | None = None,
         token_type_ids: Tensor | None = None,
         at: Tensor | None = None,
+        targets: Targets | None = None,
     ) -> Output:
         """input_ids (B, S) → logits (B, S, V), or what the output head gives.
 
@@ -181,7 +185,8 @@ class Transformer(nn.Module):
         of its mixed heads. factors: see `Factors`. By default these two are the model's own. need: attention weights
         to return, `none`, `last_row` or `full`. cache: keys and values of earlier calls; the tokens of this call
         continue its rows and are stored too. token_type_ids: (B, S), 0 by default, in families with token types. at:
-        (B, N), the positions whose logits (B, N, V) are returned; by default all.
+        (B, N), the positions whose logits (B, N, V) are returned; by default all. targets: with an output head that
+        gives tokens, return the loss of these in place of logits, see `loss_in_chunks`.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
@@ -217,9 +222,14 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.advance(lengths)
         attended = execution.attended.items()
-        found = ({place: getattr(a, name) for place, a in attended} for name in ("weights", "keys", "others"))
+        own = {"attention": "weights", "keys": "keys", "others": "others"}
+        found: dict[str, Any] = {to: {place: getattr(a, name) for place, a in attended} for to, name in own.items()}
         read = x if at is None else x.take_along_dim(at[..., None], 1)
-        return Output(self.logits(read, valid), *found)
+        if targets is None:
+            return Output(self.logits(read, valid), **found)
+        factors_of_head = cast(TokenHead, self.head).factors(self.final_norm(read), self.embedding.weight)
+        loss = loss_in_chunks(*factors_of_head, targets, self.compiled)
+        return Output(loss.new_empty(len(read), 0, self.shape.vocab), **found, loss=loss)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""

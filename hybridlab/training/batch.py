@@ -19,6 +19,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import WHOLE, Rows, Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Output
+from hybridlab.models.loss import Targets
 
 _ROWS_AT_ONCE = 32
 """Rows of the model's input in a batch of examples."""
@@ -104,9 +105,13 @@ class Objective(ABC):
     def losses(self, output: Output, batch: Batch) -> Tensor:
         """The loss of each target (R, T), unweighted, in fp32."""
 
+    def targets(self, batch: Batch) -> Targets | None:
+        """The targets of every position, for a model that computes the loss itself; None where the loss is another."""
+        return None
+
     def loss(self, output: Output, batch: Batch) -> Tensor:
         """Σ weight · loss over all targets of a batch."""
-        return (self.losses(output, batch) * batch.weights).sum()
+        return (self.losses(output, batch) * batch.weights).sum() if output.loss is None else output.loss
 
     def metrics(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         """Metrics on text by name, with `loss` among them: one number per row (R,), in fp64."""

@@ -26,6 +26,7 @@ from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import say
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json
+from hybridlab.models.loss import LARGE_VOCABULARY
 from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
@@ -228,6 +229,8 @@ class Run:
             inputs: dict[str, Any] = dict(part.inputs)
             for hook in self.hooks:
                 inputs |= hook.forward_inputs(step)
+            if self.model.shape.vocab >= LARGE_VOCABULARY:
+                inputs["targets"] = self.objective.targets(part)
             with self.autocast():
                 output = self.model(**inputs)
             terms = [hook.after_forward(step, output, len(part) / examples) for hook in self.hooks]

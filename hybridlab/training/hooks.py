@@ -112,7 +112,8 @@ class Hook:
         return {}
 
     def after_forward(self, step: int, output: Output, share: float) -> Tensor | None:
-        """Called after the forward pass of a micro-batch. share: its share of all rows of the step.
+        """Called after the forward pass of a micro-batch. share: its share of all rows of the step. With a vocabulary
+        of 32,768 or more the output has the loss and no logits, see models/loss.py.
 
         Returns a term that depends on this output and is added to its loss, or None. A mean over rows must be
         multiplied by `share`, so that the size of micro-batches does not matter.

@@ -23,6 +23,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.data.tokenizers import mask_token, special_tokens
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
+from hybridlab.models.loss import Targets
 from hybridlab.training.batch import Batch, Objective, RowSource
 from hybridlab.training.finetuning import finetuning
 
@@ -47,6 +48,10 @@ class NextToken(Objective):
     def batch(self, rows: Rows, seed: int, step: int) -> Batch:
         tokens, weights = torch.from_numpy(rows.tokens), torch.from_numpy(rows.weights)
         return Batch({"input_ids": tokens}, tokens[:, 1:], weights[:, 1:])
+
+    def targets(self, batch: Batch) -> Targets:
+        # The last position predicts nothing.
+        return Targets(F.pad(batch.targets, (0, 1)), F.pad(batch.weights, (0, 1)))
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
         predictions = at_least_fp32(output.logits[:, :-1]).flatten(0, 1)
@@ -84,6 +89,9 @@ class MaskedTokens(Objective):
 
     def hidden(self, tokens: Tensor, answers: Tensor) -> Tensor:
         return tokens.masked_fill(answers, self.mask)
+
+    def targets(self, batch: Batch) -> Targets:
+        return Targets(batch.targets, batch.weights)
 
     def losses(self, output: Output, batch: Batch) -> Tensor:
         chosen = batch.weights > 0

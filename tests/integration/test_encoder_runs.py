@@ -17,12 +17,14 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.causality import NOT_APPLICABLE
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.text import answers
+from hybridlab.models import loss
 from hybridlab.models.export import load_checkpoint
 from hybridlab.registry import PROBES
 from hybridlab.store.metrics import read_metrics
+from hybridlab.training import engine
 from hybridlab.training.objective import MaskedTokens, make_objective
 from tests.conftest import SMALL_SHAPE
-from tests.training import assert_resumes_exactly, assert_survives_kills, train, weights
+from tests.training import assert_resumes_exactly, assert_survives_kills, logged, train, weights
 
 SHAPE = {**SMALL_SHAPE, "family": "bert", "max_positions": 64}
 RECALL = {"text": 0.5, "retrieval": 0.25, "assignment": 0.25}
@@ -192,3 +194,17 @@ def test_a_run_starts_from_a_pretrained_encoder(tmp_path, runs_dir, text_file):
     done = CliRunner().invoke(app, [*measured, "--runs-dir", str(runs_dir), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["causality"] == {"probe": NOT_APPLICABLE}
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "bert"])
+def test_a_large_vocabulary_trains_as_a_small_one_does(arch, small, encoder, tmp_path, runs_dir, monkeypatch):
+    """Its loss is computed in chunks, in a batch that is divided as well."""
+    parts = {"training": {"precision": "fp64"}, "runtime": {"micro_batch_rows": 3}}
+    config = encoder(**parts) if arch == "bert" else small(arch, **parts)
+    train(config, tmp_path / "whole", runs_dir)
+    monkeypatch.setattr(engine, "LARGE_VOCABULARY", 1)
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", config.shape.vocab * 21)
+    train(config, tmp_path / "chunks", runs_dir)
+    one, other = (logged(tmp_path / name) for name in ("whole", "chunks"))
+    for name in ("loss", "gradient_norm"):
+        assert [line[name] for line in one] == pytest.approx([line[name] for line in other], rel=1e-9)

@@ -1,0 +1,87 @@
+"""The loss of a large vocabulary in chunks of tokens, so that the logits of a batch never exist at once.
+
+The logits of 4,096 tokens over a vocabulary of 151,936 are 2.5 GB in fp32, and a loss of whole logits needs about three
+times that. Here a chunk of tokens is taken through the product with the table, the softmax and the gradients of both
+before the next one begins. That is possible in the forward pass because the loss is a sum with known weights, and needs
+no product twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridlab.attention.kernels import at_least_fp32
+
+LARGE_VOCABULARY = 32_768
+"""Vocabularies from this one on are trained with their loss in chunks."""
+LOGITS_AT_ONCE = 2**26
+"""Numbers: about 0.27 GB in fp32."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """tokens (B, S): the one that each position of the input is to give. weights (B, S): of its loss."""
+
+    tokens: Tensor
+    weights: Tensor
+
+
+def loss_in_chunks(x: Tensor, table: Tensor, bias: Tensor | None, targets: Targets, compiled: bool = False) -> Tensor:
+    """Σ weight · −log p(token), p = softmax(x tableᵀ + bias), as a scalar in fp32 at least, or in fp64.
+
+    x (B, S, W), table (V, W), bias (V,). It has first derivatives only."""
+    tokens, weights = targets.tokens.flatten(), targets.weights.flatten()
+    return cast(Tensor, _InChunks.apply(x.flatten(0, 1), table, bias, tokens, weights, compiled))
+
+
+class _InChunks(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, table: Tensor, bias: Tensor | None, tokens: Tensor, weights: Tensor, compiled: bool
+    ) -> Tensor:
+        count = max(1, LOGITS_AT_ONCE // len(table))
+        chunk = _compiled_chunk() if compiled else _chunk
+        loss = torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+        of_x, of_table = torch.empty_like(x), torch.zeros_like(table)
+        of_bias = None if bias is None else torch.zeros_like(bias)
+        for start in range(0, len(x), count):
+            part = slice(start, start + count)
+            own, of_x[part], errors = chunk(x[part], table, bias, tokens[part], weights[part])
+            loss += own
+            if errors.dtype == x.dtype == of_table.dtype:
+                of_table.addmm_(errors.T, x[part])
+            else:  # autocast, which does not know products in place
+                of_table += errors.T @ x[part]
+            if of_bias is not None:
+                of_bias += errors.sum(0)
+        ctx.save_for_backward(of_x, of_table, of_bias)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        of_x, of_table, of_bias = ctx.saved_tensors
+        scaled = [None if found is None else found.mul_(gradient) for found in (of_x, of_table, of_bias)]
+        return *scaled, None, None, None
+
+
+def _chunk(x: Tensor, table: Tensor, bias: Tensor | None, tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+    """The loss of some tokens, its derivative by x, and that by the logits (N, V), as the product rounds them."""
+    logits = F.linear(x, table, bias)
+    logs = F.log_softmax(at_least_fp32(logits), dim=-1)
+    loss = -(logs.gather(1, tokens[:, None])[:, 0] * weights).sum()
+    errors = logs.exp_().scatter_add_(1, tokens[:, None], logs.new_full((len(tokens), 1), -1.0))
+    errors = errors.mul_(weights[:, None]).to(logits.dtype)
+    return loss, (errors @ table).to(x.dtype), errors
+
+
+def _compiled_chunk() -> Callable[..., tuple[Tensor, ...]]:
+    # Imported here, because it imports the compiler.
+    from hybridlab.models.executor import compiled
+
+    return compiled(_chunk)
