@@ -1,21 +1,36 @@
-"""`hybridlab plan`: what an architecture runs and costs, without training."""
+"""`hybridlab plan`: what an architecture runs and costs, and what runs take on GPUs that are not here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hybridlab.cli import completion
 from hybridlab.cli import options as o
-from hybridlab.messages import say
+from hybridlab.messages import on_screen, say
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hybridlab.config.schema import RunConfig
+    from hybridlab.papers.sweep import Pending
+    from hybridlab.runs.needs import Needs, Planner
+    from hybridlab.training.memory import StepMemory
+
 
 def plan(
+    identifiers: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID...]",
+            help="Plan the runs of these entries instead (see `list`), at --scale.",
+            autocompletion=completion.experiments,
+        ),
+    ] = None,
     arch: o.Arch = None,
     size: o.Size = None,
     seq_len: Annotated[
@@ -24,22 +39,70 @@ def plan(
     config: o.ConfigFile = None,
     sets: o.Sets = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Write a drawing of the architecture to this file.")] = None,
+    scale: o.Scale = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=1, help="Memory, communication and hours on so many GPUs. With ids: 8.")
+    ] = None,
+    gpu: Annotated[str, typer.Option("--gpu", help="Which: h100, a100, rtx-4090, …")] = "h100",
+    utilization: Annotated[
+        float, typer.Option("--utilization", min=0.01, max=1, help="Share of their peak FLOP/s that is assumed.")
+    ] = 0.4,
     as_json: o.AsJson = False,
 ) -> None:
-    """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture.
+    """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture; or what
+    it, or the runs of entries, take on GPUs that are not here. Nothing is trained.
 
     Plans and drawings count layers and heads from 1, as the papers' tables do; settings count them from 0.
     """
-    from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
-    from hybridlab.accounting.summary import summarize, whole_run
+    from hybridlab.errors import UserError
+    from hybridlab.runs.needs import Planner, gpu_named
+
+    planner = Planner(gpus or 8, gpu_named(gpu), utilization)
+    if identifiers:
+        of_one = {"--arch": arch, "--size": size, "--seq-len": seq_len, "--config": config, "--set": sets, "--svg": svg}
+        if wrong := [option for option, value in of_one.items() if value]:
+            raise UserError(f"{wrong[0]} has no effect with {identifiers[0]}, whose file names its runs; leave it out")
+        print_needs(_runs_of(identifiers, scale or "paper"), planner, gpu, as_json)
+        return
+    if scale is not None:
+        raise UserError(f"--scale {scale}: name the entries whose runs are planned, as in `hybridlab plan sgt-table1`")
+    resolved = _resolved(arch, size, config, sets)
+    if gpus is not None:
+        if wrong := [option for option, value in {"--seq-len": seq_len, "--svg": svg}.items() if value]:
+            raise UserError(f"{wrong[0]} has no effect with --gpus; use --set training.seq_len=N for other lengths")
+        print_needs({"": (f"{resolved.arch} {resolved.size}", resolved)}, planner, gpu, as_json)
+        return
+    _print_architecture(resolved, seq_len, svg, as_json)
+
+
+def _runs_of(identifiers: list[str], scale: str) -> Pending:
+    """The runs of several entries, equal ones once; UserError if none of them trains any."""
+    from hybridlab.errors import UserError
+    from hybridlab.papers.loading import load_experiment
+    from hybridlab.papers.reproduce import ExperimentAtScale, one_queue
+
+    experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
+    found = one_queue([ExperimentAtScale(one, o.pick_scale(scale, one)) for one in experiments])
+    if not found:
+        raise UserError(f"{', '.join(identifiers)}: no run is needed at scale {scale}, so there is nothing to plan")
+    return found
+
+
+def _resolved(arch: str | None, size: str | None, config: Path | None, sets: list[str] | None) -> RunConfig:
     from hybridlab.config.loading import Layer, load_settings
     from hybridlab.config.resolve import resolve_options
-    from hybridlab.files import write_text
-    from hybridlab.plan.visit import COUNTING
     from hybridlab.runs.compose import within_budget
 
     file = load_settings(config) if config else Layer()
-    resolved = within_budget(resolve_options(arch, size, None, file, sets or []))
+    return within_budget(resolve_options(arch, size, None, file, sets or []))
+
+
+def _print_architecture(resolved: RunConfig, seq_len: int | None, svg: Path | None, as_json: bool) -> None:
+    from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
+    from hybridlab.accounting.summary import summarize, whole_run
+    from hybridlab.files import write_text
+    from hybridlab.plan.visit import COUNTING
+
     summary = summarize(resolved, seq_len or resolved.training.seq_len)
     summary["run"] = whole_run(resolved)
     drawn = [DrawnVisit(**row) for row in summary["drawing"]]
@@ -110,3 +173,97 @@ def _print_loops(loops: list[dict[str, Any]]) -> None:
             f"loop {number}: chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}; iterations "
         )
         o.console().print(f"{text}that run at each position, from 0 on: {counts} …", highlight=False)
+
+
+# ---- on GPUs that are not here ----
+
+_ASSUMED = (
+    "hours: at {share:.0%} of the peak of {number} × {gpu}, which is assumed, not measured. GB: of one GPU, if blocks "
+    "are not compiled, without what an allocator and libraries add. sent: GB from each GPU in a step, in fp32, "
+    "which takes no time as far as the next block computes meanwhile."
+)
+
+
+def print_needs(runs: Pending, planner: Planner, gpu: str, as_json: bool) -> None:
+    """Print what runs take on the GPUs of a planner: a row for each run, memory by part, and the totals."""
+    found = _counted(runs, planner)
+    gpu_hours = sum(needs.hours * needs.way.gpus for _, needs in found)
+    if as_json:
+        of = {"gpus": planner.number, "gpu": gpu, "utilization": planner.utilization}
+        rows = [{"name": name, **needs.to_json()} for name, needs in found]
+        o.print_json({**of, "runs": rows, "gpu_hours": gpu_hours, "hours": sum(needs.hours for _, needs in found)})
+        return
+    out = o.console()
+    out.print(_division(found))
+    out.print(_by_part(found))
+    if len(found) > 1:
+        hours = sum(needs.hours for _, needs in found)
+        out.print(f"{len(found)} runs: {gpu_hours:,.1f} GPU hours, {hours:,.1f} hours if one follows the other")
+    out.print(_ASSUMED.format(share=planner.utilization, number=planner.number, gpu=gpu), highlight=False)
+    if any(needs.way.recompute for _, needs in found):
+        out.print("again: activations are computed again in the backward pass (runtime.activation_checkpointing)")
+    if any(needs.at_most for _, needs in found):
+        out.print("*: its map is learned by another run; counted with full attention, the most that it can be")
+    if not all(needs.fits for _, needs in found):
+        out.print(
+            "!: more than 90 % of the GPU's memory in every way of dividing it; take a larger GPU, or more of them"
+        )
+
+
+def _counted(runs: Pending, planner: Planner) -> list[tuple[str, Needs]]:
+    """What each run takes, with a bar: every structure and every way of dividing it is counted for a second or more."""
+    from rich.progress import MofNCompleteColumn
+
+    from hybridlab.bars import WithBar
+
+    found = []
+    with WithBar(on_screen(), 16, MofNCompleteColumn()) as shown:
+        task = shown.bar.add_task("counting memory, runs", total=len(runs), note="") if shown.bar else None
+        for name, config in runs.values():
+            found.append((name, planner.needs(config)))
+            if shown.bar and task is not None:
+                shown.bar.advance(task)
+    return found
+
+
+def _division(found: list[tuple[str, Needs]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
+    for name in ("tokens", "FLOPs", "GPUs×rows×passes", "way", "GB", "sent", "hours"):
+        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
+    for name, needs in found:
+        way = needs.way
+        table.add_row(
+            name + ("*" if needs.at_most else ""),
+            f"{needs.tokens / 1e9:,.2f}B",
+            f"{needs.flops:.2e}",
+            f"{way.gpus}×{way.rows}×{way.passes}",
+            way.sharding + (" again" if way.recompute else ""),
+            f"{needs.memory.total / 1e9:.1f}" + ("" if needs.fits else "!"),
+            f"{needs.sent / 1e9:.1f}",
+            f"{needs.hours:,.1f}",
+        )
+    return table
+
+
+def _by_part(found: list[tuple[str, Needs]]) -> Table:
+    """Memory by part, in GB; runs that need the same stand in one row."""
+    names: dict[StepMemory, list[str]] = {}
+    for name, needs in found:
+        names.setdefault(needs.memory, []).append(name)
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("GB of a GPU in")
+    parts = [field.name for field in fields(found[0][1].memory)]
+    for part in [*parts, "total"]:
+        table.add_column(part, justify="right")
+    for memory, same in names.items():
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        sizes = [getattr(memory, part) for part in parts]
+        table.add_row(same[0] + more, *[f"{size / 1e9:.2f}" for size in (*sizes, memory.total)])
+    return table

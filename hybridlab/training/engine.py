@@ -235,6 +235,7 @@ class Run:
                 output = self.model(**inputs)
             terms = [hook.after_forward(step, output, len(part) / examples) for hook in self.hooks]
             share = self.objective.loss(output, part) / total
+            del output  # with its logits, of which the backward pass needs none
             penalized = share
             for term in (term for term in terms if term is not None):
                 penalized = penalized + term

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.models.loss import LARGE_VOCABULARY, LOGITS_AT_ONCE
 from hybridlab.plan.structure import Structure
 from hybridlab.training.world import world
 
@@ -86,7 +88,8 @@ def require_memory(config: RunConfig, structure: Structure, device: torch.device
     states = max(weights, 4 * weights // ranks)
     rows = min(config.runtime.micro_batch_rows or training.rows, -(-training.rows // world().size))
     tokens = 16 * training.tokens_per_step // world().size
-    logits = 8 * rows * training.seq_len * structure.shape.vocab if config.finetune is None else 0
+    numbers = rows * training.seq_len * structure.shape.vocab if config.finetune is None else 0
+    logits = 8 * (numbers if structure.shape.vocab < LARGE_VOCABULARY else min(numbers, LOGITS_AT_ONCE))
     if (needed := states + tokens + logits) <= (there := memory(device)):
         return
     advice = {states: "a smaller shape", tokens: "fewer tokens_per_step", logits: "fewer runtime.micro_batch_rows"}
@@ -189,22 +192,34 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Non
 
 # ---- speed, memory and MFU, which depend on the machine and enter no result ----
 
-PEAK_FLOPS = {
-    "RTX 4090": 165.2e12,
-    "RTX 3090": 71e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A100": 312e12,
-    "A10": 125e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H200 NVL": 835e12,
-    "H200": 989e12,
-    "B200": 2250e12,
+
+@dataclass(frozen=True)
+class Gpu:
+    """flops: FLOP/s with bf16 inputs and fp32 sums, dense (without 2:4 sparsity). gb: memory in 10^9 bytes. link,
+    network: bytes per second that it sends to another GPU of its node, and of another node."""
+
+    flops: float
+    gb: int
+    link: float = 32e9
+    network: float = 50e9
+
+
+GPUS = {
+    "RTX 4090": Gpu(165.2e12, 24),
+    "RTX 3090": Gpu(71e12, 24),
+    "L40S": Gpu(362e12, 48),
+    "L4": Gpu(121e12, 24),
+    "A100": Gpu(312e12, 80, 300e9),
+    "A10": Gpu(125e12, 24),
+    "H100 PCIe": Gpu(756e12, 80, 64e9),
+    "H100 NVL": Gpu(835e12, 94, 300e9),
+    "H100": Gpu(989e12, 80, 450e9),
+    "H200 NVL": Gpu(835e12, 141, 450e9),
+    "H200": Gpu(989e12, 141, 450e9),
+    "B200": Gpu(2250e12, 180, 900e9),
 }
-"""Part of a GPU's name → FLOP/s with bf16 inputs and fp32 sums, dense (without 2:4 sparsity), from NVIDIA's data
-sheets. The longest name that fits is used. Others are set by `runtime.peak_flops`."""
+"""Part of a GPU's name → its data, from NVIDIA's data sheets; `network` is that of a card of 400 Gbit/s for each GPU.
+The longest name that fits is used. The speed of others is set by `runtime.peak_flops`."""
 _SLOWER = {"Laptop", "Max", "D", "MIG"}
 """Words in the names of slower GPUs of the same number, and of parts of a GPU."""
 
@@ -214,8 +229,8 @@ def peak_flops(name: str) -> float | None:
     words = name.replace("-", " ").split()
     if not _SLOWER.isdisjoint(words):
         return None
-    fitting = [known for known in PEAK_FLOPS if all(word in words for word in known.split())]
-    return PEAK_FLOPS[max(fitting, key=len)] if fitting else None
+    fitting = [known for known in GPUS if all(word in words for word in known.split())]
+    return GPUS[max(fitting, key=len)].flops if fitting else None
 
 
 class Speed:

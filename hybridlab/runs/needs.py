@@ -1,0 +1,198 @@
+"""What runs take on GPUs that are not here: how a batch is divided, memory by part, communication and hours.
+
+hybridlab plan consa-table1 --scale paper --gpus 64 --gpu h100
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hybridlab.accounting.flops import convention_of
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.accounting.summary import training_flops
+from hybridlab.attention.kernels import choose
+from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import final_structure, map_of
+from hybridlab.errors import UserError, nearest
+from hybridlab.plan.structure import Structure
+from hybridlab.runs.hooks import make_hooks
+from hybridlab.runs.queued_run import with_examples
+from hybridlab.training.hooks import Hook
+from hybridlab.training.machine import GPUS, Gpu
+from hybridlab.training.memory import StepMemory, step_memory
+
+PER_NODE = 8
+"""GPUs of a node."""
+USABLE = 0.9
+"""Share of a GPU's memory that a step may fill: the rest is for an allocator's gaps and the libraries."""
+_FP32 = 4
+_GPU = torch.device("cuda")
+_IN_PASSES = ("forward_inputs", "after_forward", "penalty", "parameter_groups")
+"""What of a hook takes memory in the passes of a step."""
+
+
+def gpu_named(name: str) -> Gpu:
+    """The GPU of this name, written `h100` or `rtx-4090`; UserError if it is not in the table."""
+    known = {one.lower().replace(" ", "-"): gpu for one, gpu in GPUS.items()}
+    if (key := name.lower().replace(" ", "-")) not in known:
+        raise UserError(f"--gpu {name}: its data are not known; {nearest(key, list(known))}")
+    return known[key]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a step is divided. gpus: those that have a row of it; more would idle. rows, passes: rows that each computes
+    at once, and how often in a step. sharding: as in `runtime`. recompute: `runtime.activation_checkpointing`."""
+
+    gpus: int
+    rows: int
+    passes: int
+    sharding: str
+    recompute: bool
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run takes.
+
+    memory: of one GPU; fits: whether it has that. at_most: the run takes its map from another run, and stands here with
+    full attention. sent: bytes that each GPU sends in a step; seconds_sent: how long that takes, which is hidden as far
+    as the next block computes meanwhile. step_seconds: how long the computation takes."""
+
+    tokens: int
+    flops: float
+    at_most: bool
+    way: Way
+    memory: StepMemory
+    fits: bool
+    sent: float
+    seconds_sent: float
+    step_seconds: float
+    hours: float
+
+    def to_json(self) -> dict[str, Any]:
+        memory = {**vars(self.memory), "total": self.memory.total}
+        return {**vars(self), "way": vars(self.way), "memory": memory, "gpu_hours": self.hours * self.way.gpus}
+
+
+class Planner:
+    """Plans runs on `number` equal GPUs. utilization: FLOPs of the ledger in a second, as a share of what the GPU can
+    do at most; it is assumed, not measured."""
+
+    def __init__(self, number: int, gpu: Gpu, utilization: float) -> None:
+        self.number, self.gpu, self.utilization = number, gpu, utilization
+        self._counted: dict[tuple[Any, ...], StepMemory] = {}
+
+    def needs(self, config: RunConfig) -> Needs:
+        """What a run takes, in bf16 unless its settings say otherwise.
+
+        Of the ways to train it, the first is taken that fits into memory: a copy of the model on every GPU, the same
+        with activations that are computed again, a model that all share (fsdp2), and both; with as many rows at once as
+        fit. Settings of `runtime` that are not the default are kept.
+        """
+        known = with_examples(config)
+        structure, training = final_structure(known), known.training
+        for way in self._ways(known):
+            way, memory = self._divided(known, structure, way)
+            if fits := memory.total <= self._limit:
+                break
+        flops = training_flops(known, _convention(known))
+        sent = _sent(structure, known.runtime.reshard, way)
+        seconds = flops / training.steps / (way.gpus * self.gpu.flops * self.utilization)
+        return Needs(
+            tokens=training.steps * training.tokens_per_step,
+            flops=flops,
+            at_most=known.map != config.map,
+            way=way,
+            memory=memory,
+            fits=fits,
+            sent=sent,
+            seconds_sent=sent / (self.gpu.link if way.gpus <= PER_NODE else self.gpu.network),
+            step_seconds=seconds,
+            hours=seconds * training.steps / 3600,
+        )
+
+    @property
+    def _limit(self) -> float:
+        return USABLE * self.gpu.gb * 1e9
+
+    def _ways(self, config: RunConfig) -> Iterator[Way]:
+        """The ways of dividing a step, fastest first, with the rows of a step still in one pass."""
+        runtime, gpus = config.runtime, min(self.number, config.training.rows)
+        for sharding in dict.fromkeys((runtime.sharding, "fsdp2") if gpus > 1 else ("ddp",)):
+            for recompute in dict.fromkeys((runtime.activation_checkpointing, True)):
+                yield Way(gpus, -(-config.training.rows // gpus), 1, sharding, recompute)
+
+    def _divided(self, config: RunConfig, structure: Structure, way: Way) -> tuple[Way, StepMemory]:
+        """A way with its passes: of as many rows as fit, a power of two or all; of one row if even that does not."""
+
+        def at(rows: int) -> tuple[Way, StepMemory]:
+            divided = replace(way, rows=rows, passes=-(-way.rows // rows))
+            return divided, _shared(self._measured(config, structure, divided), structure, config, divided)
+
+        if (asked := config.runtime.micro_batch_rows) is not None:
+            return at(min(asked, way.rows))
+        one = at(1)[1]
+        each = one.activations + one.logits
+        room = self._limit - one.total + each
+        rows = way.rows if each * way.rows <= room else 1 << max(0, int(room // each).bit_length() - 1)
+        while rows > 1 and at(rows)[1].total > self._limit:
+            rows = 1 << ((rows - 1).bit_length() - 1)
+        return at(rows)
+
+    def _measured(self, config: RunConfig, structure: Structure, way: Way) -> StepMemory:
+        """The memory of a step on one GPU that shares nothing; counted once for runs that differ in nothing of it."""
+        training, settings = config.training, (str(config.controller), str(config.hooks))
+        key = (structure, *settings, training.seq_len, training.precision, way.rows, way.passes > 1, way.recompute)
+        if key not in self._counted:
+            hooks = [hook for hook in make_hooks(config) if _in_passes(hook)]
+            precision = "bf16" if config.training.precision == "auto" else config.training.precision
+            several = min(way.passes, 2)
+            self._counted[key] = step_memory(config, structure, way.rows, several, precision, way.recompute, hooks)
+        return self._counted[key]
+
+
+def _in_passes(hook: Hook) -> bool:
+    return any(getattr(type(hook), name) is not getattr(Hook, name) for name in _IN_PASSES)
+
+
+def _shared(memory: StepMemory, structure: Structure, config: RunConfig, way: Way) -> StepMemory:
+    """The memory of a GPU that shares a model with others, from that of one that has a whole copy.
+
+    What stands whole, see training/world.py: the weights outside of the blocks, the block that runs with the one after
+    it, every block that runs again in the same pass, and gradients until the last pass of a step.
+    """
+    if way.sharding == "ddp":
+        return memory
+    count = count_parameters(structure.shape, structure.plan)
+    blocks, layers = count.block_matrices + count.norms_and_biases, structure.shape.layers
+    visits = Counter(visit.layer for _, visit in structure.plan.places())
+    stay = sum(number > 1 for number in visits.values()) if config.runtime.reshard else layers
+    whole = _FP32 * (count.total - blocks + blocks / layers * min(layers, stay + 2))
+    return replace(
+        memory,
+        weights=round(memory.weights / way.gpus + whole),
+        gradients=memory.gradients if way.passes > 1 else round(memory.gradients / way.gpus),
+        optimizer=round(memory.optimizer / way.gpus),
+    )
+
+
+def _sent(structure: Structure, reshard: bool, way: Way) -> float:
+    """Bytes that each GPU sends in a step, by ring algorithms: the sum of all gradients (ddp); or each part of the sum,
+    and the weights for every forward pass and, if they are given back, every backward pass (fsdp2)."""
+    part = (way.gpus - 1) / way.gpus * _FP32 * count_parameters(structure.shape, structure.plan).total
+    if way.sharding == "ddp":
+        return 2 * part
+    return part * (1 + way.passes * (2 if reshard else 1))
+
+
+def _convention(config: RunConfig) -> str:
+    """The convention of the ledger that counts what the kernels of a GPU compute."""
+    windows = map_of(config.map, config.first_shape).softmaxes
+    length, kernel = config.training.seq_len, config.runtime.kernel
+    return convention_of(choose(kernel, window, length, _GPU, low_precision=True) for window in windows)
