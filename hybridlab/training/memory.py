@@ -29,7 +29,7 @@ from hybridlab.models.loss import LARGE_VOCABULARY, Targets
 from hybridlab.plan.structure import Structure
 from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import autocast, dtype_of
-from hybridlab.training.objective import MASKED_SHARE
+from hybridlab.training.objective import PREDICTED
 from hybridlab.training.optimizer import make_optimizer, model_groups
 
 _CPU = torch.device("cpu")
@@ -101,7 +101,7 @@ def _pass(
     meter.part = "activations"
     with autocast(_CPU, precision):
         output = model(tokens, **inputs)
-    loss = _loss(output, tokens, MASKED_SHARE if config.objective == "masked-tokens" else 1.0)
+    loss = _loss(output, tokens, PREDICTED[config.objective])
     meter.part = "activations"
     for hook in hooks:
         for term in (hook.after_forward(step, output, 1.0), hook.penalty(step)):

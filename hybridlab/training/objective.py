@@ -132,6 +132,8 @@ OBJECTIVES: dict[str, Callable[[Corpus], Objective]] = {
     "masked-tokens": lambda corpus: MaskedTokens(corpus.tokenizer),
 }
 """Name of an objective → its maker, from the text of a run."""
+PREDICTED = {"next-token": 1.0, "masked-tokens": MASKED_SHARE}
+"""Name of an objective → the share of the tokens that have a loss."""
 
 
 def make_objective(config: RunConfig, corpus: Corpus) -> Objective:
