@@ -1,16 +1,22 @@
 """Training runs in tests: whole, stopped in the middle of a step, killed, and compared bit for bit."""
 
+import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
@@ -127,3 +133,86 @@ def assert_survives_kills(config, tmp_path, runs_dir, steps):
 
 def _logged_step(folder):
     return max((line["step"] for line in read_metrics(folder / "metrics.jsonl") if "step" in line), default=0)
+
+
+# ---- memory ----
+
+
+@contextmanager
+def marking(monkeypatch, owner, *names):
+    """A context in which calls of these methods or functions are marked for `counting` and `watching`."""
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(owner, name, _marked(name, getattr(owner, name)))
+        yield
+
+
+CALLS = []
+"""(name, start, end) of the calls that `marking` marks, in seconds."""
+
+
+def _marked(name, function):
+    @wraps(function)
+    def call(*arguments, **options):
+        start = time.monotonic()
+        try:
+            with record_function(f"marked {name}"):
+                return function(*arguments, **options)
+        finally:
+            CALLS.append((name, start, time.monotonic()))
+
+    return call
+
+
+@contextmanager
+def counting(trace):
+    """A context that gives a function, for after its end: name of a marked method → for each of its calls the most
+    bytes that all tensors had. Of a process without others: what threads of torch.distributed free is not seen. trace:
+    a file for torch's profiler."""
+    found = {}
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        yield lambda: found
+    profiled.export_chrome_trace(str(trace))
+    events = json.loads(trace.read_text())["traceEvents"]
+    sizes = sorted((e["ts"], e["args"]["Total Allocated"]) for e in events if e.get("name") == "[memory]")
+    for event in sorted((e for e in events if e.get("cat") == "user_annotation"), key=lambda e: e["ts"]):
+        kind, _, name = event["name"].partition(" ")
+        if kind == "marked":
+            start, end = event["ts"], event["ts"] + event["dur"]
+            found.setdefault(name, []).append(max((size for time, size in sizes if start <= time <= end), default=0))
+
+
+@contextmanager
+def watching():
+    """A context that gives a function: name of a marked method → the most bytes that this process had in it beyond
+    those at the start of the first call, without files that are mapped. Freed memory is given back to the system
+    meanwhile."""
+    libc = ctypes.CDLL(None)
+    assert libc.mallopt(-3, 2**18) and libc.mallopt(-1, 0)  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+    samples, done = [], threading.Event()
+
+    def watch():
+        while not done.wait(0.0005):
+            samples.append((time.monotonic(), _own_memory()))
+
+    def peaks():
+        found, first = {}, min(start for _, start, _ in CALLS)
+        before = max(size for when, size in samples if when <= first)
+        for name, start, end in CALLS:
+            highest = max((size for when, size in samples if start <= when <= end), default=before)
+            found[name] = max(found.get(name, 0), highest - before)
+        return found
+
+    CALLS.clear()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _own_memory():
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", status)[1])

@@ -178,9 +178,9 @@ def _print_loops(loops: list[dict[str, Any]]) -> None:
 # ---- on GPUs that are not here ----
 
 _ASSUMED = (
-    "hours: at {share:.0%} of the peak of {number} × {gpu}, which is assumed, not measured. GB: of one GPU, if blocks "
-    "are not compiled, without what an allocator and libraries add. sent: GB from each GPU in a step, in fp32, "
-    "which takes no time as far as the next block computes meanwhile."
+    "hours: at {share:.0%} of the peak of {number} × {gpu}, which is assumed, not measured; or as long as sending "
+    "takes where that is longer (~). sent: GB from each GPU in a step, in fp32. GB: of one GPU, without compiling, and "
+    "without what an allocator and libraries add."
 )
 
 
@@ -243,7 +243,7 @@ def _division(found: list[tuple[str, Needs]]) -> Table:
             f"{way.gpus}×{way.rows}×{way.passes}",
             way.sharding + (" again" if way.recompute else ""),
             f"{needs.memory.total / 1e9:.1f}" + ("" if needs.fits else "!"),
-            f"{needs.sent / 1e9:.1f}",
+            f"{needs.sent / 1e9:.1f}" + ("~" if needs.seconds_sent > needs.seconds_computed else ""),
             f"{needs.hours:,.1f}",
         )
     return table

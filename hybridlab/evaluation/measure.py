@@ -50,16 +50,20 @@ def measure(
     check_vocabulary(corpus, config.data, model.shape.vocab)
     splits = ("train", "validation") if whole else ("validation",)
     text = Text(make_objective(config, corpus), corpus, splits, autocast(device, precision))
+    names = config.evaluation.all_probes
+    # What gives the model another plan or map takes it apart.
+    apart = names or model.attention_map.sealed() != model.attention_map
+    probed = world().whole(model) if apart else model
     if not text.objective.reads_text:
         return Results(
-            causality=causality(model, config.training.seq_len, ()),
+            causality=causality(probed, config.training.seq_len, ()),
             validation=validation(model, config, text),
-            probes=probe_results(config.evaluation.all_probes, model, corpus, config),
+            probes=probe_results(names, probed, corpus, config),
             finetune=finetune_result(model, text),
         )
     used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
     # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
-    seen = causality(model, config.training.seq_len, sorted(used) or [model.kernel])
+    seen = causality(probed, config.training.seq_len, sorted(used) or [model.kernel])
     factors = config.evaluation.length_factors or []
     return Results(
         causality=seen,
@@ -67,7 +71,7 @@ def measure(
         extrapolation={str(factor): validation(model, config, text, factor) for factor in factors},
         tasks=task_results(model, config, text),
         choices=choice_results(model, config, text),
-        probes=probe_results(config.evaluation.all_probes, model, corpus, config),
+        probes=probe_results(names, probed, corpus, config),
     )
 
 

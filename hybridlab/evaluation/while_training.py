@@ -15,6 +15,7 @@ from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.measure import probe_results, task_results, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.text import Text
+from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import read_model_config
 from hybridlab.store.checkpoints import copy_model, save_trained
 from hybridlab.store.folders import RunFolder
@@ -73,13 +74,14 @@ class AtSteps(Hook):
     def _measure(self, run: TrainingRun, step: int) -> None:
         """Measure the model after `run.step` steps, as optimizer step `step` runs it."""
         with as_measured(run, step) as text:
-            config, model = run.config, world().whole(run.model)
-            seen = model.with_plan(**{n: text.inputs.get(n) for n in ("gates", "factors")})
+            config, names = run.config, run.config.evaluation.probes or []
+            own = {name: text.inputs.get(name) for name in ("gates", "factors")}
+            probed = world().whole(run.model).with_plan(**own) if names else run.model
             result = AtStep(
                 validation=validation(run.model, config, text),
                 tasks=task_results(run.model, config, text),
                 choices=choice_results(run.model, config, text),
-                probes=probe_results(config.evaluation.probes or [], seen, run.corpus, config),
+                probes=probe_results(names, probed, run.corpus, config),
                 finetune=finetune_result(run.model, text),
             )
         self.measured[str(run.step)] = result
@@ -144,9 +146,11 @@ class ValidationLog(Hook):
             self.errors.append(loss.stderr)
             if self.keeps and (self.kept is None or loss.value < self.kept):
                 self.kept = loss.value
-                model = world().whole(run.model).with_plan(factors=text.inputs.get("factors"))
+                factors = text.inputs.get("factors", run.model.factors)
+                model = Transformer.without_weights(run.model.structure, factors=factors)
                 facts = {"step": step + 1, "validation_loss": loss.value}
-                world().once(save_trained, run.folder.best, model, run.config, run.corpus, **facts)
+                with world().collected(dict(run.model.named_parameters()), run.folder.part_of("weights")) as weights:
+                    world().once(save_trained, run.folder.best, model, weights, run.config, run.corpus, **facts)
         error = "–" if loss.stderr is None else f"{loss.stderr:.4f}"
         run.say(f"step {step + 1}: validation loss {loss.value:.4f} ± {error}{' (lowest so far)' if lowest else ''}")
         numbers = {"validation_loss": loss.value, "validation_loss_stderr": loss.stderr}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybridlab.config.resolve import resolve_parts
 from hybridlab.config.structures import full_structure
-from hybridlab.models.decoder import Transformer, draw_weights, make_model
+from hybridlab.models.decoder import Transformer, draw_weights, drawn_weights, make_model
 from hybridlab.plan.structure import Structure
 
 _HEAD = "head."
@@ -63,7 +63,6 @@ def with_new_loops(weights: Mapping[str, Tensor], structure: Structure, seed: in
 
 def _with_new(start: str, weights: Mapping[str, Tensor], structure: Structure, seed: int) -> dict[str, Tensor]:
     """The weights with fresh ones for all names of a structure's model that begin with `start`."""
-    fresh = make_model(structure)
-    draw_weights(fresh, seed)
     kept = {name: weight for name, weight in weights.items() if not name.startswith(start)}
-    return kept | {name: weight for name, weight in fresh.named_parameters() if name.startswith(start)}
+    drawn = drawn_weights(Transformer.without_weights(structure), seed)
+    return kept | {name: weight for name, weight in drawn if name.startswith(start)}

@@ -6,7 +6,7 @@ model = hybridlab.build_model("vanilla", size="tiny"); model(torch.zeros(1, 8, d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
 
@@ -22,7 +22,7 @@ from hybridlab.models.cache import KVCache
 from hybridlab.models.executor import Execution
 from hybridlab.models.generate import Generated, generate
 from hybridlab.models.loss import Targets, loss_in_chunks
-from hybridlab.models.recurrence import Recurrence
+from hybridlab.models.recurrence import Recurrence, router_biases
 from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
@@ -102,9 +102,36 @@ class Transformer(nn.Module):
         UserError names a tensor that is missing or has the wrong shape. source: the file or folder of the tensors, for
         messages; with it, tensors that the model does not have are an error too.
         """
+        model = cls.without_weights(structure, kernel, factors)
+        model.require(tensors, source)
+        own = {name: _as_new(tensors[name]) for name, _ in model.named_parameters()}
+        model.load_state_dict(own, assign=True)
+        return model
+
+    @classmethod
+    def without_weights(cls, structure: Structure, kernel: str = "auto", factors: Factors | None = None) -> Self:
+        """A model whose parameters have shapes and no memory, until `make_room` gives it to them."""
         with torch.device("meta"):
-            model = (_class_of(structure) if cls is Transformer else cls)(structure, kernel, factors)
-        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+            return cast(Self, (_class_of(structure) if cls is Transformer else cls)(structure, kernel, factors))
+
+    def make_room(self, device: torch.device) -> None:
+        """Give the parameters, or the parts of them that this process has, memory on a device; their numbers are
+        arbitrary."""
+        factors = {place: factor.to(device) for place, factor in self.factors.items()}
+        self.to_empty(device=device)
+        self.factors = factors
+
+    def put(self, tensors: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> None:
+        """Copy whole tensors, by parameter name, into the parameters; where processes share these, each its part. Of
+        pairs (name, tensor) only one has to be there at a time."""
+        own = dict(self.named_parameters())
+        with torch.no_grad():
+            for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
+                own[name].copy_(divided_as(own[name], tensor))
+
+    def require(self, tensors: Mapping[str, Tensor], source: str | None = None) -> None:
+        """UserError unless these are tensors for the parameters; see `from_tensors`."""
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.named_parameters()}
         for name in [*shapes, *(sorted(tensors.keys() - shapes.keys()) if source else ())]:
             expected, given = shapes.get(name), tuple(tensors[name].shape) if name in tensors else None
             if given != expected:
@@ -118,8 +145,6 @@ class Transformer(nn.Module):
                     f"{source or 'model'}: {name} holds {str(tensors[name].dtype).removeprefix('torch.')} numbers; "
                     "the parameters of a model are floating-point numbers"
                 )
-        model.load_state_dict({name: _as_new(tensors[name]) for name in shapes}, assign=True)
-        return cast(Self, model)
 
     @property
     def shape(self) -> Shape:
@@ -372,28 +397,49 @@ def _right_padded(attention_mask: Tensor, may_be_empty: bool) -> Tensor:
     return valid
 
 
+def divided_as(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """A whole tensor, divided over the processes as a parameter is; itself where nothing is divided."""
+    if not hasattr(parameter, "placements"):
+        return tensor
+    # Imported here, because it takes long. Every process has the same tensor, so nothing is sent.
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    other = cast(DTensor, parameter)
+    whole = tensor.to(other.device, other.dtype)
+    return distribute_tensor(whole, other.device_mesh, other.placements, src_data_rank=None)
+
+
 def draw_weights(model: Transformer, seed: int) -> None:
-    """Draw all parameters as the shape's `init` and the loops' `router_init` say; the same seed gives the same weights
-    on every machine."""
+    """Draw all parameters; see `drawn_weights`."""
+    model.put(drawn_weights(model, seed))
+
+
+def drawn_weights(model: Transformer, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) for every parameter of a model, drawn in fp32 as the shape's `init` and the loops' `router_init`
+    say; the same seed gives the same weights on every machine."""
     init, shape = model.shape.init, model.shape
     generator = torch.Generator().manual_seed(seed)
     linear_std = init.std / (math.sqrt(shape.width) if init.scheme == "inverse-sqrt-width" else 1.0)
     depth = sum(visit.part != "attention" for _, visit in model.plan.places())
     output_std = linear_std / (math.sqrt(2 * depth) if init.scale_outputs_by_depth else 1.0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-                continue
-            if name == "position_embedding.weight" and init.positions == "sinusoidal":
-                parameter.copy_(sinusoids(*parameter.shape) * init.embedding_std * math.sqrt(2))
-                continue
+    biases = {
+        f"recurrences.{number}.{name}": bias
+        for number, loop in enumerate(model.plan.loops.values())
+        for name, bias in router_biases(loop).items()
+    }
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            yield (
+                name,
+                biases[name] if name in biases else torch.full(parameter.shape, 0.0 if name.endswith("bias") else 1.0),
+            )
+        elif name == "position_embedding.weight" and init.positions == "sinusoidal":
+            yield name, sinusoids(*parameter.shape) * init.embedding_std * math.sqrt(2)
+        else:
             writes_residual = name.endswith(("attention.o.weight", "mlp.down.weight"))
             std = init.embedding_std if "embedding" in name else output_std if writes_residual else linear_std
             if init.truncate is None:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+                yield name, torch.randn(parameter.shape, generator=generator) * std
             else:
                 cut = init.truncate * std
-                nn.init.trunc_normal_(parameter, std=std, a=-cut, b=cut, generator=generator)
-    for loop, recurrence in zip(model.plan.loops.values(), model.recurrences, strict=True):
-        cast(Recurrence, recurrence).start_routers(loop)
+                yield name, nn.init.trunc_normal_(torch.empty(parameter.shape), 0.0, std, -cut, cut, generator)

@@ -34,10 +34,18 @@ FORMAT = 2
 """Format of config.json. 2: the structure is one object; 1: shape, plan and map are separate keys."""
 
 
-def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file. OSError if that fails."""
+Tensors = Mapping[str, Tensor] | Path
+"""Named tensors, or the safetensors file that holds them already."""
+
+
+def save_tensors(tensors: Tensors, path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, or give an existing one this place. OSError if that fails."""
     # The library would let nobody but its owner read it.
     mode = mode_of_new_files(path.parent)
+    if isinstance(tensors, Path):
+        tensors.replace(path)
+        path.chmod(mode)
+        return
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
@@ -47,8 +55,10 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, 
     path.chmod(mode)
 
 
-def size_of(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes of these tensors."""
+def size_of(tensors: Tensors) -> int:
+    """Bytes that writing these tensors takes; none for a file that is written already."""
+    if isinstance(tensors, Path):
+        return 0
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
@@ -58,15 +68,16 @@ def save_model(
     lineage: dict[str, Any],
     tokenizer: str | None = None,
     plugins: Mapping[str, str] | None = None,
+    weights: Tensors | None = None,
 ) -> None:
     """Write a model folder, in place of an older one.
 
     tokenizer: the content of tokenizer.json. plugins: name and version of the plug-ins that the model needs; they must
-    be loaded to open the folder again.
+    be loaded to open the folder again. weights: those of the model; by default its parameters.
     """
     if plugins:
         lineage = {**lineage, "plugins": dict(plugins), "plugin_places": plugin_places(plugins)}
-    tensors = dict(model.named_parameters())
+    tensors = dict(model.named_parameters()) if weights is None else weights
     with new_folder(folder, size_of(tensors)) as partial:
         save_tensors(tensors, partial / "model.safetensors")
         write_json(partial / "config.json", config_of(model, lineage))

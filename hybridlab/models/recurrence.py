@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +32,33 @@ of 0.90, and two have 0.48 each; the softmax is far from saturated, so that ever
 
 Body = Callable[[int, Tensor], Tensor]
 """(iteration, latents (B, n, W)) → latents after the shared layers."""
+
+
+def router_biases(loop: Loop) -> dict[str, Tensor]:
+    """The routers' biases at the start, by name, as `loop.router_init` says; their weights are drawn as all others are,
+    so that models of one seed differ in these biases alone.
+
+    Neither SpiralFormer nor its description of MeSH (appendix B) says how routers begin, and MeSH's code could not be
+    had. Slot 0 holds the embeddings; pair s writes to slot s + 1 with bias 4, so that each update keeps a slot of its
+    own, slot 1 that of the state before the loop.
+
+    uniform: fresh linear layers, which spread every update over all slots; each read shrinks the state to about
+    1 / slots, and training is late. newest: reads weigh slot s + 1, so that a loop passes its update on (`direct`).
+    anchor: reads weigh slots 1 and s + 1 alike, the mean of the state before the loop and of the last update (the
+    Anchor topology, Eq. 5, halved). Loops over chunks lose the details of single tokens with `newest`.
+    """
+    found: dict[str, Tensor] = {}
+    if loop.router_init in (None, "uniform"):
+        return found
+    for s, slots in enumerate(loop.router_sizes[::2]):
+        for name, chosen in (
+            ("writers", [s + 1]),
+            ("readers", [1, s + 1] if loop.router_init == "anchor" else [s + 1]),
+        ):
+            bias = torch.zeros(slots)
+            bias[chosen] = ROUTER_BIAS
+            found[f"{name}.{s}.bias"] = bias
+    return found
 
 
 class Recurrence(nn.Module):
@@ -51,27 +77,6 @@ class Recurrence(nn.Module):
         pairs = loop.router_sizes[::2]
         self.writers = nn.ModuleList(nn.Linear(width, slots) for slots in pairs)
         self.readers = nn.ModuleList(nn.Linear(width, slots) for slots in pairs)
-
-    def start_routers(self, loop: Loop) -> None:
-        """Set the routers' biases as `loop.router_init` says; their weights stay as drawn, as do all others, so that
-        models of one seed differ in these biases alone.
-
-        Neither SpiralFormer nor its description of MeSH (appendix B) says how routers begin, and MeSH's code could not
-        be had. Slot 0 holds the embeddings; pair s writes to slot s + 1 with bias 4, so that each update keeps a slot
-        of its own, slot 1 that of the state before the loop.
-
-        uniform: fresh linear layers, which spread every update over all slots; each read shrinks the state to about
-        1 / slots, and training is late. newest: reads weigh slot s + 1, so that a loop passes its update on
-        (`direct`). anchor: reads weigh slots 1 and s + 1 alike, the mean of the state before the loop and of the last
-        update (the Anchor topology, Eq. 5, halved). Loops over chunks lose the details of single tokens with `newest`.
-        """
-        if loop.router_init in (None, "uniform"):
-            return
-        with torch.no_grad():
-            for s, (writer, reader) in enumerate(zip(self.writers, self.readers, strict=True)):
-                read = [1, s + 1] if loop.router_init == "anchor" else [s + 1]
-                cast(nn.Linear, writer).bias[s + 1] = ROUTER_BIAS
-                cast(nn.Linear, reader).bias[read] = ROUTER_BIAS
 
     def run(
         self,

@@ -45,7 +45,7 @@ class Loop:
     positions: rotary positions of latents, `chunk` 0, 1, 2 … or `token` 0, g, 2g …
     router_init: how the routers of `mesh` begin, a choice that the paper does not state: `uniform` (None means the
         same) all slots alike, `newest` each read takes the last update, `anchor` the last update and the state before
-        the loop in equal parts. See `Recurrence.start_routers` in models/recurrence.py.
+        the loop in equal parts. See `router_biases` in models/recurrence.py.
     literal: the paper's ⌊L / g⌋ chunks (Eq. 13) and division by g (Eq. 16), instead of only complete chunks and
         division by the number of tokens in each. Outputs can then depend on the total length, so that decoding
         with a cache is not possible.

@@ -8,8 +8,9 @@ the settings of a plan a structure. What trains and measures a run behind this l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.messages import say
 from hybridlab.models.build import with_new_head, with_new_loops
-from hybridlab.models.decoder import Transformer, draw_weights, make_model
+from hybridlab.models.decoder import Transformer, draw_weights
 from hybridlab.models.executor import require_compiler
 from hybridlab.plan.structure import Structure
 from hybridlab.runs.benchmarks import require_benchmarks
@@ -63,9 +64,9 @@ def link(
         structure = replace(structure, lineage=start.structure.lineage)
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):
         say("plan: topology direct over chunks leaves the first states at 0; if the loss diverges, use anchor or mesh")
-    require_memory(config, final_structure(known), needs.device)
+    require_memory(known, final_structure(known), needs.device)
     with within_memory():
-        model = _first_model(structure, config, start)
+        model, fill = _first_model(structure, config, start)
     corpus = corpus_of(config, runs.directory / "data")
     objective = check_data(config, corpus, start)
     require_choices(model.shape.max_positions, config, corpus)
@@ -85,7 +86,7 @@ def link(
     hooks = make_hooks(config.model_copy(update={"controller": known.controller}), given)
     if begins is not None:
         begins = with_own_parts(begins, config, hooks, model)
-    return Job(config, folder, model, corpus, objective, hooks, needs.device, begins, facts)
+    return Job(config, folder, model, fill, corpus, objective, hooks, needs.device, begins, facts)
 
 
 @dataclass(frozen=True)
@@ -151,14 +152,16 @@ def run_of(ancestor: Artifact | None) -> RunFolder:
     return ancestor.run
 
 
-def _first_model(structure: Structure, config: RunConfig, start: Artifact | None) -> Transformer:
-    """The model before the first step, with random weights or with those that it starts from."""
+def _first_model(
+    structure: Structure, config: RunConfig, start: Artifact | None
+) -> tuple[Transformer, Callable[[Transformer], None]]:
+    """The model before the first step without weights, and what gives it random ones, or those that it starts from."""
+    model, seed = Transformer.without_weights(structure, config.runtime.kernel), config.training.seed
     if start is None:
-        model = make_model(structure, config.runtime.kernel)
-        draw_weights(model, config.training.seed)
-        return model
+        return model, partial(draw_weights, seed=seed)
     weights = start.weights()
     if config.finetune is not None:
-        weights = with_new_head(weights, structure, config.training.seed)
-    weights = with_new_loops(weights, structure, config.training.seed)
-    return Transformer.from_tensors(structure, weights, config.runtime.kernel, source=str(start.path))
+        weights = with_new_head(weights, structure, seed)
+    weights = with_new_loops(weights, structure, seed)
+    model.require(weights, str(start.path))
+    return model, lambda other: other.put(weights)

@@ -61,8 +61,9 @@ class Needs:
     """What a run takes.
 
     memory: of one GPU; fits: whether it has that. at_most: the run takes its map from another run, and stands here with
-    full attention. sent: bytes that each GPU sends in a step; seconds_sent: how long that takes, which is hidden as far
-    as the next block computes meanwhile. step_seconds: how long the computation takes."""
+    full attention. sent: bytes that each GPU sends in a step; seconds_sent: how long that takes; seconds_computed:
+    the rest of the step's work. hours: of the whole run, by the longer of the two in each step, as blocks are sent
+    while others are computed."""
 
     tokens: int
     flops: float
@@ -72,7 +73,7 @@ class Needs:
     fits: bool
     sent: float
     seconds_sent: float
-    step_seconds: float
+    seconds_computed: float
     hours: float
 
     def to_json(self) -> dict[str, Any]:
@@ -101,9 +102,10 @@ class Planner:
             way, memory = self._divided(known, structure, way)
             if fits := memory.total <= self._limit:
                 break
-        flops = training_flops(known, _convention(known))
+        flops = training_flops(known, of_a_gpu(known))
         sent = _sent(structure, known.runtime.reshard, way)
-        seconds = flops / training.steps / (way.gpus * self.gpu.flops * self.utilization)
+        seconds_sent = sent / (self.gpu.link if way.gpus <= PER_NODE else self.gpu.network)
+        seconds_computed = flops / training.steps / (way.gpus * self.gpu.flops * self.utilization)
         return Needs(
             tokens=training.steps * training.tokens_per_step,
             flops=flops,
@@ -112,9 +114,9 @@ class Planner:
             memory=memory,
             fits=fits,
             sent=sent,
-            seconds_sent=sent / (self.gpu.link if way.gpus <= PER_NODE else self.gpu.network),
-            step_seconds=seconds,
-            hours=seconds * training.steps / 3600,
+            seconds_sent=seconds_sent,
+            seconds_computed=seconds_computed,
+            hours=max(seconds_sent, seconds_computed) * training.steps / 3600,
         )
 
     @property
@@ -191,7 +193,7 @@ def _sent(structure: Structure, reshard: bool, way: Way) -> float:
     return part * (1 + way.passes * (2 if reshard else 1))
 
 
-def _convention(config: RunConfig) -> str:
+def of_a_gpu(config: RunConfig) -> str:
     """The convention of the ledger that counts what the kernels of a GPU compute."""
     windows = map_of(config.map, config.first_shape).softmaxes
     length, kernel = config.training.seq_len, config.runtime.kernel

@@ -208,8 +208,8 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
 def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
-    # What follows takes the model apart, and writes it.
-    run.model = world().whole(run.model)
+    if not world().divides(run.model.parameters()):
+        run.model = world().whole(run.model)
     results = measure(run.model, run.config, run.corpus, run.precision)
     results = with_benchmarks(results, run)
     if AtSteps.name in hooks:
@@ -222,7 +222,8 @@ def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
 
 def _save(run: Run, record: Record) -> None:
     """Write the final model and then the record, which marks the run as finished."""
-    world().once(save_trained, run.folder.final, run.model, run.config, run.corpus)
+    with world().collected(dict(run.model.named_parameters()), run.folder.part_of("weights")) as weights:
+        world().once(save_trained, run.folder.final, run.model, weights, run.config, run.corpus)
     world().once(run.metrics.flush)
     world().once(run.folder.write, "record.json", record.model_dump(mode="json"))
 

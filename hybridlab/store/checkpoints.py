@@ -10,12 +10,13 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -23,9 +24,9 @@ from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.files import DIGESTS, damage, new_folder, write_json
+from hybridlab.files import DIGESTS, damage, new_folder, write_json, writing
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.export import save_model, save_tensors, size_of
+from hybridlab.models.export import Tensors, save_model, save_tensors, size_of
 from hybridlab.store.folders import CHECKPOINT, step_of
 
 _FIRST_AFTER = 30.0
@@ -63,19 +64,70 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint, keep: int, steps: Collection[int] = ()) -> None:
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    model: Tensors,
+    optimizer: Tensors,
+    state: dict[str, Any],
+    keep: int,
+    steps: Collection[int] = (),
+) -> None:
     """Write the checkpoint of `step` into `folder` and delete all but the newest `keep` and those of `steps`. NoRoom if
     the disk is full; then the older checkpoints are all still there."""
     target = _place(folder, step)
     if (target / DIGESTS).is_file():
         return
-    with new_folder(target, size_of(checkpoint.model) + size_of(checkpoint.optimizer)) as partial:
-        save_tensors(checkpoint.model, partial / "model.safetensors")
-        save_tensors(checkpoint.optimizer, partial / "optimizer.safetensors")
-        write_json(partial / "state.json", checkpoint.state)
+    with new_folder(target, size_of(model) + size_of(optimizer)) as partial:
+        save_tensors(model, partial / "model.safetensors")
+        save_tensors(optimizer, partial / "optimizer.safetensors")
+        write_json(partial / "state.json", state)
     for old in _complete(folder)[:-keep]:
         if step_of(old) not in steps:
             shutil.rmtree(old)
+
+
+@contextmanager
+def written_together(tensors: Mapping[str, Tensor], folder: Path, writer: bool) -> Iterator[Path]:
+    """A context with a safetensors file of whole tensors that several processes hold parts of, and of which none holds
+    all: each writes its parts into `folder`, one joins them there, and the `writer` removes the folder at the end.
+    Every process enters it at the same time. If one could not write, all end with an OSError, NoRoom for a full disk.
+    """
+    # Imported here, because they are needed by several processes only.
+    from torch.distributed import checkpoint as distributed
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+    file = folder / "model-00001-of-00001.safetensors"
+    try:
+        with writing(folder):
+            try:
+                whole = HuggingFaceStorageWriter(str(folder), save_distributed=True, enable_consolidation=True)
+                distributed.save(dict(tensors), storage_writer=whole)
+            except distributed.CheckpointException as failed:
+                raise _reason(failed) from None
+            if writer:
+                _write_scalars(file, tensors)
+        yield file
+    finally:
+        if writer:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_scalars(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the tensors without dimensions, which torch 2.13 leaves at zero when it joins parts, into a file."""
+    with file.open("r+b") as content:
+        size = int.from_bytes(content.read(8), "little")
+        header = json.loads(content.read(size))
+        for name, tensor in tensors.items():
+            if tensor.dim() == 0:
+                content.seek(8 + size + header[name]["data_offsets"][0])
+                content.write(bytes(tensor.detach().cpu().reshape(1).view(torch.uint8).tolist()))
+
+
+def _reason(failed: Any) -> BaseException:
+    """The first error of a rank that could not write."""
+    errors = [error for error, _ in failed.failures.values()]
+    return next((error for error in errors if isinstance(error, OSError)), errors[0])
 
 
 def keep_newest(folder: Path, keep: int, steps: Collection[int] = ()) -> None:
@@ -139,11 +191,14 @@ def _complete(folder: Path) -> list[Path]:
 # ---- the models that a run leaves in its folder ----
 
 
-def save_trained(folder: Path, model: Transformer, config: RunConfig, corpus: Corpus, **lineage: Any) -> None:
-    """Write a run's model with its tokenizer, in place of an older one. lineage: further facts for config.json."""
+def save_trained(
+    folder: Path, model: Transformer, weights: Tensors, config: RunConfig, corpus: Corpus, **lineage: Any
+) -> None:
+    """Write a run's model with its tokenizer, in place of an older one. weights: of the model. lineage: further facts
+    for config.json."""
     facts = {"hash": run_hash(config), "parents": parents(config), "arch": config.arch, "size": config.size}
     lineage = facts | {"tokenizer": corpus.meta["tokenizer"]} | lineage
-    save_model(folder, model, lineage, corpus.tokenizer.to_str(pretty=True), config.plugins)
+    save_model(folder, model, lineage, corpus.tokenizer.to_str(pretty=True), config.plugins, weights)
 
 
 def copy_model(folder: Path, other: Path) -> None:

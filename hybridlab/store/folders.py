@@ -151,6 +151,10 @@ class RunFolder:
             )
         return info
 
+    def part_of(self, name: str) -> Path:
+        """A folder for what becomes a file of this one; a kill may leave it, and `remove_leftovers` removes it."""
+        return self.path / f".{name}.partial"
+
     def remove_leftovers(self) -> None:
         """Remove parts of files and folders that a kill left behind. Only for the process that holds the lock."""
         for path in (*self.path.glob(".*.partial"), *self.checkpoints.glob(".*.partial")):

@@ -25,11 +25,10 @@ from hybridlab.attention.kernels import choose
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import say
 from hybridlab.models.decoder import Factors, Transformer
-from hybridlab.models.export import factors_to_json
+from hybridlab.models.export import factors_to_json, size_of
 from hybridlab.models.loss import LARGE_VOCABULARY
 from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
-from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.hooks import Hook
 from hybridlab.training.job import Beginning, Job
@@ -71,8 +70,9 @@ class Run:
         self.job, self.config, self.folder, self.corpus = job, job.config, job.folder, job.corpus
         self.hooks, self.objective, self.device = job.hooks, job.objective, job.device
         self.precision: str = job.facts["precision"]
-        self.model = job.model.to(job.device, dtype_of(self.precision))
-        self.initial = self.model.structure
+        self.initial = job.model.structure
+        self._place(Transformer.without_weights(self.initial, job.model.kernel))
+        job.fill(self.model)
         self.source = self.objective.source(self.config, self.corpus)
         self.step, self.spent = 0, Spent()
         self.events: list[dict[str, Any]] = []
@@ -80,32 +80,24 @@ class Run:
         self.kernels: dict[str, list[str]] = {}
         for hook in self.hooks:
             hook.begin(self)
-        self.rebuild(self.initial, dict(self.model.named_parameters()), {})
+        self._optimize({}, {})
         self.metrics = MetricsLog(self.folder.path / "metrics.jsonl")
         self._pauses = 0.0
         self._noted: Transformer | None = None
 
     # ---- structure ----
 
-    def rebuild(
-        self,
-        structure: Structure,
-        tensors: Mapping[str, Tensor],
-        optimizer: Mapping[str, Tensor],
-        factors: Factors | None = None,
-    ) -> None:
-        """Make model and optimizer for a structure: at the start, on resume and at every change of structure.
-
-        tensors: the model's parameters and the hooks' tensors by name; tensors of hooks that are missing keep their
-        values. optimizer: the optimizer's state, as `optimizer_tensors` gives it; tensors without an entry start
-        without moments. factors: see `Transformer`.
-        """
+    def _place(self, model: Transformer) -> None:
+        """Take a model without weights as that of the run, and make room for the weights, which are arbitrary then. The
+        ranks share it before, so that none of them needs room for all of it."""
         settings = self.config.runtime
-        tensors, optimizer = world().gather(tensors), world().gather(optimizer)
-        model = Transformer.from_tensors(structure, tensors, self.model.kernel, factors)
         model.recompute, model.compiled = settings.activation_checkpointing, self.job.facts["compile"]
-        self.model = model.to(self.device)
-        world().shard(self.model, settings)
+        self.model = model.to(dtype_of(self.precision))
+        world().shard(self.model, self.device, settings)
+        self.model.make_room(self.device)
+
+    def _optimize(self, tensors: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
+        """Make the optimizer of the model and the hooks; see `rebuild`."""
         self.groups = model_groups(self.model, self.config.training.optimizer)
         for group in (group for hook in self.hooks for group in hook.parameter_groups()):
             self.groups.append(group)
@@ -114,6 +106,30 @@ class Run:
                     tensor.copy_(tensors.get(name, tensor))
         self.optimizer = make_optimizer(self.groups)
         load_optimizer_tensors(self.optimizer, self.groups, optimizer)
+
+    def rebuild(
+        self,
+        structure: Structure,
+        tensors: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        factors: Factors | None = None,
+    ) -> None:
+        """Make model and optimizer for a structure: on resume and at every change of structure.
+
+        tensors: the model's parameters and the hooks' tensors by name; tensors of hooks that are missing keep their
+        values. optimizer: the optimizer's state, as `optimizer_tensors` gives it; tensors without an entry start
+        without moments. factors: see `Transformer`.
+        """
+        tensors, optimizer = world().gather(tensors), world().gather(optimizer)
+        # What is not given on is freed before the new model takes its room.
+        self.groups.clear()
+        self.optimizer.state.clear()
+        self.optimizer.param_groups.clear()
+        model = Transformer.without_weights(structure, self.model.kernel, factors)
+        model.require(tensors)
+        self._place(model)
+        self.model.put((name, tensors[name]) for name, _ in self.model.named_parameters())
+        self._optimize(tensors, optimizer)
 
     def tensors(self) -> dict[str, Tensor]:
         """All trained tensors by name: those of the model and of the hooks."""
@@ -147,7 +163,11 @@ class Run:
         say(event_line(event))
         if optimizer is None:
             optimizer = optimizer_tensors(self.optimizer, self.groups)
-        self.rebuild(structure, self.tensors() if tensors is None else tensors, optimizer, factors)
+        tensors = self.tensors() if tensors is None else tensors
+        if world().divides(tensors.values()):
+            needed = (size_of(tensors) + size_of(optimizer)) / 1e9
+            say(f"for this change each rank takes all weights and moments: {needed:,.3g} GB")
+        self.rebuild(structure, tensors, optimizer, factors)
 
     # ---- the loop ----
 
@@ -327,17 +347,22 @@ class Run:
             "structure": self.model.structure.to_json(),
             "factors": factors_to_json(self.evaluation_inputs(self.step).get("factors", {})),
         }
-        moments = world().gather(optimizer_tensors(self.optimizer, self.groups))
-        checkpoint = Checkpoint(world().gather(self.tensors()), moments, state)
         world().once(self.metrics.flush)
-        world().once(
-            checkpoints.save_checkpoint,
-            self.folder.checkpoints,
-            self.step,
-            checkpoint,
-            self.config.runtime.keep_checkpoints,
-            self.config.runtime.keep_steps,
-        )
+        settings, entries = self.config.runtime, optimizer_tensors(self.optimizer, self.groups)
+        with (
+            world().collected(self.tensors(), self.folder.part_of("weights")) as tensors,
+            world().collected(entries, self.folder.part_of("optimizer")) as moments,
+        ):
+            world().once(
+                checkpoints.save_checkpoint,
+                self.folder.checkpoints,
+                self.step,
+                tensors,
+                moments,
+                state,
+                settings.keep_checkpoints,
+                settings.keep_steps,
+            )
 
     def resume(self) -> None:
         """Load the newest checkpoint and remove later lines from the log. Without a checkpoint, go to the beginning."""

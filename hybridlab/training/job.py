@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +33,14 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Job:
-    """A run that can start. config: its settings, as they are hashed. model: with the weights before the first step, on
-    the CPU. begins: the place in another run from which it goes on. facts: what run.json keeps from the first start
-    on."""
+    """A run that can start. config: its settings, as they are hashed. model: of the first step, without weights; fill:
+    gives such a model its weights. begins: the place in another run from which it goes on. facts: what run.json keeps
+    from the first start on."""
 
     config: RunConfig
     folder: RunFolder
     model: Transformer
+    fill: Callable[[Transformer], None]
     corpus: Corpus
     objective: Objective
     hooks: list[Hook]

@@ -22,6 +22,7 @@ import torch
 
 from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.structures import structure_of
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.models.loss import LARGE_VOCABULARY, LOGITS_AT_ONCE
 from hybridlab.plan.structure import Structure
@@ -83,9 +84,10 @@ def require_memory(config: RunConfig, structure: Structure, device: torch.device
     rows that are computed at once, which are the least that it needs. structure: of the model at its largest."""
     training, size = config.training, 8 if config.training.precision == "fp64" else 4
     weights = size * count_parameters(structure.shape, structure.plan).total
-    # Weights are drawn whole on each rank before they are shared.
     ranks = world().size if config.runtime.sharding == "fsdp2" else 1
-    states = max(weights, 4 * weights // ranks)
+    states = 4 * weights // ranks
+    if structure != structure_of(config):  # a change gathers weights and moments on every rank
+        states = max(states, 3 * weights)
     rows = min(config.runtime.micro_batch_rows or training.rows, -(-training.rows // world().size))
     tokens = 16 * training.tokens_per_step // world().size
     numbers = rows * training.seq_len * structure.shape.vocab if config.finetune is None else 0

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from hybridlab.config.training import Optimizer, Schedule
 from hybridlab.errors import UserError
-from hybridlab.training.world import world
+from hybridlab.models.decoder import divided_as
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each tensor."""
 
 
 def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
@@ -134,6 +137,11 @@ def load_optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group], sa
     """Load state saved by `optimizer_tensors`. A tensor without saved state starts without moments."""
     for group in groups:
         for name, tensor in group.tensors.items():
-            prefix = f"{name}/"
-            entries = {key.removeprefix(prefix): value for key, value in saved.items() if key.startswith(prefix)}
-            optimizer.state[tensor] = {k: world().like(v.clone().to(tensor.device), tensor) for k, v in entries.items()}
+            known = ((key, saved.get(f"{name}/{key}")) for key in _MOMENTS)
+            optimizer.state[tensor] = {key: _own(value, tensor) for key, value in known if value is not None}
+
+
+def _own(value: Tensor, tensor: Tensor) -> Tensor:
+    """A copy of an entry of the optimizer's state for a tensor: of a moment, this process's part."""
+    value = value.to(tensor.device)
+    return (divided_as(tensor, value) if value.shape == tensor.shape else value).clone()

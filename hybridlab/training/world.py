@@ -8,11 +8,13 @@ then nothing here costs anything or changes a bit. The group needs collectives f
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -22,6 +24,8 @@ from torch import distributed as dist
 from hybridlab.config.schema import Runtime
 from hybridlab.errors import RankLost
 from hybridlab.models.decoder import Transformer
+from hybridlab.models.export import Tensors
+from hybridlab.store.checkpoints import written_together
 
 P = ParamSpec("P")
 Item = TypeVar("Item")
@@ -108,18 +112,45 @@ class World:
         _doing("gathering weights")
         return {name: t.full_tensor().detach() if isinstance(t, DTensor) else t for name, t in tensors.items()}
 
-    def shard(self, model: Transformer, settings: Runtime) -> None:
-        """Let the ranks train a model together, in place. From then on its parameters and their gradients, which are
-        sums over all ranks, are shared: each rank holds a whole copy (ddp), or a part of every block (fsdp2), and has
-        the whole block while it runs."""
+    def divides(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether no rank holds all of these tensors."""
+        if self.size == 1:
+            return False
+        from torch.distributed.tensor import DTensor
+
+        parts = [
+            count
+            for tensor in tensors
+            if isinstance(tensor, DTensor)
+            for placement, count in zip(tensor.placements, tensor.device_mesh.shape, strict=True)
+            if placement.is_shard()
+        ]
+        return max(parts, default=1) > 1
+
+    @contextmanager
+    def collected(self, tensors: Mapping[str, Tensor], folder: Path) -> Iterator[Tensors]:
+        """A context with whole tensors for the writer; where ranks hold parts of them, with a file that all write into
+        a folder, so that none of them holds all."""
+        if not self.divides(tensors.values()):
+            yield self.gather(tensors)
+            return
+        _doing("writing weights")
+        with written_together(tensors, folder, self.writer) as file:
+            yield file
+
+    def shard(self, model: Transformer, device: torch.device, settings: Runtime) -> None:
+        """Let the ranks train a model without weights together on a device, in place. From then on its parameters and
+        their gradients, which are sums over all ranks, are shared: each rank holds a whole copy (ddp), or a part of
+        every block (fsdp2), and has the whole block while it runs."""
         if self.size == 1:
             return
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-        device = next(model.parameters()).device.type
+        # References of a model that ranks share go round in circles: the one before would stay for a while.
+        gc.collect()
         # With a copy on each rank, only the first of the two dimensions has more than one part.
         sizes = (self.size, 1) if settings.sharding == "ddp" else (1, self.size)
-        mesh = _mesh(dist.group.WORLD, device, sizes)
+        mesh = _mesh(dist.group.WORLD, device.type, sizes)
         visits = Counter(visit.layer for _, visit in model.plan.places())
         for layer, block in enumerate(model.blocks):
             # A block that runs again in the same pass stays whole until then.
@@ -140,14 +171,6 @@ class World:
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
 
-    def like(self, tensor: Tensor, model: Tensor) -> Tensor:
-        """A whole tensor, divided over the ranks as another one is."""
-        from torch.distributed.tensor import DTensor, distribute_tensor
-
-        if not isinstance(model, DTensor) or tensor.shape != model.shape:
-            return tensor
-        return distribute_tensor(tensor, model.device_mesh, model.placements)
-
     def clip(self, tensors: Iterable[Tensor], limit: float) -> Tensor:
         """Scale gradients down to a norm of at most `limit` over all tensors; returns their norm before."""
         from torch.distributed.tensor import DTensor
@@ -167,7 +190,7 @@ class World:
         return norm
 
     def whole(self, model: Transformer) -> Transformer:
-        """A model with whole weights, to save it or to take it apart; with one process the model itself."""
+        """A model with whole weights, to take it apart; with one process the model itself."""
         if self.size == 1:
             return model
         tensors = self.gather(dict(model.named_parameters()))

@@ -27,7 +27,7 @@ def test_each_run_that_is_needed_is_opened_once(small, runs, monkeypatch):
     assert opened == [digest]
     assert sum(visit.part == "attention" for _, visit in job.model.plan.places()) == 2  # one layer, and once more
     parent = dict(Run(link(logged, RunFolder(runs / "other"), Runs(runs))).model.named_parameters())
-    trained = dict(job.model.named_parameters())
+    trained = dict(Run(job).model.named_parameters())
     assert trained.keys() == parent.keys() and any((trained[name] != parent[name]).any() for name in parent)
 
 

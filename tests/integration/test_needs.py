@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from torch.profiler import ProfilerActivity, profile, record_function
 from typer.testing import CliRunner
 
 from hybridlab.accounting.parameters import count_parameters
+from hybridlab.accounting.summary import training_flops
 from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
+from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.runs.hooks import make_hooks
-from hybridlab.runs.needs import Planner, Way
+from hybridlab.runs.needs import Planner, Way, gpu_named, of_a_gpu
+from hybridlab.runs.queued_run import with_examples
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.machine import Gpu
 from hybridlab.training.memory import step_memory
+from tests.conftest import ROOT
+from tests.training import counting, marking
 
 ROWS = 4
 
 
 def real_peak(config, path, monkeypatch):
     """Bytes of all tensors at the worst moment of the second step of a run."""
-    take_step = Run.take_step
-
-    def marked(run):
-        with record_function(f"step {run.step}"):
-            return take_step(run)
-
-    monkeypatch.setattr(Run, "take_step", marked)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with marking(monkeypatch, Run, "take_step"), counting(path / "trace.json") as peaks:
         train_run(config, RunFolder(path / "run"), Runs(path))
-    found.export_chrome_trace(str(path / "trace.json"))
-    events = json.loads((path / "trace.json").read_text())["traceEvents"]
-    (step,) = [event for event in events if event.get("name") == "step 1" and event.get("cat") == "user_annotation"]
-    within = [e for e in events if e.get("name") == "[memory]" and step["ts"] <= e["ts"] <= step["ts"] + step["dur"]]
-    return max(event["args"]["Total Allocated"] for event in within)
+    return peaks()["take_step"][1]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +99,8 @@ def test_hours_and_bytes_are_those_of_the_counts():
     parameters = count_parameters(config.shape, final_structure(config).plan).total
     assert needs.sent == 2 * 7 / 8 * 4 * parameters and needs.seconds_sent == needs.sent / 1e9
     assert planned(1.0, number=16).seconds_sent > 9 * needs.seconds_sent  # over the network of two nodes
-    assert needs.hours * 3600 * 8 * 1e15 * 0.5 == pytest.approx(needs.flops)
+    assert needs.seconds_computed * 100 * 8 * 1e15 * 0.5 == pytest.approx(needs.flops)
+    assert needs.hours * 3600 == pytest.approx(100 * max(needs.seconds_computed, needs.seconds_sent))
     assert planned(1.0, number=100).way.gpus == 64
     again, back = (planned(1.0, sharding="fsdp2", reshard=reshard).sent for reshard in (True, False))
     assert again == pytest.approx(1.5 * back) == pytest.approx(3 / 2 * needs.sent)
@@ -135,3 +131,24 @@ def test_the_command_plans_the_runs_of_entries():
 def test_mistakes_are_explained(words, said):
     done = call(*words)
     assert isinstance(done.exception, UserError) and said in str(done.exception)
+
+
+def test_the_table_of_the_documentation_is_that_of_the_command():
+    """Tokens and FLOPs of all entries, hours where the network is no limit, and the memory of the largest run."""
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", (ROOT / "docs" / "distributed.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    for name, cells in rows:
+        runs, tokens, flops, eight, *_ = (cell.replace(",", "") for cell in cells.split(" | "))
+        found = [config for _, config in ExperimentAtScale(load_experiment(name), "paper").runs().values()]
+        spent = sum(training_flops(with_examples(config), of_a_gpu(with_examples(config))) for config in found)
+        assert (int(runs), flops) == (len(found), f"{spent:.2e}")
+        assert tokens == f"{sum(config.training.steps * config.training.tokens_per_step for config in found) / 1e9:.1f}"
+        if name != "saobp-table1":
+            assert float(eight.split()[0]) == pytest.approx(spent / (8 * 0.4 * 989e12) / 3600, abs=0.06)
+    (largest,) = [
+        config
+        for name, config in ExperimentAtScale(load_experiment("sgt-table1"), "paper").runs().values()
+        if name == "1.2B/block-loop"
+    ]
+    needs = Planner(8, gpu_named("h100"), 0.4).needs(largest)
+    assert f"{needs.memory.total / 1e9:.1f} GB" == dict(rows)["sgt-table1"].split(" | ")[3].split(", ")[1]

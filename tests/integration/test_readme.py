@@ -18,6 +18,7 @@ from hybridlab.papers.loading import experiment_ids, load_experiment
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
+DOCS = [file.read_text() for file in sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_python_example_runs(capsys):
@@ -28,7 +29,8 @@ def test_the_python_example_runs(capsys):
 
 def test_the_commands_exist_with_their_options():
     group = typer.main.get_command(app)
-    shown = re.findall(r"^hybridlab ((?:.|\\\n)*?)(?:  +#.*)?$", README.replace("\\\n", " "), re.MULTILINE)
+    text = "\n".join([README, *DOCS]).replace("\\\n", " ")
+    shown = re.findall(r"^hybridlab ((?:.|\\\n)*?)(?:  +#.*)?$", text, re.MULTILINE)
     assert len(shown) >= 8
     for line in shown:
         words = line.split()

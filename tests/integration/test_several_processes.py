@@ -2,10 +2,12 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +16,12 @@ import torch
 from torch import distributed as dist
 from torch.multiprocessing import spawn
 
-from hybridlab.errors import Interrupted, RunFailed
+from hybridlab.errors import Interrupted, NoRoom, RunFailed
 from hybridlab.evaluation.lm_eval_model import HarnessModel, special_tokens_of
 from hybridlab.messages import heard_by
 from hybridlab.methods.sgt.training import EntropyGrowth
 from hybridlab.models.export import load_checkpoint
+from hybridlab.runs import run as run_module
 from hybridlab.runs.record import read_record
 from hybridlab.store import checkpoints
 from hybridlab.store.artifacts import open_model
@@ -29,7 +32,7 @@ from hybridlab.training.world import world
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab
 from tests.integration.test_finetuning import ENCODER, composed, parent, task_file
-from tests.training import FIVE_LAYERS, GROWTH_TIMES, train, weights
+from tests.training import FIVE_LAYERS, GROWTH_TIMES, marking, train, watching, weights
 
 
 def joined(rank, jobs, folder):
@@ -81,6 +84,10 @@ def in_fp64(rank, jobs, folder):
         for name, (config, runs_dir) in jobs.items():
             train(config, folder / "ddp" / name, runs_dir)
             shared = config.model_copy(update={"runtime": config.runtime.model_copy(update={"sharding": "fsdp2"})})
+            if name == "vanilla":
+                with pytest.raises(NoRoom, match="weights.partial: it cannot be written"), small_files():
+                    train(shared, folder / "full", runs_dir)
+                assert not [path for path in (folder / "full").rglob("*") if "partial" in path.name]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Run, "_gradients", signalled(Run._gradients))
                 with pytest.raises(Interrupted):
@@ -89,9 +96,20 @@ def in_fp64(rank, jobs, folder):
         dist.destroy_process_group()
 
 
-def signalled(gradients):
+@contextmanager
+def small_files():
+    """A context in which a process writes no file of more than 20 kB, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def signalled(gradients, at=6):
     def watched(run, batch, step):
-        if step == 6 and not world().writer:
+        if step == at and not world().writer:
             os.kill(os.getpid(), signal.SIGTERM)
         return gradients(run, batch, step)
 
@@ -209,6 +227,60 @@ def test_two_ranks_are_one_process_in_fp64(small, tmp_path, runs_dir, request):
             assert [event["kind"] for event in record.events] == [event["kind"] for event in whole.events]
         assert read_record(tmp_path / "ddp" / name / "record.json").machine["ranks"] == 2
         assert "ranks" not in whole.machine
+
+
+PHASES = ("_place", "__init__", "take_step", "save", "resume")
+
+
+def in_parts(rank, config, folder, runs_dir, stopped):
+    """What each of two processes does: train until it is stopped, or go on to the end; writes the bytes that each phase
+    took."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/{stopped}", rank=rank, world_size=2)
+    try:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            marking(patch, Run, *PHASES),
+            marking(patch, run_module, "_measured", "_save"),
+            watching() as peaks,
+        ):
+            patch.setattr(run_module, "keep_freed_memory", lambda: False)
+            if stopped:
+                patch.setattr(Run, "_gradients", signalled(Run._gradients, at=1))
+            with pytest.raises(Interrupted) if stopped else nullcontext():
+                train(config, folder / "run", runs_dir)
+        (folder / f"{stopped}.{rank}.json").write_text(json.dumps(peaks()))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_no_rank_ever_holds_the_whole_model(small, tmp_path, runs_dir):
+    """With fsdp2: not when weights are drawn, trained, saved, loaded, measured and written at the end. Of four times
+    the weights (with moments and gradients) each of two ranks has two, with two of ten blocks whole in a step; when it
+    saves, the moments and once more what it writes. The control holds copies (ddp)."""
+    shape = {"layers": 10, "width": 384, "heads": 6, "kv_heads": 6, "head_width": 64, "ffn_width": 768}
+    training = {"steps": 4, "tokens_per_step": 64, "seq_len": 32}
+    evaluation = {"validation_windows": 2, "task_window": None}
+    peaks = {}
+    for sharding, stopped in (("ddp", True), ("fsdp2", True), ("fsdp2", False)):
+        runtime = {"sharding": sharding, "checkpoint_every": 100, "checkpoint_seconds": None}
+        config, folder = (
+            small(shape=shape, training=training, evaluation=evaluation, runtime=runtime),
+            tmp_path / sharding,
+        )
+        folder.mkdir(exist_ok=True)
+        spawn(in_parts, (config, folder, runs_dir, stopped), nprocs=2)
+        peaks[sharding, stopped] = [json.loads((folder / f"{stopped}.{rank}.json").read_text()) for rank in (0, 1)]
+    train(config, tmp_path / "alone", runs_dir)
+    alone, found = weights(tmp_path / "alone"), weights(tmp_path / "fsdp2" / "run")
+    for name in alone:
+        torch.testing.assert_close(found[name], alone[name], rtol=0, atol=1e-4)
+    whole = sum(tensor.numel() * tensor.element_size() for tensor in alone.values())
+    most = {"__init__": 0.75, "resume": 1.9, "take_step": 2.8, "save": 3.1, "_measured": 2.4, "_save": 2.6}
+    for found in peaks["fsdp2", True] + peaks["fsdp2", False]:
+        shares = {phase: size / whole for phase, size in found.items() if phase in most}
+        assert all(share < most[phase] for phase, share in shares.items()), shares
+    for found in peaks["ddp", True]:
+        assert found["__init__"] > 0.85 * whole and found["take_step"] > 3.9 * whole, (found, whole)
 
 
 # ---- from the command line ----

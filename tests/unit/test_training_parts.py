@@ -12,7 +12,6 @@ from hybridlab.files import json_text, write_json
 from hybridlab.messages import heard_by, print_line, say, titled, without_repeats
 from hybridlab.models.build import build_model
 from hybridlab.store import checkpoints
-from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.metrics import MetricsLog, read_metrics
 from hybridlab.training.machine import peak_flops
 from hybridlab.training.optimizer import learning_rate_factor, model_groups
@@ -82,7 +81,7 @@ def test_a_rate_of_routers_without_routers_is_an_error():
 
 def save(folder, step, value=1.0, keep=2):
     tensors = {"w": torch.full((3,), value)}
-    checkpoints.save_checkpoint(folder, step, Checkpoint(tensors, {"w/step": torch.tensor(step)}, {"step": step}), keep)
+    checkpoints.save_checkpoint(folder, step, tensors, {"w/step": torch.tensor(step)}, {"step": step}, keep)
 
 
 def test_checkpoints_keep_the_newest(tmp_path):
