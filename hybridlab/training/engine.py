@@ -83,6 +83,7 @@ class Run:
         self._optimize({}, {})
         self.metrics = MetricsLog(self.folder.path / "metrics.jsonl")
         self._pauses = 0.0
+        self._unchecked: list[tuple[int, dict[str, Tensor]]] = []
         self._noted: Transformer | None = None
 
     # ---- structure ----
@@ -149,8 +150,7 @@ class Run:
         tensors, optimizer: see `rebuild`; by default the current ones. details: further fields of the event, as JSON.
         RunFailed if the last loss is not finite, or if the processes of the run ask for different structures.
         """
-        if self.last:
-            self._require_finite(self.last)
+        self._require_finite()
         if world().agree(world().once(lambda: structure) != structure):
             raise RunFailed(f"{self.folder.path}: {kind} after step {self.step} is not the same in all processes")
         before = self.model.structure
@@ -193,7 +193,7 @@ class Run:
                     self._log(numbers, progress, speed)
                 stopped = world().agree(stop.requested or 0)
                 if last or stopped or self._checkpoint_due() or world().agree(pace.due()):
-                    self._require_finite(numbers)
+                    self._require_finite()
                     with pace.saving():
                         self.save()
                     stopped = world().agree(stop.requested or 0)
@@ -219,6 +219,7 @@ class Run:
         self.spent.tokens += settings.tokens_per_step
         self.spent.flops += self._step_flops()
         self.step += 1
+        self._unchecked.append((self.step, {"loss": loss, "gradient_norm": norm}))
         numbers = {"loss": loss, "gradient_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
         self.last = numbers
         for hook in self.hooks:
@@ -321,19 +322,23 @@ class Run:
 
     def _log(self, numbers: dict[str, Any], progress: Progress, speed: Speed) -> None:
         """Write a line of metrics.jsonl and update the progress bar."""
-        self._require_finite(numbers)
+        self._require_finite()
         line = {name: float(value) for name, value in numbers.items()}
         spent = {"step": self.step, "tokens": self.spent.tokens, "flops": self.spent.flops}
         measured = speed.measure(self.spent.tokens, self.spent.flops)
         world().once(self.metrics.write, {**spent, **line, **measured})
         progress.update(self.step, line["loss"], measured["mfu"])
 
-    def _require_finite(self, numbers: dict[str, Any]) -> None:
-        """RunFailed if the loss or the gradient norm is not a finite number."""
-        for name in ("loss", "gradient_norm"):
-            if not math.isfinite(numbers[name]):
-                problem = f"the {name.replace('_', ' ')} is {float(numbers[name])} at step {self.step}"
-                raise RunFailed(f"{self.folder.path}: {problem}; lower the learning rate")
+    def _require_finite(self) -> None:
+        """RunFailed if the loss or the gradient norm of a step since the last call is not a finite number."""
+        rows = self.config.training.rows
+        for step, numbers in self._unchecked:
+            for name, value in numbers.items():
+                if not math.isfinite(value):
+                    problem = f"the {name.replace('_', ' ')} is {float(value)} at step {step}"
+                    where = f"which read the rows {(step - 1) * rows:,} to {step * rows - 1:,} of the run"
+                    raise RunFailed(f"{self.folder.path}: {problem}, {where}; lower the learning rate")
+        self._unchecked.clear()
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""

@@ -1,6 +1,7 @@
 """The training engine: what a run writes, accumulation, exact resume, kills, and refusals."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -303,3 +304,14 @@ def test_a_model_that_fails_the_causality_probe_gets_no_results(small, tmp_path,
     with pytest.raises(RunFailed, match="sees the future"):
         train(small(), tmp_path / "a", runs_dir)
     assert json.loads((tmp_path / "a" / "record.json").read_text())["results"] is None
+
+
+def test_a_loss_that_is_no_number_is_told_with_its_step_and_rows(small, tmp_path, runs_dir, monkeypatch):
+    """Also where it is noticed later, at the next line of the log or checkpoint."""
+    gradients = Run._gradients
+    monkeypatch.setattr(
+        Run, "_gradients", lambda run, batch, step: gradients(run, batch, step) + (math.nan if step == 6 else 0.0)
+    )
+    config = small(runtime={"log_every": 10, "checkpoint_every": 10})
+    with pytest.raises(RunFailed, match="the loss is nan at step 7, which read the rows 48 to 55 of the run; lower"):
+        train(config, tmp_path / "run", runs_dir)
