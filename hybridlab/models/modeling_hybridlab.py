@@ -140,19 +140,21 @@ class HybridlabForCausalLM(HybridlabModel, GenerationMixin):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        cache: HybridlabCache | None = None,
         past_key_values: HybridlabCache | None = None,
         use_cache: bool | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int = 0,
     ) -> CausalLMOutputWithPast:
         """input_ids (B, S) → logits (B, S, V), or those of the last `logits_to_keep` columns. labels: (B, S), −100
-        where none is asked for."""
+        where none is asked for. past_key_values: the name of `cache` in transformers before 5.24."""
         if use_cache and not self.own.structure.settled:
             raise ValueError("an output of this model depends on later tokens: decode with use_cache=False")
-        cache = HybridlabCache() if past_key_values is None and use_cache else past_key_values
+        cache = past_key_values if cache is None else cache
+        cache = HybridlabCache() if cache is None and use_cache else cache
         logits = self.outputs(input_ids, attention_mask, cache, keep=logits_to_keep)
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=logits.shape[-1])
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
+        return CausalLMOutputWithPast(loss, logits, cache)
 
 
 class HybridlabForMaskedLM(HybridlabModel):

@@ -303,13 +303,15 @@ def test_the_cache_has_a_slot_for_each_place_and_can_be_continued(tmp_path, byte
     tokens = random_ids(20, vocab=VOCAB)
     with torch.no_grad():
         first = theirs(tokens[:, :11], use_cache=True)
-        cache = first.past_key_values
+        _, cache = first.to_tuple()
         # Four places with two kinds each: the loop's heads 0 and 3 have one each.
         slots = [slot for visit in cache.own.visits.values() for _, slot in visit.slots]
         assert cache.get_seq_length() == 11 and len(slots) == 4 * 2
         assert sorted({slot.keys.shape[2] for slot in slots}) == [4, 11]
-        second = theirs(tokens[:, 11:], past_key_values=cache)
-        found = torch.cat((first.logits, second.logits), 1)
+        # Its name in transformers before 5.24, and since.
+        second = theirs(tokens[:, 11:15], past_key_values=cache)
+        third = theirs(tokens[:, 15:], cache=cache)
+        found = torch.cat((first.logits, second.logits, third.logits), 1)
         torch.testing.assert_close(found, model(tokens).logits, atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match="cannot go back"):
             cache.crop(1)

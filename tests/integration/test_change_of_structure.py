@@ -168,12 +168,17 @@ def test_a_plan_change_keeps_weights_and_moments(small, tmp_path, runs_dir, monk
     assert one == two
 
 
-def test_rebuild_is_the_only_place_that_makes_model_and_optimizer():
+def test_model_and_optimizer_are_made_at_the_start_and_in_rebuild_only():
     tree = ast.parse(inspect.getsource(engine))
+    callers: dict[str, set[str]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name != "rebuild":
-            calls = {ast.unparse(inner.func) for inner in ast.walk(node) if isinstance(inner, ast.Call)}
-            assert not calls & {"make_optimizer", "model_groups", "make_model", "Transformer.from_tensors"}, node.name
+        if isinstance(node, ast.FunctionDef):
+            for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
+                callers.setdefault(ast.unparse(call.func), set()).add(node.name)
+    assert callers["Transformer.without_weights"] == callers["self._place"] == callers["self._optimize"]
+    assert callers["self._optimize"] == {"__init__", "rebuild"}
+    assert callers["make_optimizer"] == callers["model_groups"] == {"_optimize"}
+    assert not callers.keys() & {"make_model", "Transformer.from_tensors", "Transformer"}
 
 
 def test_checkpoints_of_another_version_are_refused(small, tmp_path, runs_dir, monkeypatch):
