@@ -18,73 +18,157 @@ if TYPE_CHECKING:
 _PEERS = ("eager", "sdpa", "compiled")
 
 
+_Archs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        metavar="NAME [SETTING=VALUE …]",
+        help="Architecture, with settings of its own in the same word: 'sgt controller.max_passes=3'; repeatable; "
+        "default: vanilla.",
+        autocompletion=completion.archs,
+    ),
+]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="FORM,FORM",
+        help="The first architecture in transformers too: eager, sdpa, compiled (sdpa by torch.compile).",
+    ),
+]
+_Compile = Annotated[bool, typer.Option("--compile", help="Each architecture with compiled blocks too.")]
+_Generate = Annotated[
+    bool, typer.Option("--generate", help="Time generated tokens in place of training steps and forward passes.")
+]
+_WholeRun = Annotated[
+    bool, typer.Option("--whole-run", help="Time steps at all structures that a run has, such as growing depths.")
+]
+_Over = Annotated[
+    str | None,
+    typer.Option(
+        "--over",
+        metavar="NAME=V,V,…",
+        help="Measure at each of these values of batch, seq-len or a setting: seq-len=1024,2048,4096.",
+    ),
+]
+_Repeats = Annotated[
+    int, typer.Option("--repeats", min=1, help="Steps that are timed in a round, or tokens that are generated.")
+]
+_Rounds = Annotated[int, typer.Option("--rounds", min=2, help="Rounds, in which the models take turns.")]
+_Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of each model on a CPU.")]
+_Out = Annotated[Path | None, typer.Option("--out", help="Also write the times and the machine to this JSON file.")]
+_Figure = Annotated[
+    Path | None, typer.Option("--figure", help="Also draw time and memory of a step over the values of --over.")
+]
+
+
 def bench(
-    arch: Annotated[
-        list[str] | None,
-        typer.Option("--arch", help="Architecture; repeatable; default: vanilla.", autocompletion=completion.archs),
-    ] = None,
+    arch: _Archs = None,
     size: Annotated[str, typer.Option("--size", help="Size.", autocompletion=completion.sizes)] = "tiny",
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="FORM,FORM",
-            help="The first architecture in transformers too: eager, sdpa, compiled (sdpa by torch.compile).",
-        ),
-    ] = None,
-    compile: Annotated[bool, typer.Option("--compile", help="Each architecture with compiled blocks too.")] = False,
-    generate: Annotated[
-        bool, typer.Option("--generate", help="Time generated tokens in place of training steps and forward passes.")
-    ] = False,
+    against: _Against = None,
+    compile: _Compile = False,
+    generate: _Generate = False,
+    whole_run: _WholeRun = False,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences at once.")] = 8,
     seq_len: Annotated[int, typer.Option("--seq-len", min=2, help="Tokens of a sequence, or of a prompt.")] = 128,
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Steps that are timed in a round, or tokens that are generated.")
-    ] = 4,
-    rounds: Annotated[int, typer.Option("--rounds", min=2, help="Rounds, in which the models take turns.")] = 5,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of each model on a CPU.")] = 1,
+    over: _Over = None,
+    repeats: _Repeats = 4,
+    rounds: _Rounds = 5,
+    threads: _Threads = 1,
     sets: o.Sets = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Also write the times and the machine to this JSON file.")
-    ] = None,
+    out: _Out = None,
+    figure: _Figure = None,
     as_json: o.AsJson = False,
 ) -> None:
     """Time training steps, forward passes or generation of models that take turns, with ratios and their errors.
 
-    Ratios are of speeds: those above 1 are faster than the first model. products: the share of a model's time in matrix
-    products and attention kernels.
+    Ratios are of speeds: those above 1 are faster than the first model. FLOPs: as counted, relative to the first model.
+    products: the share of a model's time in matrix products and attention kernels. GB: what a training step needs at
+    its peak, counted from its tensors.
     """
     # Else torch's profiler, which reads it at import, prints when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from hybridlab.errors import UserError
     from hybridlab.files import write_json
-    from hybridlab.papers.experiment import Benchmark
+    from hybridlab.reporting.curves import check_picture
+    from hybridlab.training.machine import describe_machine, library_versions, pick_device
 
     if compile and generate:
         raise UserError("--compile is for training steps; leave it out with --generate")
-    spec = Benchmark(
-        kind="generation" if generate else "passes",
-        models=_models(list(dict.fromkeys(arch or ["vanilla"])), against, compile, sets or []),
-        sizes={"smoke": {size: size}},
+    if whole_run and generate:
+        raise UserError("--whole-run is for training steps; leave it out with --generate")
+    if figure is not None:
+        check_picture(figure, "--figure")
+        if over is None or generate or whole_run:
+            raise UserError("--figure draws steps over the values of --over; leave out --generate and --whole-run")
+    kind = "generation" if generate else "training" if whole_run else "passes"
+    archs = _named(list(dict.fromkeys(arch or ["vanilla"])))
+    points = []
+    for value, (at_batch, at_length, more) in _points(over, batch, seq_len).items():
+        models = _models(archs, against, compile, [*(sets or []), *more])
+        spec = _benchmark(kind, models, size, at_batch, at_length, repeats, rounds)
+        points.append(({} if over is None else {"value": value}) | _measured(spec, size, threads))
+    name = None if over is None else over.partition("=")[0]
+    about = {"machine": describe_machine(pick_device("auto")) | {"threads": threads}, "libraries": library_versions()}
+    content = about | (points[0] if name is None else {"over": name, "points": points})
+    if out is not None:
+        write_json(out, content)
+    if figure is not None:
+        from hybridlab.reporting.curves import draw_costs
+
+        draw_costs(content, figure)
+    if as_json:
+        o.print_json(content)
+    else:
+        _print(f"{size}, {threads} threads", archs, points, name)
+
+
+def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tuple[int, int, list[str]]]:
+    """Value of --over → batch, sequence length, settings; one point without --over. UserError if it is malformed."""
+    from hybridlab.errors import UserError
+
+    if over is None:
+        return {"": (batch, seq_len, [])}
+    name, _, values = over.partition("=")
+    found: dict[float | str, tuple[int, int, list[str]]] = {}
+    for text in filter(None, (part.strip() for part in values.split(","))):
+        try:
+            number = int(text)
+        except ValueError:
+            raise UserError(f"--over {over}: {text!r} is no whole number; write NAME=128,256,512") from None
+        if number < (2 if name == "seq-len" else 1):
+            raise UserError(f"--over {over}: {text} is too small")
+        found[number] = {
+            "batch": (number, seq_len, []),
+            "seq-len": (batch, number, []),
+        }.get(name, (batch, seq_len, [f"{name}={text}"]))
+    if not found:
+        raise UserError(f"--over {over}: write NAME=128,256,512, with batch, seq-len or a setting as NAME")
+    return found
+
+
+def _benchmark(
+    kind: Any, models: dict[str, BenchmarkModel], size: str, batch: int, seq_len: int, repeats: int, rounds: int
+) -> Benchmark:
+    from hybridlab.papers.experiment import Benchmark
+
+    sizes: Any = {"smoke": {size: size}}
+    return Benchmark(
+        kind=kind,
+        models=models,
+        sizes=sizes,
         batches=[batch],
         prompt=seq_len,
         new_tokens=repeats,
         rounds=rounds,
         machines={},
     )
-    speeds, content = _measured(spec, size, threads)
-    if out is not None:
-        write_json(out, content)
-    if as_json:
-        o.print_json(content)
-    else:
-        _print(f"{size}, {batch} × {seq_len} tokens, {threads} threads", speeds, content)
 
 
-def _measured(spec: Benchmark, size: str, threads: int) -> tuple[dict[str, dict[str, Speed]], dict[str, Any]]:
-    """The speeds, and all that is printed as JSON."""
-    from hybridlab.papers.speed import make_models, measure_speeds, same_tokens, share_in_products
-    from hybridlab.training.machine import describe_machine, library_versions, pick_device, using_threads
+def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
+    """What is printed as JSON of one batch and length."""
+    from hybridlab.papers.speed import counted, make_models, measure_speeds, same_tokens, share_in_products
+    from hybridlab.training.machine import pick_device, using_threads
 
     (batch,), device, same = spec.batches, pick_device("auto"), None
     with using_threads(threads):
@@ -97,41 +181,59 @@ def _measured(spec: Benchmark, size: str, threads: int) -> tuple[dict[str, dict[
         if spec.kind == "generation":
             same = same_tokens((made[name] for name in _same(spec.models)), spec.prompt, 16)
     speeds = {name: parts[str(batch)] for name, parts in found.items()}
-    return speeds, {
+    counts = {name: counted(spec, model, size, device) for name, model in spec.models.items()}
+    return {
         "benchmark": spec.model_dump(mode="json", exclude={"machines"}),
-        "machine": describe_machine(device) | {"threads": threads},
-        "libraries": library_versions(),
         "speeds": {name: {part: one.model_dump() for part, one in parts.items()} for name, parts in speeds.items()},
         "share_in_products": {name: round(share, 3) for name, share in shares.items()},
+        "gigabytes": {name: count["gigabytes"] for name, count in counts.items()},
+        "flops": {name: count["flops"] for name, count in counts.items()},
         "same_tokens": same,
         "to_fastest_peer": _to_fastest_peer(spec, speeds),
     }
 
 
-def _models(archs: list[str], against: str | None, compile: bool, sets: list[str]) -> dict[str, BenchmarkModel]:
+def _named(texts: list[str]) -> dict[str, str]:
+    """Name of a model in the table → its architecture with settings: a second one of an architecture gets a number.
+    UserError for an empty text."""
+    from hybridlab.errors import UserError
+
+    names: dict[str, str] = {}
+    for text in texts:
+        if not text.strip():
+            raise UserError("--arch is empty; write a name, such as sgt, or 'sgt controller.max_passes=3'")
+        arch = text.split()[0]
+        number = sum(name.split()[0] == arch for name in names)
+        names[arch if not number else f"{arch} {number + 1}"] = text
+    return names
+
+
+def _models(archs: dict[str, str], against: str | None, compile: bool, sets: list[str]) -> dict[str, BenchmarkModel]:
     """The models by the name that the table shows; UserError for names that do not exist."""
     from hybridlab.config.loading import load_preset, merge, parse_setting
     from hybridlab.errors import UserError, nearest
     from hybridlab.papers.experiment import BenchmarkModel
 
-    config = merge(*(parse_setting(text) for text in sets)).values
-    for arch in archs:
+    models: dict[str, BenchmarkModel] = {}
+    for name, text in archs.items():
+        arch, *own = text.split()
         load_preset("arch", arch)
-    models = {arch: BenchmarkModel(arch=arch, config=config) for arch in archs}
+        models[name] = BenchmarkModel(arch=arch, config=merge(*(parse_setting(one) for one in (*sets, *own))).values)
+    first = next(iter(models.values()))
     if compile:
-        models |= {f"{arch}, compiled": BenchmarkModel(arch=arch, config=config, compiled=True) for arch in archs}
+        models |= {f"{name}, compiled": models[name].model_copy(update={"compiled": True}) for name in archs}
     for name in (part.strip() for part in against.split(",")) if against is not None else ():
         if name not in _PEERS:
             raise UserError(f"--against {against}: {name!r} is no form; {nearest(name, list(_PEERS))}")
-        form = {"form": "sdpa", "compiled": True} if name == "compiled" else {"form": name}
-        models[f"transformers, {name}"] = BenchmarkModel(arch=archs[0], config=config, **form)
+        form: dict[str, Any] = {"form": "sdpa", "compiled": True} if name == "compiled" else {"form": name}
+        models[f"transformers, {name}"] = first.model_copy(update=form)
     return models
 
 
 def _same(models: dict[str, BenchmarkModel]) -> list[str]:
     """The names of the forms of the first model."""
     first = next(iter(models.values()))
-    return [name for name, model in models.items() if model.arch == first.arch]
+    return [name for name, model in models.items() if (model.arch, model.config) == (first.arch, first.config)]
 
 
 def _to_fastest_peer(spec: Benchmark, speeds: dict[str, dict[str, Speed]]) -> dict[str, Any]:
@@ -150,26 +252,41 @@ def _to_fastest_peer(spec: Benchmark, speeds: dict[str, dict[str, Speed]]) -> di
     return found
 
 
-def _print(title: str, speeds: dict[str, dict[str, Speed]], content: dict[str, Any]) -> None:
+def _print(title: str, archs: dict[str, str], points: list[dict[str, Any]], over: str | None) -> None:
     from statistics import median
 
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("model", "part", "ms", "tokens/s", "× first", "± s.e.", "products"):
-        table.add_column(name, justify="left" if name in ("model", "part") else "right")
-    for name, parts in speeds.items():
-        for part, one in parts.items():
-            ratio = [f"{value:.3f}" if value is not None else "–" for value in (one.ratio.value, one.ratio.stderr)]
-            rate, share = one.tokens_per_second.value or 0, f"{content['share_in_products'][name]:.0%}"
-            table.add_row(name, part, f"{1e3 * median(one.seconds):,.1f}", f"{rate:,.0f}", *ratio, share)
+    spec = points[0]["benchmark"]
+    held = {"batch": f"batch {spec['batches'][0]}", "seq-len": f"{spec['prompt']:,} tokens"}
+    title = ", ".join((title, *(text for name, text in held.items() if name != over)))
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    left = ("model", "part")
+    for name in (*([] if over is None else [over]), *left, "ms", "× first", "± s.e.", "FLOPs", "products", "GB"):
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    for point in points:
+        for name, parts in point["speeds"].items():
+            share, memory = f"{point['share_in_products'][name]:.0%}", point["gigabytes"][name]
+            for part, one in parts.items():
+                ratio = [f"{x:.3f}" if x is not None else "–" for x in (one["ratio"]["value"], one["ratio"]["stderr"])]
+                flops = [point["flops"][of] for of in (name, next(iter(point["speeds"])))]
+                work = f"{flops[0][part] / flops[1][part]:.3f}" if None not in flops else "–"
+                first = [] if over is None else [f"{point['value']:,}"]
+                peak = f"{memory:.3f}" if memory is not None and part != "forward" else "–"
+                milliseconds = f"{1e3 * median(one['seconds']):,.1f}"
+                table.add_row(*first, name, part, milliseconds, *ratio, work, share, peak)
     out = o.console()
     out.print(table)
-    for part, against in content["to_fastest_peer"].items():
-        value, stderr = (against["ratio"][key] for key in ("value", "stderr"))
-        words = f"{part}: {against['model']} is {value:.3f} ± {stderr:.3f} × as fast as {against['peer']}"
-        out.print(words, highlight=False, soft_wrap=True)
-    if content["same_tokens"] is not None and len(speeds) > 1:
-        same = "the same tokens" if content["same_tokens"] else "other tokens, by rounding"
-        out.print(f"forms of the first model generate {same}", highlight=False)
+    for name, text in archs.items():
+        if text != name:
+            out.print(f"{name}: {text}", highlight=False, soft_wrap=True)
+    for point in points:
+        at = "" if over is None else f"{over} {point['value']:,}: "
+        for part, against in point["to_fastest_peer"].items():
+            value, stderr = (against["ratio"][key] for key in ("value", "stderr"))
+            words = f"{at}{part}: {against['model']} is {value:.3f} ± {stderr:.3f} × as fast as {against['peer']}"
+            out.print(words, highlight=False, soft_wrap=True)
+        if point["same_tokens"] is not None and len(point["speeds"]) > 1:
+            same = "the same tokens" if point["same_tokens"] else "other tokens, by rounding"
+            out.print(f"{at}forms of the first model generate {same}", highlight=False)

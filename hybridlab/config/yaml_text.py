@@ -90,7 +90,10 @@ def parse_yaml(text: str) -> tuple[Any, dict[KeyPath, int]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
-        raise NotYaml(f"this is not YAML ({problem})", mark.line + 1 if mark else None) from None
+        # libyaml since 0.2.6 has a limit of its own, far beyond ours.
+        deep = "nesting depth" in problem
+        said = f"it is nested more than {_DEEPEST} deep" if deep else f"this is not YAML ({problem})"
+        raise NotYaml(said, mark.line + 1 if mark else None) from None
     finally:
         loader.dispose()
 

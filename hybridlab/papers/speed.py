@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hybridlab.accounting.flops import convention_of, ledger
+from hybridlab.accounting.summary import training_flops
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.config.schema import RunConfig
@@ -33,6 +36,7 @@ from hybridlab.papers.experiment import Benchmark, BenchmarkModel, Experiment, b
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place, Visit
+from hybridlab.runs.hooks import hooks_in_passes
 from hybridlab.runs.record import BenchmarkRecord, Speed, record_path, write_record
 from hybridlab.statistics import Measurement, paired_ratio
 from hybridlab.training.machine import (
@@ -43,6 +47,7 @@ from hybridlab.training.machine import (
     pick_device,
     pick_precision,
 )
+from hybridlab.training.memory import step_memory
 from hybridlab.training.optimizer import make_optimizer, model_groups
 
 _OF_THE_PROMPT = ("prefill", "passes", "run", "last_step", "step", "forward")
@@ -188,6 +193,10 @@ class _Stages:
 
     stages: list[tuple[_Trainer, int]]
 
+    @property
+    def device(self) -> torch.device:
+        return self.stages[0][0].device
+
 
 def _stages(choice: BenchmarkModel, size: str, device: torch.device) -> _Stages:
     """What a run trains: one trainer for each depth, since the depth decides the time of a step."""
@@ -201,13 +210,22 @@ def _stages(choice: BenchmarkModel, size: str, device: torch.device) -> _Stages:
 
 
 class _Trainer:
-    """A model with its optimizer, in the precision in which runs train on this device."""
+    """A model with its optimizer and the hooks that act in every step, in the precision of runs on this device. Hooks
+    act as in the middle of a run."""
 
     def __init__(self, choice: BenchmarkModel, structure: Structure, config: RunConfig, device: torch.device) -> None:
         self.model, self.vocab = _in_form(choice, structure, device), structure.shape.vocab
         self.device, self.precision = device, pick_precision(config.training.precision, device)
-        self.clip = config.training.clip
-        self.optimizer = make_optimizer(model_groups(self.model, config.training.optimizer))
+        self.clip, self.step, self.hooks = config.training.clip, config.training.steps // 2, hooks_in_passes(config)
+        run = SimpleNamespace(config=config, model=self.model, initial=structure, device=device)
+        groups = model_groups(self.model, config.training.optimizer)
+        for hook in self.hooks:
+            hook.begin(cast(Any, run))
+            groups += hook.parameter_groups()
+        self.optimizer = make_optimizer(groups)
+
+    def inputs(self) -> dict[str, Any]:
+        return {name: value for hook in self.hooks for name, value in hook.forward_inputs(self.step).items()}
 
     def seconds(self, batch: int, length: int, steps: int) -> float:
         """The mean time of an optimizer step: forward and backward pass, clipping, update."""
@@ -215,8 +233,13 @@ class _Trainer:
         started = _now(self.device)
         for _ in range(steps):
             with autocast(self.device, self.precision):
-                logits = self.model(tokens).logits
-            F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
+                output = self.model(tokens, **self.inputs())
+            loss = F.cross_entropy(output.logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+            for hook in self.hooks:
+                for term in (hook.after_forward(self.step, output, 1.0), hook.penalty(self.step)):
+                    loss = loss if term is None else loss + term
+            del output
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -243,7 +266,7 @@ def _passes(trainer: _Trainer, batch: int, length: int, repeats: int) -> dict[st
     with torch.inference_mode(), autocast(trainer.device, trainer.precision):
         started = _now(trainer.device)
         for _ in range(repeats):
-            trainer.model(tokens)
+            trainer.model(tokens, **trainer.inputs())
         return {"step": step, "forward": (_now(trainer.device) - started) / repeats}
 
 
@@ -346,6 +369,32 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def counted(spec: Benchmark, choice: BenchmarkModel, size: str, device: torch.device) -> dict[str, Any]:
+    """What the measured parts cost by count. gigabytes: of an optimizer step at its peak (10⁹ bytes), see
+    `step_memory`; None if no step of hybridlab's own is measured. flops: part → FLOPs of the ledger, as executed; of a
+    run, the mean over its steps. None for generation."""
+    if spec.kind not in ("passes", "training"):
+        return {"gigabytes": None, "flops": None}
+    length = Layer({"training": {"seq_len": spec.prompt}})
+    config = resolve(choice.arch, size, layers=[Layer(choice.config), length])
+    structure, (batch,) = final_structure(config), spec.batches
+    precision = pick_precision(config.training.precision, device)
+    model = Transformer.without_weights(structure, config.runtime.kernel)
+    kernels = model.kernels_used(spec.prompt, device, precision == "bf16").values()
+    rule = convention_of(name for names in kernels for name in names)
+    cost = ledger(structure, spec.prompt, rule)
+    if spec.kind == "training":
+        run = training_flops(config, rule) / config.training.steps / config.training.rows
+        flops = {"run": run * batch, "last_step": cost.training * batch}
+    else:
+        flops = {"step": cost.training * batch, "forward": cost.forward * batch}
+    peak = None
+    if choice.form == "hybridlab" and not choice.compiled:
+        memory = step_memory(config, structure, batch, precision=precision, hooks=hooks_in_passes(config))
+        peak = round(memory.total / 1e9, 4)
+    return {"gigabytes": peak, "flops": flops}
 
 
 def speed(seconds: list[float], first: list[float], tokens: int) -> Speed:

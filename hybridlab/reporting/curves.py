@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hybridlab.errors import UserError
 from hybridlab.reporting.figure_kind import moving_average
-from hybridlab.reporting.style import COLOURS, cycled, label_axes
+from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks
 from hybridlab.runs.curves import AXES, LABELS, Curve
 
 ENDINGS = ("png", "pdf", "svg")
@@ -20,10 +21,10 @@ def smoothing(curve: Curve, asked: int | None) -> int:
     return asked or max(1, len(curve.y) // _POINTS_PER_WIDTH)
 
 
-def check_picture(path: Path) -> None:
+def check_picture(path: Path, option: str = "--out") -> None:
     """UserError if a picture cannot be written in the format that the file's name asks for."""
     if path.suffix.lstrip(".").lower() not in ENDINGS:
-        raise UserError(f"--out {path}: the name must end in .png, .pdf or .svg")
+        raise UserError(f"{option} {path}: the name must end in .png, .pdf or .svg")
 
 
 def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, path: Path) -> None:
@@ -50,6 +51,43 @@ def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, p
     ax.tick_params(labelsize=8)
     ax.grid(color="0.9", linewidth=0.6)
     ax.legend(fontsize=8, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=200)
+
+
+def draw_costs(measured: dict[str, Any], path: Path) -> None:
+    """Write a picture of `hybridlab bench --over`: time and memory of a training step of each model, over the values.
+
+    measured: as the command prints it as JSON.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+    time, memory = axes = figure.subplots(1, 2)
+    points = measured["points"]
+    values = [point["value"] for point in points]
+    for i, name in enumerate(points[0]["speeds"]):
+        style: dict[str, Any] = cycled(i) | {"marker": "o", "markersize": 4, "linewidth": 1.3, "label": name}
+        seconds = [point["speeds"][name]["step"]["seconds"] for point in points]
+        time.plot(values, [median(times) for times in seconds], **style)
+        least, most = ([choose(times) for times in seconds] for choose in (min, max))
+        time.fill_between(values, least, most, color=style["color"], alpha=0.2)
+        if points[0]["gigabytes"][name] is not None:
+            memory.plot(values, [point["gigabytes"][name] for point in points], **style)
+    label = {"batch": "sequences in a step", "seq-len": "tokens in a sequence"}.get(measured["over"], measured["over"])
+    for ax, title in ((time, "time of a step (s)"), (memory, "peak memory of a step (GB)")):
+        label_axes(ax, label, title)
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_xticks(values, [f"{value:,}" for value in values])
+        ax.minorticks_off()
+        plain_ticks(ax.yaxis)
+        ax.tick_params(labelsize=8)
+        ax.grid(color="0.9", linewidth=0.6)
+    axes[0].legend(fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=200)
 

@@ -31,6 +31,21 @@ def make_hooks(config: RunConfig, given: Sequence[Hook] = ()) -> list[Hook]:
     return hooks
 
 
+_IN_PASSES = ("forward_inputs", "after_forward", "penalty", "parameter_groups")
+
+
+def hooks_in_passes(config: RunConfig) -> list[Hook]:
+    """Those hooks of `make_hooks` that take time and memory in the passes of every step. A controller that changes the
+    plan is not among them: it acts between the passes, and can begin with the first plan only."""
+    controller = config.controller
+    fixed = config.model_copy(update={"controller": None}) if controller and controller.changes_plan else config
+    return [
+        hook
+        for hook in make_hooks(fixed)
+        if any(getattr(type(hook), name) is not getattr(Hook, name) for name in _IN_PASSES)
+    ]
+
+
 def fresh_hooks(before: RunConfig, config: RunConfig, hooks: Sequence[Hook]) -> frozenset[str]:
     """The hooks, by name, that cannot go on with the state that the run `before` left for them: what they act on or
     measure is another. hooks: those that `make_hooks` made of `config`."""

@@ -20,9 +20,8 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, map_of
 from hybridlab.errors import UserError, nearest
 from hybridlab.plan.structure import Structure
-from hybridlab.runs.hooks import make_hooks
+from hybridlab.runs.hooks import hooks_in_passes
 from hybridlab.runs.queued_run import with_examples
-from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import GPUS, Gpu
 from hybridlab.training.memory import StepMemory, step_memory
 
@@ -32,8 +31,6 @@ USABLE = 0.9
 """Share of a GPU's memory that a step may fill: the rest is for an allocator's gaps and the libraries."""
 _FP32 = 4
 _GPU = torch.device("cuda")
-_IN_PASSES = ("forward_inputs", "after_forward", "penalty", "parameter_groups")
-"""What of a hook takes memory in the passes of a step."""
 
 
 def gpu_named(name: str) -> Gpu:
@@ -152,15 +149,10 @@ class Planner:
         training, settings = config.training, (str(config.controller), str(config.hooks))
         key = (structure, *settings, training.seq_len, training.precision, way.rows, way.passes > 1, way.recompute)
         if key not in self._counted:
-            hooks = [hook for hook in make_hooks(config) if _in_passes(hook)]
             precision = "bf16" if config.training.precision == "auto" else config.training.precision
-            several = min(way.passes, 2)
+            hooks, several = hooks_in_passes(config), min(way.passes, 2)
             self._counted[key] = step_memory(config, structure, way.rows, several, precision, way.recompute, hooks)
         return self._counted[key]
-
-
-def _in_passes(hook: Hook) -> bool:
-    return any(getattr(type(hook), name) is not getattr(Hook, name) for name in _IN_PASSES)
 
 
 def _shared(memory: StepMemory, structure: Structure, config: RunConfig, way: Way) -> StepMemory:

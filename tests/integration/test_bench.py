@@ -39,9 +39,55 @@ def test_architectures_beside_each_other(tmp_path):
     assert list(found["speeds"]) == ["vanilla", "sgt"] and found["to_fastest_peer"] == {}
 
 
+def test_settings_of_one_architecture_and_values_of_one_setting(tmp_path):
+    """Time and memory at each value, and a picture of both; memory grows with the length, and a loop needs more."""
+    archs = ["--arch", "vanilla", "--arch", "sgt controller.max_passes=2", "--arch", "sgt controller.heads=1"]
+    asked = ["--set", "shape.layers=4", "--over", "seq-len=64,256", "--figure", "costs.png", "--out", "costs.json"]
+    done = hybridlab("bench", *SMALL, *archs, *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80 and "\nsgt 2: sgt controller.heads=1\n" in done.stdout
+    found = json.loads((tmp_path / "costs.json").read_text())
+    short, long = found["points"]
+    assert found["over"] == "seq-len" and [short["value"], long["value"]] == [64, 256]
+    assert list(long["speeds"]) == ["vanilla", "sgt", "sgt 2"] and long["benchmark"]["prompt"] == 256
+    assert long["benchmark"]["models"]["sgt"]["config"]["controller"] == {"max_passes": 2}
+    assert all(short["gigabytes"][name] < long["gigabytes"][name] for name in short["gigabytes"])
+    assert long["gigabytes"]["vanilla"] < long["gigabytes"]["sgt 2"] < long["gigabytes"]["sgt"]
+    assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_methods_that_act_in_every_step(tmp_path):
+    """Gates, penalties and entropies of the controller are part of a step, and FLOPs are counted as executed."""
+    archs = [word for arch in ("vanilla", "consa", "entropy-reg", "saobp-low") for word in ("--arch", arch)]
+    done = hybridlab("bench", *SMALL, *archs, "--set", "window=4", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    flops = {name: parts["step"] for name, parts in found["flops"].items()}
+    assert flops["consa"] > flops["vanilla"] == flops["entropy-reg"]
+
+
+def test_steps_of_a_whole_run(tmp_path):
+    """A run that grows counts its shorter steps; one that does not is its last step."""
+    asked = ["--set", "shape.layers=6", "--arch", "vanilla", "--arch", "midas", "--whole-run", "--json"]
+    done = hybridlab("bench", *SMALL, *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["speeds"]
+    assert found["vanilla"]["run"]["seconds"] == found["vanilla"]["last_step"]["seconds"]
+    assert found["midas"]["run"]["seconds"] != found["midas"]["last_step"]["seconds"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--arch", " "], "--arch is empty; write a name"),
+        (["--arch", "sgt controler.heads=2"], "did you mean 'controller'"),
+        (["--over", "batch=0"], "--over batch=0: 0 is too small"),
+        (["--over", "batch=two"], "'two' is no whole number; write NAME=128,256,512"),
+        (["--over", "batch"], "write NAME=128,256,512, with batch, seq-len or a setting as NAME"),
+        (["--over", "shape.layer=2"], "did you mean 'layers'"),
+        (["--figure", "costs.png"], "--figure draws steps over the values of --over"),
+        (["--figure", "costs.txt", "--over", "batch=1"], "--figure costs.txt: the name must end in"),
+        (["--whole-run", "--generate"], "leave it out with --generate"),
         (["--against", "eagr"], "did you mean 'eager'"),
         (["--arch", "vanila"], "did you mean 'vanilla'"),
         (["--compile", "--generate"], "leave it out with --generate"),
