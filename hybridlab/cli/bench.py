@@ -193,30 +193,36 @@ def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
     }
 
 
-def _named(texts: list[str]) -> dict[str, str]:
-    """Name of a model in the table → its architecture with settings: a second one of an architecture gets a number.
-    UserError for an empty text."""
+def _named(texts: list[str]) -> dict[str, list[str]]:
+    """Name of a model in the table → its architecture and settings: a second one of an architecture gets a number.
+    UserError for a text that names none."""
+    import shlex
+
     from hybridlab.errors import UserError
 
-    names: dict[str, str] = {}
+    names: dict[str, list[str]] = {}
     for text in texts:
-        if not text.strip():
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise UserError(f"--arch {text}: {error}") from None
+        if not words:
             raise UserError("--arch is empty; write a name, such as sgt, or 'sgt controller.max_passes=3'")
-        arch = text.split()[0]
-        number = sum(name.split()[0] == arch for name in names)
-        names[arch if not number else f"{arch} {number + 1}"] = text
+        number = sum(other[0] == words[0] for other in names.values())
+        names[words[0] if not number else f"{words[0]} {number + 1}"] = words
     return names
 
 
-def _models(archs: dict[str, str], against: str | None, compile: bool, sets: list[str]) -> dict[str, BenchmarkModel]:
+def _models(
+    archs: dict[str, list[str]], against: str | None, compile: bool, sets: list[str]
+) -> dict[str, BenchmarkModel]:
     """The models by the name that the table shows; UserError for names that do not exist."""
     from hybridlab.config.loading import load_preset, merge, parse_setting
     from hybridlab.errors import UserError, nearest
     from hybridlab.papers.experiment import BenchmarkModel
 
     models: dict[str, BenchmarkModel] = {}
-    for name, text in archs.items():
-        arch, *own = text.split()
+    for name, (arch, *own) in archs.items():
         load_preset("arch", arch)
         models[name] = BenchmarkModel(arch=arch, config=merge(*(parse_setting(one) for one in (*sets, *own))).values)
     first = next(iter(models.values()))
@@ -252,7 +258,7 @@ def _to_fastest_peer(spec: Benchmark, speeds: dict[str, dict[str, Speed]]) -> di
     return found
 
 
-def _print(title: str, archs: dict[str, str], points: list[dict[str, Any]], over: str | None) -> None:
+def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]], over: str | None) -> None:
     from statistics import median
 
     from rich import box
@@ -278,9 +284,9 @@ def _print(title: str, archs: dict[str, str], points: list[dict[str, Any]], over
                 table.add_row(*first, name, part, milliseconds, *ratio, work, share, peak)
     out = o.console()
     out.print(table)
-    for name, text in archs.items():
-        if text != name:
-            out.print(f"{name}: {text}", highlight=False, soft_wrap=True)
+    for name, asked in archs.items():
+        if asked != [name]:
+            out.print(f"{name}: {' '.join(asked)}", highlight=False, soft_wrap=True)
     for point in points:
         at = "" if over is None else f"{over} {point['value']:,}: "
         for part, against in point["to_fastest_peer"].items():

@@ -1,12 +1,15 @@
 """`hybridlab bench`: times of models that take turns, here and in transformers."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from hybridlab.papers.speed import share_in_products
 from tests.integration.test_cli import hybridlab
 
+ROOT = Path(__file__).parents[2]
 SMALL = ["--rounds", "2", "--repeats", "2", "--batch", "1", "--seq-len", "8", "--set", "shape.layers=2"]
 
 
@@ -80,6 +83,8 @@ def test_steps_of_a_whole_run(tmp_path):
     ("options", "said"),
     [
         (["--arch", " "], "--arch is empty; write a name"),
+        (["--arch", "sgt 'x"], "No closing quotation"),
+        (["--arch", "vanilla 'shape={layer: 2}'"], "did you mean 'layers'"),
         (["--arch", "sgt controler.heads=2"], "did you mean 'controller'"),
         (["--over", "batch=0"], "--over batch=0: 0 is too small"),
         (["--over", "batch=two"], "'two' is no whole number; write NAME=128,256,512"),
@@ -99,6 +104,27 @@ def test_steps_of_a_whole_run(tmp_path):
 def test_mistakes(tmp_path, options, said):
     done = hybridlab("bench", *options, "--rounds", "2", cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr
+
+
+def test_the_tables_of_the_documentation_are_those_of_the_files():
+    text = (ROOT / "docs" / "speed.md").read_text()
+    costs = re.findall(r"\[`([\w-]+)`\]\(\S+\) \| `([\w-]+)` \| (.+) × (.+) \| (.+) \| (.+) \| (.+) \|", text)
+    assert len(costs) == 6
+    for file, name, batch, length, *cells in costs:
+        found = json.loads((ROOT / "results" / "bench" / f"{file}.json").read_text())
+        part, first = ("run" if file == "grown-mini" else "step"), next(iter(found["speeds"]))
+        ratio = found["speeds"][name][part]["time_ratio"]
+        flops, memory = (found["flops"][of][part] for of in (name, first)), found["gigabytes"]
+        assert [int(batch)] == found["benchmark"]["batches"]
+        assert int(length.replace(",", "")) == found["benchmark"]["prompt"]
+        assert cells[0] == f"{next(flops) / next(flops):.3f}"
+        assert cells[1:] == [f"{ratio['value']:.3f} ± {ratio['stderr']:.3f}", f"{memory[name] / memory[first]:.2f}"]
+    peers = re.findall(r"\[`([\w-]+)`\]\(\S+\) \| (step|forward|generate) \| (.+); (.+) \| (.+) \|", text)
+    assert len(peers) == 6
+    for file, part, one, other, cell in peers:
+        against = json.loads((ROOT / "results" / "bench" / f"{file}.json").read_text())["to_fastest_peer"][part]
+        assert (one, other) == (against["model"], against["peer"])
+        assert cell == "{value:.3f} ± {stderr:.3f}".format(**against["ratio"])
 
 
 def test_products_are_what_is_left_of_a_model_of_products(monkeypatch):
