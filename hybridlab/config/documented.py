@@ -116,10 +116,10 @@ def _in_words(annotation: Any, metadata: Any = ()) -> str:
 
 
 def _bounds(metadata: Any) -> str:
-    """The range of a number; very large upper ends are left out."""
+    """The range of a number; ends that are very large or that are none are left out."""
     found = {n: bound for m in metadata for n in ("ge", "gt", "le", "lt") if (bound := getattr(m, n, None)) is not None}
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    shown = [f"{signs[name]} {bound:g}" for name, bound in found.items() if bound < 10**6]
+    shown = [f"{signs[name]} {bound:g}" for name, bound in found.items() if abs(bound) < 10**6]
     return " " + ", ".join(shown) if shown else ""
 
 

@@ -47,7 +47,7 @@ class Method(HookSettings):
     """Base class of the settings of a controller: what changes a model's structure while it trains. The defaults are
     those of a controller that changes nothing which has to be known before.
 
-        @hybridlab.register_controller("leave-out")    # CONTRIBUTING.md has the whole example
+        @hybridlab.register_controller("leave-out")    # docs/plugins.md has the whole example
         class LeaveOutConfig(hybridlab.Method):
             kind: Literal["leave-out"]
             layer: int

@@ -1,7 +1,6 @@
-"""The README: its example runs, its commands and ids exist."""
+"""README and docs/: examples run, commands and ids exist, links lead somewhere, tables are those of results/."""
 
 import importlib
-import json
 import operator
 import os
 import re
@@ -11,27 +10,37 @@ import pytest
 import typer
 
 from hybridlab.cli.main import app
-from hybridlab.config.loading import parse_setting, preset_names
+from hybridlab.config.loading import parse_setting
 from hybridlab.config.resolve import resolve
 from hybridlab.papers.ids import SAYS
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from tests.conftest import ROOT
+from tests.pages import FRONT, PAGES
 
-README = (ROOT / "README.md").read_text()
-DOCS = [file.read_text() for file in sorted((ROOT / "docs").glob("*.md"))]
+FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = FILES[0].read_text()
+METHODS = {file.stem: file.read_text() for file in sorted((ROOT / "docs" / "methods").glob("*.md"))}
+PAGES_TEXT = {file.relative_to(ROOT).as_posix(): file.read_text() for file in FILES}
 
 
-def test_the_python_example_runs(capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(code, "README", "exec"), {})
+@pytest.mark.parametrize("page", ["README.md", "docs/export.md"])
+def test_the_python_example_runs(page, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGES_TEXT[page], re.DOTALL)
+    exec(compile(code, page, "exec"), {})
     assert "w" in capsys.readouterr().out
+
+
+def test_the_readme_is_a_page():
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_commands_exist_with_their_options():
     group = typer.main.get_command(app)
-    text = "\n".join([README, *DOCS]).replace("\\\n", " ")
+    # The commands of plugins.md are run: tests/integration/test_own_parts.py.
+    texts = [text for name, text in PAGES_TEXT.items() if name != "docs/plugins.md"]
+    text = "\n".join(texts).replace("\\\n", " ")
     shown = re.findall(r"^hybridlab ((?:.|\\\n)*?)(?:  +#.*)?$", text, re.MULTILINE)
-    assert len(shown) >= 8
+    assert len(shown) >= 60
     for line in shown:
         words = line.split()
         command = group.commands[words[0]]
@@ -79,32 +88,48 @@ def test_make_all_tables_and_all_figures_read_the_committed_records_alone():
         assert folder.is_dir() and not [*folder.glob("*/run.json"), *folder.glob("*/record.json")]
 
 
-def test_every_id_of_the_readme_is_there():
+def test_every_id_is_in_the_page_of_its_method():
     own = "growth|primitives|copying|speed|refinement|leak"
     papers = rf"(?:consa|sgt|spiral)-[a-z]+(?:-?\d+)?|(?:depth|saobp)-(?:table\d+|fig\d+|{own})"
-    named = set(re.findall(f"`({papers})`", README))
-    assert named - set(preset_names("size")) == set(experiment_ids())
-
-
-def functions():
-    """(file under hybridlab/, name in it) of every `file.py:name`."""
-    return re.findall(r"`([\w/]+)\.py:([\w.]+)`", README)
+    named = {
+        paper: set(re.findall(f"`({papers})`", text.split("## What is reproduced")[1]))
+        for paper, text in METHODS.items()
+    }
+    assert set.union(*named.values()) == set(experiment_ids())
+    assert all(name.startswith(f"{paper}-") for paper, names in named.items() for name in names)
 
 
 def test_every_function_that_an_equation_points_to_is_there():
-    for file, name in functions():
-        assert operator.attrgetter(name)(
-            importlib.import_module("hybridlab." + file.removesuffix("/__init__").replace("/", "."))
-        )
-    parts = README.split("## From an equation to the code")[1].split("\n## ")[0].split("\n**")[1:]
-    assert [len(re.findall(r"^\| .*\.py:", part, re.MULTILINE)) > 5 for part in parts] == [True] * 4
+    for page in METHODS.values():
+        found = re.findall(r"`([\w/]+)\.py:([\w.]+)`", page)
+        assert len(found) > 5
+        for file, name in found:
+            module = "hybridlab." + file.removesuffix("/__init__").replace("/", ".")
+            assert operator.attrgetter(name)(importlib.import_module(module))
 
 
-def test_every_file_and_picture_that_it_names_is_there():
-    named = re.findall(r"`((?:hybridlab|experiments|tests|results)/[\w./-]*)`", README)
-    named += [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
-    assert len(named) > 20 and not [path for path in named if not (ROOT / path).exists()]
+@pytest.mark.parametrize("page", PAGES_TEXT)
+def test_every_file_picture_and_link_that_it_names_is_there(page):
+    text, folder = PAGES_TEXT[page], (ROOT / page).parent
+    # plugins.md names files that a reader makes.
+    paths = r"`((?:hybridlab|experiments|results)/[\w./-]*)`" if page != "docs/plugins.md" else r"(?!)"
+    named = [ROOT / path for path in re.findall(paths, text)]
+    named += [folder / link.partition("#")[0] for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert not [str(path) for path in named if not path.exists()]
+
+
+def test_the_readme_has_a_picture_and_leads_to_every_page():
     assert re.search(r"!\[.+\]\(results/.*\.png\)", README)
+    pages = [name for name in PAGES_TEXT if name.startswith("docs/") and name != "docs/index.md"]
+    assert not [name for name in pages if f"]({name})" not in README]
+    listed = PAGES_TEXT["docs/index.md"].split("```{toctree}")[1].split("\n\n")[1].split("\n```")[0].splitlines()
+    assert sorted(f"docs/{name}.md" for name in listed) == sorted(pages)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_pages_are_up_to_date(name):
+    """`python -m tests.pages` writes them."""
+    assert (ROOT / "docs" / name).read_text() == PAGES[name]()
 
 
 def rows_of(text):
@@ -122,65 +147,25 @@ def test_the_table_is_the_one_in_results_to_the_digit():
     for name in set(shown) - {"---"}:
         assert shown[name] == [whole[name][column] for column in columns]
     assert set(shown) == set(whole)
-    claims = README.split("| claim | place |")[1].split("\n\n")[0].splitlines()[2:]
-    assert len(claims) == 4 and all(line in source.splitlines() for line in claims)
 
 
-FRONT = "| claim | in | verdict | comparisons | the one that is least as claimed (± s.e.) | seeds |"
-
-
-def front_row(text, identifier):
-    """A row of README's table: every comparison of a claim is counted, the least favourable one is shown, and a verdict
-    says what its page says of it."""
-    table = json.loads((ROOT / "results" / identifier / "desk" / "table.json").read_text())
-    [claim] = [claim for claim in table["claims"] if claim["text"] == text]
-    verdict = f"{claim['verdict']} ({claim['note']})" if claim["note"] else claim["verdict"]
-    measured = [one for one in claim["comparisons"] if one["n"]]
-    planned = load_experiment(identifier).scales["desk"].seeds
-    where = f"[{identifier}](results/{identifier}/desk/table.md)"
-    if not measured:
-        return f"| {text} | {where} | {verdict} | – | – | 0 of {len(planned)} |"
-    resolved = [one for one in measured if one["p"] is not None and one["p"] < 0.05]
-    met = [one for one in resolved if short_by(one) < 0]
-    words = [f"{len(met)} of {len(claim['comparisons'])} as claimed"]
-    words += [f"{len(resolved) - len(met)} opposite"] if len(resolved) > len(met) else []
-    worst = max(measured, key=short_by)
-    spread = "(one seed)" if worst["stderr"] is None else f"± {worst['stderr']:.4f}"
-    shown = f"{worst['label']}: {worst['value']:+.4f} {spread}"
-    seeds = f"{min(one['n'] for one in measured)} of {len(planned)}"
-    return f"| {text} | {where} | {verdict} | {', '.join(words)} | {shown} | {seeds} |"
-
-
-def short_by(comparison):
-    """By how many standard errors a comparison misses what the claim asks; negative where it is as asked."""
-    low, high = comparison["asked"]
-    gaps = [low - comparison["value"]] if low is not None else []
-    gaps += [comparison["value"] - high] if high is not None else []
-    return max(gaps) / (comparison["stderr"] or 1e-12)
-
-
-def test_the_claims_of_the_front_page_are_those_of_the_tables():
-    """With HYBRIDLAB_WRITE_README=1 the rows are written anew."""
-    rows = README.split(FRONT)[1].split("\n\n")[0].splitlines()[2:]
-    assert len(rows) >= 8
-    named = [re.match(r"\| (.*?) \| \[([a-z0-9-]+)\]", row).groups() for row in rows]
-    expected = [front_row(*one) for one in named]
-    if os.environ.get("HYBRIDLAB_WRITE_README"):
-        (ROOT / "README.md").write_text(README.replace("\n".join(rows), "\n".join(expected)))
-        return
-    assert rows == expected
+def test_the_claims_of_the_front_page_are_those_of_the_results():
+    rows = README.split(FRONT)[1].split("\n\n")[0].splitlines()[1:]
+    results = PAGES_TEXT["docs/results.md"].replace("](../", "](").splitlines()
+    assert len(rows) == 3 and all(row in results for row in rows)
+    assert len({row.split(" | ")[2] for row in rows}) == 3
 
 
 def test_what_the_scales_can_show_stands_there_as_in_the_code():
     for scale, says in SAYS.items():
-        assert f"| `{scale}` | {says} |" in README
+        assert f"| `{scale}` | {says} |" in PAGES_TEXT["docs/evidence.md"]
 
 
 def test_make_evidence_names_experiments_that_have_the_scale():
     makefile = (ROOT / "Makefile").read_text()
     (names,) = re.findall(r"^EVIDENCE \?= ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
     (scale,) = re.findall(r"^EVIDENCE_SCALE \?= (.*)$", makefile, re.MULTILINE)
-    assert "make evidence" in README and names
+    assert "make evidence" in PAGES_TEXT["docs/evidence.md"] and names
     for name in names.replace("\\", " ").split():
         assert scale in load_experiment(name).available_scales()
 
@@ -191,4 +176,6 @@ def test_the_papers_are_linked(number):
 
 
 def test_lists_of_architectures_and_sizes_are_named():
-    assert {"hybridlab list --archs", "hybridlab list --sizes"} <= set(re.findall(r"hybridlab list --\w+", README))
+    assert {"hybridlab list --archs", "hybridlab list --sizes"} <= set(
+        re.findall(r"hybridlab list --\w+", PAGES_TEXT["docs/quickstart.md"])
+    )

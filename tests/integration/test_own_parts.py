@@ -1,4 +1,4 @@
-"""What CONTRIBUTING shows works: its files are written into an empty folder, and its commands run there."""
+"""What docs/plugins.md shows works: its files are written into an empty folder, and its commands run there."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT, run_python
 
-TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+TEXT = (ROOT / "docs" / "plugins.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 RUN = """
 import json, sys
