@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, create_model
 
@@ -49,6 +49,23 @@ METRICS = ("metric or measure", "metric")
 """What a name refers to that stands for something in a record."""
 
 
+@dataclass(frozen=True)
+class RefersIn:
+    """Marks a text in which names stand, such as an expression. names: yields them."""
+
+    names: Callable[[str], Iterator[Reference]]
+
+
+class Reference(NamedTuple):
+    """A name in an experiment file. path: its place in the arguments. to: what it names. elsewhere: the id of another
+    experiment that must have it; None for the file's own."""
+
+    path: KeyPath
+    to: str
+    name: str
+    elsewhere: str | None = None
+
+
 def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:
     """Marks a text as one of the names in `known`, which do not depend on the experiment."""
 
@@ -79,18 +96,23 @@ class Function:
         model = create_model(run.__name__, __base__=Strict, **fields)
         return cls(run, {name: hint for name, (hint, _) in fields.items()}, model)
 
-    def references(self, values: dict[str, Any]) -> Iterator[tuple[KeyPath, Refers, str]]:
-        """(path in the arguments, what it refers to, name) of every name in the arguments."""
+    def references(self, values: dict[str, Any]) -> Iterator[Reference]:
+        """Every name in the arguments."""
         for argument, hint in self.hints.items():
-            for path, refers, name in references(hint, values.get(argument), (argument,)):
-                yield path, Refers("row") if refers.row_if and values.get(refers.row_if) else refers, name
+            for path, mark, name in references(hint, values.get(argument), (argument,)):
+                if isinstance(mark, RefersIn):
+                    yield from (one._replace(path=path) for one in mark.names(name))
+                else:
+                    to = "row" if mark.row_if and values.get(mark.row_if) else mark.to
+                    yield Reference(path, to, name, values[mark.of] if mark.of else None)
 
 
 _hints = lru_cache(get_type_hints)
 
 
-def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Refers, str]]:
-    """(path, what it refers to, name) of every name in a value whose type is marked, also in the fields of a model."""
+def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any, str]]:
+    """(path, mark, text) of every text in a value whose type is marked, also in the fields of a model. A mark is a
+    `Refers` or a `RefersIn`."""
     if get_origin(hint) in (Union, types.UnionType):
         for part in get_args(hint):
             yield from references(part, value, path)
@@ -102,7 +124,9 @@ def references(hint: Any, value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyP
         for key, item in value.items():
             yield from references(get_args(hint)[1], item, (*path, key))
     elif isinstance(value, str):
-        yield from ((path, mark, value) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Refers))
+        yield from (
+            (path, mark, value) for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Refers | RefersIn)
+        )
     elif isinstance(value, list | tuple):
         # Annotated[list[X], …], as with a least length, has the type arguments of the list inside.
         hint = hint.__origin__ if get_origin(hint) is Annotated else hint
@@ -141,8 +165,3 @@ def called(registry: Registry[Function], key: str, layer: Layer) -> tuple[Functi
 def _at(layer: Layer, path: KeyPath) -> str:
     origin = layer.origin(path)
     return f"{origin}: " if origin else ""
-
-
-def reads_print(claim_kind: str) -> bool:
-    """Whether a kind of claim reads nothing but what the paper prints or states, as its name begins by saying."""
-    return claim_kind.startswith(("printed_", "stated_"))

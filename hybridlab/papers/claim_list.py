@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridlab.papers.calls import CLAIM_KINDS, reads_print
+from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import benchmark_record, records_of
+from hybridlab.papers.claims.expression import reads_print
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
@@ -113,7 +114,7 @@ def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:
     name = claim.test["kind"]
     if name == "not_here":
         return "not here"
-    if reads_print(name):
+    if reads_print(claim.test):
         return "transcribed" if _in_words_alone(claim, experiment) else "printed"
     if without.holds is not None:
         return "exact"
@@ -124,9 +125,7 @@ def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
     """Whether every column that the test reads holds the paper's words."""
     references = CLAIM_KINDS.get(claim.test["kind"]).references(claim.test)
     columns = [
-        experiment.other(claim.test[refers.of] if refers.of else experiment.id).column(name)
-        for _, refers, name in references
-        if refers.to == "column"
+        experiment.other(one.elsewhere or experiment.id).column(one.name) for one in references if one.to == "column"
     ]
     return bool(columns) and all(column.kind == "transcribed" for column in columns)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
@@ -258,6 +259,7 @@ class CellSpec(Strict):
         return [name for name in (self.start, self.masks, *named) if name]
 
 
+_LIST = re.compile(r"@([A-Za-z][\w-]*)")
 CELL = "cell:"
 RATE_FOR = "@"
 """Between a cell and a metric: the arm of the cell with the value of the swept setting that this metric chose."""
@@ -342,8 +344,18 @@ class Sweep(Strict):
     """Metric → cell → the value that its reported runs have."""
 
 
+def _as_call(test: Any) -> Any:
+    """An expression, or a mapping with one under `holds`, as a call of the kind of claim that reads expressions."""
+    test = {"holds": test} if isinstance(test, str) else test
+    return {"kind": "says", **test} if isinstance(test, dict) and "holds" in test and "kind" not in test else test
+
+
+Test = Annotated[dict[str, Any], BeforeValidator(_as_call)]
+
+
 class Claim(Strict):
-    """A sentence of the paper, its section or page, and its test: a claim kind with arguments; see papers/claims/.
+    """A sentence of the paper, its section or page, and its test: an expression (papers/claims/expression.py), or a
+    claim kind with arguments.
 
     differ_in: settings, or their first parts, in which its arms may differ beside their method, since its sentence is
     about them.
@@ -353,8 +365,8 @@ class Claim(Strict):
 
     text: str
     source: str
-    test: dict[str, Any]
-    controls: list[dict[str, Any]] = []
+    test: Test
+    controls: list[Test] = []
     differ_in: list[str] = []
     effect: float | None = None
     """The size of the paper's effect in the unit of the test, for the number of seeds that an open claim states: for a
@@ -419,6 +431,8 @@ class Experiment(Strict):
     plot: Plot | None = None
     measures: dict[str, Measure] = {}
     """Numbers and lists computed from records, by name, for claims and figures."""
+    lists: dict[str, list[str]] = {}
+    """Names of rows, columns or cells, which the expressions of claims write as `@NAME`."""
     benchmark: Benchmark | None = None
     differ_in: list[str] = []
     """Settings, or their first parts, in which arms may differ beside their method, because the table is about them.
@@ -445,6 +459,18 @@ class Experiment(Strict):
         if twice := [text for i, text in enumerate(texts) if text in texts[:i]]:
             raise ValueError(f"two claims have the text {twice[0]!r}; say in each what it tests")
         return claims
+
+    @model_validator(mode="after")
+    def _claims_name_lists(self) -> Experiment:
+        for test in (test for claim in self.claims for test in claim.tests if isinstance(test.get("holds"), str)):
+            test["holds"] = _LIST.sub(self._listed, test["holds"])
+        return self
+
+    def _listed(self, match: re.Match[str]) -> str:
+        if match[1] not in self.lists:
+            hint = nearest(match[1], list(self.lists), None if self.lists else "the file has no `lists:`")
+            raise ValueError(f"there is no list {match[0]}; {hint}")
+        return ", ".join(f'"{name}"' if "," in name else name for name in self.lists[match[1]])
 
     @model_validator(mode="after")
     def _plot_has_measures(self) -> Experiment:
@@ -556,7 +582,7 @@ class Experiment(Strict):
         named += [panel.relative_to for panel in (self.plot.panels if self.plot else []) if panel.relative_to]
         for test in (test for claim in self.claims for test in claim.tests):
             kind = CLAIM_KINDS.get(test.get("kind", ""))
-            named += [name for _, refers, name in kind.references(test) if refers.to == "cell"]
+            named += [one.name for one in kind.references(test) if one.to == "cell"]
         return list(dict.fromkeys(named))
 
     def needed_cells(self, scale: str | None = None) -> list[str]:

@@ -13,6 +13,7 @@ count for none of the functions. `FUNCTIONS` has all functions.
 from __future__ import annotations
 
 import ast
+import itertools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -96,6 +97,16 @@ def _first(x: Values) -> float:
     return float(true[0])
 
 
+def _steps(x: Values) -> np.ndarray:
+    """Each entry less the one before, without what is left of binary fractions."""
+    return np.round(np.diff(x), 9)
+
+
+def _rounds_to(x: Values, stated: Values, digits: float) -> Values:
+    """Whether numbers are others, to so many digits; a tie rounds to either side."""
+    return np.abs(x - stated) <= 0.5 * 10**-digits + 1e-9
+
+
 def _rank_correlation(x: Values, y: Values) -> float:
     """Spearman's rank correlation of two lists, without the pairs in which one is null."""
     known = ~(np.isnan(x) | np.isnan(y))
@@ -138,10 +149,16 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "abs": (1, np.abs, "sizes without signs"),
     "exp": (1, np.exp, "e to the power of each"),
     "log": (1, np.log, "natural logarithms"),
+    "log2": (1, np.log2, "logarithms to the base 2"),
     "len": (1, lambda x: float(len(x)), "number of entries"),
     "argmax": (1, lambda x: float(np.nanargmax(x)), "number of the highest entry"),
     "argmin": (1, lambda x: float(np.nanargmin(x)), "number of the lowest entry"),
     "first": (1, _first, "number of the first entry that is true"),
+    "count": (1, lambda x: float(np.sum(x)), "number of entries that are true"),
+    "rises": (1, lambda x: _steps(x) > 0, "whether each entry is above the one before"),
+    "falls": (1, lambda x: _steps(x) < 0, "whether each entry is below the one before"),
+    "steps": (1, lambda x: _steps(x), "each entry less the one before"),
+    "rounds_to": (3, _rounds_to, "whether numbers are others to so many digits: rounds_to(x, 0.57, 2)"),
     "index": (1, _index, "the numbers 0, 1, … of the entries"),
     "row": (1, _row, "for each entry of a matrix the number of its row"),
     "column": (1, _column, "for each entry of a matrix the number of its column"),
@@ -158,6 +175,8 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
 }
 """Name → number of arguments, the function, what it gives."""
 
+BY_ENTRY = {"abs", "exp", "log", "log2", "rounds_to"}
+"""Functions that give a number for each entry of a list; the others take the list as a whole."""
 _ARITHMETIC: dict[type[ast.operator], Callable[..., Values]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -167,7 +186,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[..., Values]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_COMPARISONS: dict[type[ast.cmpop], Callable[..., Values]] = {
+COMPARISONS: dict[type[ast.cmpop], Callable[..., Values]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -178,7 +197,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[..., Values]] = {
 
 
 _ALLOWED = {ast.Name, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Slice, ast.Tuple}
-_ALLOWED |= {ast.USub, ast.Not, *_ARITHMETIC, *_COMPARISONS}
+_ALLOWED |= {ast.USub, ast.Not, *_ARITHMETIC, *COMPARISONS}
 
 
 # ---- reading and computing ----
@@ -190,24 +209,28 @@ def parsed(text: str) -> ast.expr:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"formula {text!r}: {error.msg}, at character {error.offset}") from None
-    for node in ast.walk(tree):
-        if problem := _problem(node):
-            raise ValueError(f"formula {text!r}: {problem}")
+    if found := problem(tree):
+        raise ValueError(f"formula {text!r}: {found}")
     return tree
 
 
-def _problem(node: ast.AST) -> str | None:
-    """What is wrong with one node; None if it may stand in a formula."""
+def problem(tree: ast.expr, more: Mapping[str, int] | None = None) -> str | None:
+    """What is wrong with a tree, as a part of a sentence; None if it may stand in a formula. more: further functions
+    with the number of their arguments."""
+    known = {name: entry[0] for name, entry in FUNCTIONS.items()} | dict(more or {})
+    return next((found for node in ast.walk(tree) if (found := _problem(node, known))), None)
+
+
+def _problem(node: ast.AST, known: Mapping[str, int]) -> str | None:
+    """What is wrong with one node; None if it may stand in a formula. known: function → number of arguments."""
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
-        if name not in FUNCTIONS:
-            return f"there is no function {name!r}; {nearest(name, list(FUNCTIONS))}"
-        count = FUNCTIONS[name][0]
+        if name not in known:
+            return f"there is no function {name!r}; {nearest(name, list(known))}"
+        count = known[name]
         if len(node.args) != count or node.keywords:
             return f"{name} takes {count} argument{'s' * (count > 1)}"
         return None
-    if isinstance(node, ast.Compare) and len(node.ops) > 1:
-        return f"{ast.unparse(node)!r} compares twice; write two comparisons with `and`"
     if isinstance(node, ast.Constant):
         return None if type(node.value) in (int, float) else f"{node.value!r} is no number"
     if type(node) not in _ALLOWED and not isinstance(node, ast.boolop | ast.expr_context):
@@ -252,7 +275,9 @@ def _value(node: ast.AST | None, given: Mapping[str, Values]) -> Values:
         inner = _value(node.operand, given)
         return np.logical_not(inner) if isinstance(node.op, ast.Not) else -inner
     if isinstance(node, ast.Compare):
-        return _COMPARISONS[type(node.ops[0])](_value(node.left, given), _value(node.comparators[0], given))
+        sides = [_value(one, given) for one in (node.left, *node.comparators)]
+        pairs = zip(node.ops, itertools.pairwise(sides), strict=True)
+        return np.logical_and.reduce([COMPARISONS[type(op)](*pair) for op, pair in pairs])
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
         return join.reduce([_value(one, given) for one in node.values])

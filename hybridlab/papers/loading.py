@@ -96,9 +96,8 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
         for key, test in zip(keys, claim.tests, strict=True):
             call = Layer(test, _below(parts.get(("claims", i), {}), *key))
             kind, arguments = called(CLAIM_KINDS, "kind", call)
-            for path, refers, name in kind.references(arguments):
-                elsewhere = arguments[refers.of] if refers.of else None
-                names.check(path, refers.to, name, call, elsewhere)
+            for one in kind.references(arguments):
+                names.check(one.path, one.to, one.name, call, one.elsewhere)
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
             origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")

@@ -30,9 +30,10 @@ from typing import Any
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
-from hybridlab.papers.calls import CLAIM_KINDS, reads_print
+from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import Records, cell_runs
-from hybridlab.papers.claims.judge import judge, metrics_of
+from hybridlab.papers.claims.expression import expression, is_exact
+from hybridlab.papers.claims.judge import judge, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in
 from hybridlab.papers.ids import experiments_folder
@@ -68,7 +69,7 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     claims = {one.text: _definition(one) for one in experiment.claims if any(_cells_named(experiment, one))}
     computed = {"of", "formula"}
     measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
-    used = _measures_used(json.dumps(claims), measures)
+    used = _measures_used(_words(claims), measures)
     return {
         "id": experiment.id,
         "scale": scale,
@@ -121,9 +122,9 @@ def _cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
     """The cells that a claim's test and controls name, directly or as rows. What the paper prints needs no run."""
     rows = {row.short: row.cell for row in experiment.rows}
     for test in claim.tests:
-        if not reads_print(kind := str(test.get("kind", ""))):
-            for _, refers, name in CLAIM_KINDS.get(kind).references(test):
-                cell = name if refers.to == "cell" else rows.get(name) if refers.to == "row" else None
+        if not is_exact(test):
+            for one in CLAIM_KINDS.get(test["kind"]).references(test):
+                cell = one.name if one.to == "cell" else rows.get(one.name) if one.to == "row" else None
                 if cell not in (None, BENCHMARK):
                     yield str(cell)
 
@@ -193,6 +194,27 @@ def readers(experiment: Experiment, scale: str, ids: Iterable[str]) -> Iterator[
             other = experiment.other(identifier)
             if scale in other.scales and experiment.id in other.scales[scale].shared:
                 yield other
+
+
+def in_todays_words(plan: Content) -> Content:
+    """A plan whose tests are written as today, where only their form was changed since: experiments/reworded.json has
+    every such test as it was and as it is, and the measures that this needed, by experiment."""
+    forms, measures = _reworded()
+
+    def today(test: dict[str, Any]) -> dict[str, Any]:
+        return forms.get(json.dumps(test, sort_keys=True), test)
+
+    claims = {
+        text: {**one, "test": today(one["test"]), "controls": [today(control) for control in one["controls"]]}
+        for text, one in plan["claims"].items()
+    }
+    return {**plan, "claims": claims, "measures": {**measures.get(plan["id"], {}), **plan["measures"]}}
+
+
+@lru_cache(maxsize=1)
+def _reworded() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    content = read_object(experiments_folder() / "reworded.json", "list of reworded tests", ("tests", "measures"))
+    return {json.dumps(was, sort_keys=True): now for was, now in content["tests"]}, content["measures"]
 
 
 # ---- what has been changed since ----
@@ -272,20 +294,19 @@ def _since(plans: tuple[Planned, ...], today: Content, claim: Claim, seeds: Iter
 
 def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[str]:
     """What of a claim is not as it was, in words; empty if nothing. seeds: those that it reads."""
-    new = now["claims"][text]
+    then, new = in_todays_words(then), now["claims"][text]
     old = then["claims"].get(text) or next((one for one in then["claims"].values() if one == new), None)
     if old is None:
         return ["the claim was added"]
     words = []
     if old["test"] != new["test"]:
-        names = [key for key in {**old["test"], **new["test"]} if old["test"].get(key) != new["test"].get(key)]
-        words.append(f"its test ({', '.join(names)})")
+        words.append(f"its test, which was {test_in_words(old['test'])}")
     for name, one, other in (("left out", old, new), ("added", new, old)):
-        if controls := [test["kind"] for test in one["controls"] if test not in other["controls"]]:
+        if controls := [test_in_words(test) for test in one["controls"] if test not in other["controls"]]:
             words.append(f"controls {name} ({', '.join(controls)})")
     if old["effect"] != new["effect"]:
         words.append("the effect to be found")
-    used = _measures_used(json.dumps(new), now["measures"])
+    used = _measures_used(_words(new), now["measures"])
     if other_measures := [name for name in used if then["measures"].get(name) != now["measures"][name]]:
         words.append(f"the measure {', '.join(other_measures)}")
     named = _rows_named(new, now)
@@ -315,7 +336,7 @@ def _arm_in_words(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
 
 def _named_in(definition: Mapping[str, Any], plan: Content) -> set[str]:
     """The arms of a plan that a claim's definition names, as cells or rows, with the arms that these start from."""
-    words = set(texts_in([definition["test"], definition["controls"]]))
+    words = _words(definition)
     cells = {plan["rows"].get(word, word) for word in words}
     named = {arm for arm in plan["arms"] if cell_of_arm(arm) in cells}
     while (
@@ -330,14 +351,25 @@ def _named_in(definition: Mapping[str, Any], plan: Content) -> set[str]:
 
 def _rows_named(definition: Mapping[str, Any], plan: Content) -> dict[str, str]:
     """Short name → cell, of the rows that a claim's definition names."""
-    words = set(texts_in([definition["test"], definition["controls"]]))
+    words = _words(definition)
     return {row: cell for row, cell in plan["rows"].items() if row in words}
 
 
-def _measures_used(text: str, measures: Mapping[str, Any]) -> list[str]:
-    """The measures that a definition names, and those that they are made of."""
+def _words(definition: Any) -> set[str]:
+    """All texts in a definition, or in several by name; of an expression the names that it reads."""
+    found: set[str] = set()
+    for text in texts_in(definition):
+        try:
+            found |= {one.name for one in expression(text).references()} or {text}
+        except ValueError:
+            found.add(text)
+    return found
+
+
+def _measures_used(words: set[str], measures: Mapping[str, Any]) -> list[str]:
+    """The measures among these words, and those that they are made of."""
     used: dict[str, None] = {}
-    waiting = [name for name in measures if json.dumps(name) in text]
+    waiting = [name for name in measures if name in words]
     while waiting:
         name = waiting.pop()
         if name not in used:

@@ -31,7 +31,7 @@ def judge(
     verdict = _judged(claim.test, given, where, claim.effect, scale)
     if not claim.controls or verdict.word == "not run":
         return verdict
-    controls = tuple(Control(_as_text(test), _judged(test, given, where, None, scale)) for test in claim.controls)
+    controls = tuple(Control(test_in_words(test), _judged(test, given, where, None, scale)) for test in claim.controls)
     return _under(replace(verdict, controls=controls))
 
 
@@ -45,7 +45,7 @@ def _under(verdict: Verdict) -> Verdict:
     dearest = max(takes, key=lambda one: one.n_needed or 0)
     silent = [one for one in waiting if one.verdict.word == "fails" or _unresolved(one.verdict)]
     # The outcome says which arms and numbers the test is about.
-    named = "; ".join(f"control {one.test.split()[0]} {_outcome(one.verdict)}" for one in silent or waiting)
+    named = "; ".join(f"control {one.test} {_outcome(one.verdict)}" for one in silent or waiting)
     said = replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
     said = replace(said, n_needed=dearest.n_needed, minutes_needed=dearest.minutes_needed)
     return replace(said, word="cannot tell here", note="") if silent else said
@@ -79,8 +79,8 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
     p_values = decide([one.found for one in result], [one.needed for one in result]).p
     numbers = tuple(one.as_json(p) for one, p in zip(result, p_values, strict=True))
     verdict = replace(verdict, comparisons=numbers)
-    named = [(refers.to, name) for _, refers, name in kind.references(arguments)]
-    cells = [given.cell_of(name) if to == "row" else name for to, name in named if to in ("row", "cell")]
+    named = [one for one in kind.references(arguments) if one.to in ("row", "cell")]
+    cells = [given.cell_of(one.name) if one.to == "row" else one.name for one in named]
     sentence = None if scale is None or not verdict.n else scale_sentence(scale, given, cells, result)
     if verdict.word == "open" and verdict.n_needed is not None:
         minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells, scale)
@@ -92,7 +92,7 @@ def metrics_of(test: dict[str, Any]) -> list[str]:
     """The metrics that a test reads: dotted paths into a record, and measures."""
     _, arguments = called(CLAIM_KINDS, "kind", Layer(test))
     kind = CLAIM_KINDS.get(test["kind"])
-    named = [(path[0], name) for path, refers, name in kind.references(arguments) if refers.to in METRICS]
+    named = [(one.path[0], one.name) for one in kind.references(arguments) if one.to in METRICS]
     # With `metrics`, the one metric that a kind has by default is not read.
     several = [name for argument, name in named if argument == "metrics"]
     return list(dict.fromkeys(several or [name for _, name in named]))
@@ -173,9 +173,9 @@ def _in_minutes(minutes: float | None) -> str:
     return f" (about {minutes:.0f} minutes more)" if minutes else " (there are as many)"
 
 
-def _as_text(test: dict[str, Any]) -> str:
-    """A test in short: its kind and what it names."""
-    return " ".join(str(value) for key, value in test.items() if key != "reason")
+def test_in_words(test: dict[str, Any]) -> str:
+    """A test in short: its expression, or its kind and what it names."""
+    return str(test.get("holds")) if "holds" in test else " ".join(str(v) for key, v in test.items() if key != "reason")
 
 
 # ---- what the verdict speaks of, and what more seeds would cost ----

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.calls import CLAIM_KINDS, Function
@@ -27,7 +29,7 @@ from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.papers.experiment import Experiment, Row
-from hybridlab.papers.formula import NotMeasured, NoValue, number_of
+from hybridlab.papers.formula import NotMeasured, NoValue, number_of, values_of
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
 from hybridlab.statistics import Above, Below, Question
 
@@ -142,6 +144,15 @@ class Given:
             return metric_of(record, metric)
         try:
             return number_of(record, metric, self.experiment.measures)
+        except NotMeasured as missing:
+            raise NotRun(str(missing)) from None
+        except NoValue as reason:
+            raise Open(str(reason)) from None
+
+    def values(self, record: Record, metric: str) -> np.ndarray:
+        """The number, list or matrix that a metric is in a record; see `number`."""
+        try:
+            return values_of(record, metric, self.experiment.measures)
         except NotMeasured as missing:
             raise NotRun(str(missing)) from None
         except NoValue as reason:
