@@ -16,7 +16,7 @@ EVIDENCE_SCALE ?= desk
 # What is trained here is written there, so that the committed tables in results/, which README quotes, stay as they are.
 RESULTS ?= build/results
 
-.PHONY: reproduce evidence test lint all-tables all-figures unchanged clean
+.PHONY: docs reproduce evidence test lint all-tables all-figures unchanged clean
 
 reproduce: $(VENV)/installed
 	$(BIN)/hybridlab reproduce consa-table1 --scale $(or $(SCALE),smoke) --results-dir $(RESULTS)
@@ -46,6 +46,11 @@ unchanged: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -q tests/golden
 	$(BIN)/python -m tests.golden.unchanged
 
+# docs/ and the committed results as a site; a link that leads nowhere is an error.
+docs: $(VENV)/installed-for-docs
+	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs . build/docs
+	@echo build/docs/docs/index.html
+
 $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(CONSTRAIN) --editable .
@@ -53,6 +58,10 @@ $(VENV)/installed: pyproject.toml constraints-cpu.txt
 
 $(VENV)/installed-for-tests: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet $(CONSTRAIN) --editable '.[test]'
+	touch $@
+
+$(VENV)/installed-for-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet $(CONSTRAIN) --editable '.[docs]'
 	touch $@
 
 clean:
