@@ -1,7 +1,7 @@
 """The ids of the experiments, in the order in which people count (fig2 before fig10), how lists are filtered, and what
 each scale can show.
 
-Needs no other module, so that completion and lists are fast.
+Needs no other module but that of errors, so that completion and lists are fast.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import glob
 import re
 from collections.abc import Iterable
 from pathlib import Path
+
+from hybridlab.errors import UserError
 
 KINDS = ("table", "figure")
 SCALES = ("smoke", "desk", "small", "paper")
@@ -26,10 +28,41 @@ def experiments_folder() -> Path:
     return checkout if (package.parent / "pyproject.toml").is_file() and checkout.is_dir() else package / "experiments"
 
 
+_ID = re.compile(r"""(?:^ *(?:- )?|\{)id: +["']?([A-Za-z0-9][\w.-]*)["']? *(?=$|[,}#])""", re.MULTILINE)
+"""The id of an entry: at the beginning of a line, or of a mapping in brackets."""
+
+
+def entry_files(folder: Path) -> list[Path]:
+    """The files with entries in a folder of experiments; what several files share is in those named _NAME.yaml."""
+    return sorted(folder.glob("*/[!_]*.yaml"), key=lambda path: natural(f"{path.parent.name}/{path.stem}"))
+
+
+def experiment_files(folder: Path | None = None) -> dict[str, Path]:
+    """Id → file of all experiments in a folder, by default in hybridlab's own. The texts of the files are searched for
+    ids, which is faster than to read them as YAML. UserError for an id that is there twice."""
+    found: dict[str, Path] = {}
+    for path in entry_files(folder or experiments_folder()):
+        for identifier in _ID.findall(path.read_text(encoding="utf-8")):
+            if identifier in found:
+                raise UserError(twice(identifier, found[identifier], path))
+            found[identifier] = path
+    return {identifier: found[identifier] for identifier in sorted(found, key=natural)}
+
+
+def twice(identifier: str, first: Path, second: Path) -> str:
+    """The sentence about an id that two files, or one of them twice, give to an entry."""
+    places = f"{short(first)} and {short(second)}" if first != second else f"{short(first)}, twice,"
+    return f"{places} have an entry {identifier!r}; give each entry an id of its own"
+
+
+def short(path: Path) -> str:
+    """The file of an entry in errors: PAPER/NAME.yaml."""
+    return f"{path.parent.name}/{path.name}"
+
+
 def experiment_ids(folder: Path | None = None) -> list[str]:
     """The ids of all experiments in a folder, by default in hybridlab's own."""
-    files = (folder or experiments_folder()).glob("*/[!_]*.yaml")
-    return sorted((f"{path.parent.name}-{path.stem}" for path in files), key=natural)
+    return list(experiment_files(folder))
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:

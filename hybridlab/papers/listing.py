@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from hybridlab.config.loading import Layer, check, load_file
+from hybridlab.config.loading import check
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_object
-from hybridlab.papers.ids import KINDS, SCALES, experiment_ids, experiments_folder, matches
+from hybridlab.papers.entries import entries_in
+from hybridlab.papers.ids import KINDS, SCALES, entry_files, experiments_folder, matches, natural, twice
 
 
 class _Part(Strict):
@@ -69,16 +70,16 @@ class Head(_Part):
         return {*asked} <= {*made.get("complete_seeds", [])} and {*names} <= recorded and (bool(names) or not needed)
 
 
-def read_head(identifier: str) -> Head:
-    """The head of one of hybridlab's experiments; UserError, with file and line, for a mistake in it."""
-    paper, name = identifier.split("-", 1)
-    return check(Head, load_file(experiments_folder() / paper / f"{name}.yaml", _head_alone))
-
-
-def _head_alone(layer: Layer, _: Path) -> Layer:
-    names = {*Head.model_fields, "extends"}
-    values = {name: value for name, value in layer.values.items() if name in names}
-    return Layer(values, {path: origin for path, origin in layer.origins.items() if path[:1] and path[0] in names})
+def read_heads(folder: Path | None = None) -> list[Head]:
+    """The heads of all of hybridlab's experiments, ordered by id; UserError, with file and line, for a mistake."""
+    names, heads, files = {*Head.model_fields, "extends"}, dict[str, Head](), dict[str, Path]()
+    for path in entry_files(folder or experiments_folder()):
+        for entry in entries_in(path):
+            head = check(Head, entry.layer(names))
+            if head.id in files:
+                raise UserError(twice(head.id, files[head.id], path))
+            heads[head.id], files[head.id] = head, path
+    return [heads[identifier] for identifier in sorted(heads, key=natural)]
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Filter:
     done: bool | None = None
 
     def __post_init__(self) -> None:
-        papers = list(dict.fromkeys(name.split("-")[0] for name in experiment_ids()))
+        papers = list(dict.fromkeys(path.parent.name for path in entry_files(experiments_folder())))
         for option, value, known in (("kind", self.kind, KINDS), ("paper", self.paper, papers)):
             if value is not None and value not in known:
                 raise UserError(f"--{option} {value}: there is no such {option}; {nearest(value, list(known))}")
@@ -112,13 +113,12 @@ def entries(results_dir: Path, wanted: Filter | None = None) -> list[dict[str, A
     listed = []
     wanted = wanted or Filter()
     recorded = {path.stem for path in (results_dir / "records").glob("*.json")}
-    for identifier in experiment_ids():
-        head = read_head(identifier)
+    for head in read_heads():
         if not wanted.passes(head):
             continue
         scales = head.available_scales()
         entry = {
-            "id": identifier,
+            "id": head.id,
             "kind": head.kind,
             "paper": head.paper,
             "title": head.title,

@@ -11,12 +11,13 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from hybridlab.config import resolve
-from hybridlab.config.loading import KeyPath, Layer, check, is_file_name, load_file
+from hybridlab.config.loading import KeyPath, Layer, check, is_file_name
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers import ids
 from hybridlab.papers.analytic import ANALYTIC
 from hybridlab.papers.calls import CLAIM_KINDS, called, references
 from hybridlab.papers.cells import nested, study_of
+from hybridlab.papers.entries import Entry, entries_in
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
 from hybridlab.papers.formula import measure_problem
 from hybridlab.papers.ids import experiments_folder
@@ -33,7 +34,8 @@ def experiment_ids() -> list[str]:
 
 
 def load_experiment(identifier: str) -> Experiment:
-    """The experiment of an id, or of a file given by its path (`./mine.yaml`); every name in the file is checked."""
+    """The experiment of an id, or of a file given by its path: `./mine.yaml`, or `./mine.yaml:ID` where it has several
+    entries. Every name in it is checked."""
     experiment, layer = _read(identifier)
     check_settings(experiment, layer)
     check_names(experiment, layer, lambda other: _read(other)[0])
@@ -41,34 +43,52 @@ def load_experiment(identifier: str) -> Experiment:
 
 
 def _read(identifier: str) -> tuple[Experiment, Layer]:
-    known = experiment_ids()
-    if is_file_name(identifier):
-        return _read_file(Path(identifier).expanduser(), known)
-    if identifier not in known:
-        hint = nearest(identifier, known, "`hybridlab list` shows them, and a file is given by its path, ./mine.yaml")
+    files = ids.experiment_files(experiments_folder())
+    file, _, wanted = identifier.rpartition(":")
+    if not file.endswith((".yaml", ".yml")):
+        file, wanted = identifier, ""
+    if is_file_name(file):
+        return _read_file(Path(file).expanduser(), wanted, files)
+    if identifier not in files:
+        hint = nearest(
+            identifier, list(files), "`hybridlab list` shows them, and a file is given by its path, ./mine.yaml"
+        )
         raise UserError(f"{identifier}: there is no such experiment; {hint}")
-    paper, name = identifier.split("-", 1)
-    experiment, layer = _checked(experiments_folder() / paper / f"{name}.yaml")
-    if experiment.id != identifier:
-        raise UserError(f"{paper}/{name}.yaml: its id is {experiment.id}; it must be {identifier}")
+    path = files[identifier]
+    experiment, layer = _checked(_entry(path, identifier))
+    if not identifier.startswith(f"{path.parent.name}-"):
+        origin = layer.origin(("id",))
+        raise UserError(f"{origin}: id {identifier!r}: in this folder an id must begin with {path.parent.name}-")
     return experiment, layer
 
 
-def _read_file(path: Path, known: list[str]) -> tuple[Experiment, Layer]:
+def _entry(path: Path, identifier: str) -> Entry:
+    """The entry with an id in a file, or the only one where none is asked for."""
+    entries = entries_in(path)
+    known = [entry.id for entry in entries]
+    if not identifier and len(entries) > 1:
+        raise UserError(
+            f"{path} has several entries; name one of them, as in {path}:{known[0]}; known: {', '.join(known)}"
+        )
+    for entry in entries:
+        if identifier in ("", entry.id):
+            return entry
+    raise UserError(f"{path}: it has no entry {identifier!r}; {nearest(identifier, known)}")
+
+
+def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> tuple[Experiment, Layer]:
     """An experiment of the user's own: the file names its id, under which its results are kept."""
-    experiment, layer = _checked(path)
+    experiment, layer = _checked(_entry(path, wanted))
     line = f"{layer.origin(('id',))}: id {experiment.id!r}"
     if not _ID.fullmatch(experiment.id) or experiment.id in _OTHER_FOLDERS or experiment.id.startswith("ablate-"):
         raise UserError(f"{line} cannot name a folder of results; use letters, digits, - and _, as in mine-table1")
-    if experiment.id in known:
-        paper, name = experiment.id.split("-", 1)
-        if path.resolve() != (experiments_folder() / paper / f"{name}.yaml").resolve():
-            raise UserError(f"{line} belongs to an experiment of hybridlab; choose another, so that its results stay")
+    if experiment.id in files and path.resolve() != files[experiment.id].resolve():
+        raise UserError(f"{line} belongs to an experiment of hybridlab; choose another, so that its results stay")
     return experiment, layer
 
 
-def _checked(path: Path) -> tuple[Experiment, Layer]:
-    layer = load_file(path)
+def _checked(entry: Entry) -> tuple[Experiment, Layer]:
+    layer = entry.layer()
     experiment = check(Experiment, layer)
     experiment._written, experiment._others = layer, load_experiment
     return experiment, layer

@@ -170,7 +170,7 @@ def test_the_controller_changes_the_plan_and_its_cost_is_known(folder):
 
 def test_every_path_that_the_page_names_exists():
     named = set(re.findall(r"`((?:hybridlab|tests|experiments)/[\w./]+)`", TEXT))
-    own = {*files(), "experiments/windows/table1.yaml", "hybridlab/presets/arch/NAME.yaml"}
+    own = {*files(), "hybridlab/presets/arch/NAME.yaml"}
     own.add("hybridlab/papers/claims/PAPER.py")
     missing = [path for path in sorted(named - own) if not (ROOT / path).exists()]
     assert not missing and len(named) > 10

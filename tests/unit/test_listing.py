@@ -14,7 +14,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
 from hybridlab.papers.ids import SAYS, SCALES
-from hybridlab.papers.listing import entries, read_head
+from hybridlab.papers.listing import entries, read_heads
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from tests.conftest import ROOT, run_python
 
@@ -124,12 +124,14 @@ def test_the_list_reads_the_heads_of_the_files_once_and_what_was_made_of_them():
 
 
 def test_the_list_says_of_every_experiment_what_its_whole_file_says():
-    """Id, kind, title and scales are read from the head of a file alone; the rest is checked when it is used."""
-    for identifier in experiment_ids():
-        head, whole = read_head(identifier), load_experiment(identifier)
+    """Id, kind, title and scales are read from the heads alone; the rest is checked when it is used."""
+    heads = read_heads()
+    assert [head.id for head in heads] == experiment_ids()
+    for head in heads:
+        whole = load_experiment(head.id)
         for name in ("id", "kind", "title", "paper", "needs"):
             assert getattr(head, name) == getattr(whole, name)
-        assert head.available_scales() == whole.available_scales(), identifier
+        assert head.available_scales() == whole.available_scales(), head.id
 
 
 def test_what_is_done_was_made_of_the_runs_that_the_files_ask_for_now():
@@ -169,7 +171,6 @@ def test_a_figure_is_done_when_it_was_made_of_all_runs_whose_records_are_there(t
 def test_a_mistake_in_the_head_of_a_file_has_its_line(tmp_path, monkeypatch):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "table1.yaml").write_text("id: toy-table1\npaper: Toy\ntitle: [one, two]\n")
-    monkeypatch.setattr("hybridlab.papers.ids.experiments_folder", lambda: tmp_path)
     monkeypatch.setattr("hybridlab.papers.listing.experiments_folder", lambda: tmp_path)
     done = listed()
     assert isinstance(done.exception, UserError)

@@ -1,0 +1,235 @@
+"""Several values from one, in YAML files that repeat a shape: `for:` and `each:`, and lists as tables of text.
+
+A mapping with `for:` stands for several: in a list for several items, in a mapping for several keys or, where the key
+is the same for all, for one mapping with the keys of all. `$name` or `${name}` in its texts and keys is a value of the
+`for:`, and a text that is nothing else is this value with its type; `$$` is a dollar.
+
+    swap-$size: {for: {arm: [a, b], size: [1, 2]}, …}                # all combinations, the last name changing fastest
+    {for: [{arm: midas, label: MIDAS}, {arm: lns, label: LN}], …}    # given combinations
+
+`each:` in a mapping of a list is a list of mappings: they stand in its place, each merged over what is beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybridlab.config.loading import Layer, merge
+from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
+from hybridlab.errors import UserError, nearest
+
+FOR, EACH = "for", "each"
+NOT_GIVEN = "–"
+"""The cell of a table of text that gives nothing."""
+_PLACE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([^}]*)\}|\$)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+Combination = dict[str, Any]
+"""Name → value, for one of the values that a template stands for."""
+
+
+@dataclass
+class Scope:
+    """The names that a place in a file can use. used: output; those that were used."""
+
+    values: Combination
+    used: set[str]
+
+    def text(self, text: str, origin: str) -> Any:
+        """A text with the values of its placeholders; of a text that is one placeholder, the value itself."""
+        if whole := _PLACE.fullmatch(text):
+            return self._value(whole, origin)
+        return _PLACE.sub(lambda found: self._as_text(found, origin), text) if "$" in text else text
+
+    def _value(self, found: re.Match[str], origin: str) -> Any:
+        if found[0] == "$$":
+            return "$"
+        name = found[1] or found[2]
+        if name not in self.values:
+            hint = nearest(name, list(self.values), None if self.values else "write $$ for a dollar")
+            raise UserError(f"{origin}: {found[0]}: no `for:` around it gives a value of this name; {hint}")
+        self.used.add(name)
+        return self.values[name]
+
+    def _as_text(self, found: re.Match[str], origin: str) -> str:
+        value = self._value(found, origin)
+        if isinstance(value, dict | list):
+            raise UserError(f"{origin}: {found[0]} is a list or a mapping here, which cannot be a part of a text")
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def combinations(written: Any, origin: str) -> list[Combination]:
+    """The combinations of values that a `for:` gives; UserError if it is neither of its two forms."""
+    every = written if isinstance(written, list) else [written]
+    if not every or not all(isinstance(one, dict) and one for one in every):
+        raise UserError(f"{origin}: for: write names with lists of values, or a list of mappings of names to values")
+    for one in every:
+        if wrong := [name for name in one if not _NAME.fullmatch(name)]:
+            raise UserError(f"{origin}: for: {wrong[0]!r} cannot be a name; use letters, digits and _")
+        if different := {*one} ^ {*every[0]}:
+            raise UserError(f"{origin}: for: {min(different)!r} is not in every mapping; give all the same names")
+    if isinstance(written, list):
+        return every
+    lists = [value if isinstance(value, list) else [value] for value in written.values()]
+    if not all(lists):
+        raise UserError(f"{origin}: for: a list of values is empty")
+    return [dict(zip(written, values, strict=True)) for values in itertools.product(*lists)]
+
+
+def expand(layer: Layer, given: Combination | None = None, partly: bool = False) -> Layer:
+    """The layer with every `for:`, `each:` and placeholder written out; each value has the line of its template.
+
+    given: values for the whole layer, from the `for:` at its top. partly: the layer is only a part of what is in the
+    file, so that names may be without use.
+    """
+    rest, scope, origins = layer.without(FOR), Scope(given or {}, set()), dict[KeyPath, str]()
+    values = _Expansion(layer.origins, origins, partly).mapping(rest.values, (), (), scope)
+    if not partly:
+        _refuse_unused(given or {}, scope.used, layer.origin((FOR,)))
+    return replace(layer, values=values, origins={(): layer.origin(()), **origins})
+
+
+def _refuse_unused(names: Combination, used: set[str], origin: str) -> None:
+    if unused := [name for name in names if name not in used]:
+        raise UserError(f"{origin}: for: {unused[0]!r} is not used; write ${unused[0]} where it belongs, or remove it")
+
+
+@dataclass
+class _Expansion:
+    """origins: those of what is written out, by path there. target: output; those of the values that come of it."""
+
+    origins: dict[KeyPath, str]
+    target: dict[KeyPath, str]
+    partly: bool
+
+    def value(self, value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> Any:
+        """path: of what is written out. place: of what comes of it."""
+        self.target[place] = origin = self.origin(path)
+        if isinstance(value, dict):
+            return self.mapping(value, path, place, scope)
+        if isinstance(value, list):
+            items: list[Any] = []
+            for index, item in enumerate(value):
+                self.add(items, item, (*path, index), place, scope)
+            return items
+        return scope.text(value, origin) if isinstance(value, str) else value
+
+    def origin(self, path: KeyPath) -> str:
+        while path and path not in self.origins:
+            path = path[:-1]
+        return self.origins.get(path, "")
+
+    def mapping(self, values: dict[str, Any], path: KeyPath, place: KeyPath, scope: Scope) -> dict[str, Any]:
+        written: dict[str, Any] = {}
+        for key, value in values.items():
+            here = (*path, key)
+            for inner, one in self.each_of(value, here, scope):
+                name = str(inner.text(key, self.origin(here)))
+                made = self.value(one, here, (*place, name), inner)
+                if name not in written:
+                    written[name] = made
+                elif one is value or not isinstance(made, dict) or {*written[name]} & {*made}:
+                    hint = "put a $name of the `for:` into the key"
+                    raise UserError(f"{self.origin(here)}: {name!r} is written twice in one mapping; {hint}")
+                else:
+                    written[name] |= made
+        return written
+
+    def add(self, items: list[Any], value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> None:
+        """Add to a list what one item stands for. place: of the list."""
+        for inner, one in self.each_of(value, path, scope):
+            if not isinstance(one, dict) or EACH not in one:
+                items.append(self.value(one, path, (*place, len(items)), inner))
+                continue
+            around = Layer(one, below(self.origins, path))
+            for index in range(len(listed(around, EACH))):
+                layer = merged(around, EACH, index)
+                _Expansion(layer.origins, self.target, self.partly).add(items, layer.values, (), place, inner)
+
+    def each_of(self, value: Any, path: KeyPath, scope: Scope) -> Iterator[tuple[Scope, Any]]:
+        """What a value stands for: itself, or what is beside its `for:` once for each combination."""
+        if not isinstance(value, dict) or FOR not in value:
+            yield scope, value
+            return
+        origin, used = self.origin((*path, FOR)), set[str]()
+        # The lists of values may use names of a `for:` around this one.
+        found = combinations(_Expansion(self.origins, {}, True).value(value[FOR], (*path, FOR), (), scope), origin)
+        if hidden := [name for name in found[0] if name in scope.values]:
+            raise UserError(f"{origin}: for: {hidden[0]!r} is a name of a `for:` around this one; choose another")
+        rest = {key: inner for key, inner in value.items() if key != FOR}
+        for one in found:
+            yield Scope({**scope.values, **one}, used), rest
+        scope.used |= used
+        if not self.partly:
+            _refuse_unused(found[0], used, origin)
+
+
+def below(origins: dict[KeyPath, str], path: KeyPath) -> dict[KeyPath, str]:
+    """The origins of the values at a path, by their path below it."""
+    return {key[len(path) :]: origin for key, origin in origins.items() if key[: len(path)] == path}
+
+
+def listed(layer: Layer, name: str) -> list[dict[str, Any]]:
+    """The list of mappings under a name; UserError if it is none."""
+    items = layer.values[name]
+    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+        raise UserError(f"{layer.origin((name,))}: {name}: must be a list of mappings")
+    return items
+
+
+def merged(layer: Layer, name: str, index: int) -> Layer:
+    """One of the mappings under a name, over everything that is beside this name."""
+    rest = {path: origin for path, origin in layer.origins.items() if path[:1] != (name,)}
+    own = Layer(listed(layer, name)[index], below(layer.origins, (name, index)), layer.asked)
+    return merge(replace(layer.without(name), origins=rest), own)
+
+
+def table(text: str, origin: str, own: tuple[str, ...], others: str, plain: tuple[str, ...]) -> Layer:
+    """A list of mappings that is written as a table of text: a line of names, then a line for each mapping, with two or
+    more spaces between columns and `–` for what is not given. Empty lines and those that begin with # count nothing.
+
+    Names with dots are nested mappings. own: the first parts of names that are keys of the mappings themselves; columns
+    with other names are in the mapping `others`. plain: names of columns of texts; elsewhere numbers, true, false and
+    what stands in brackets or quotes are read as YAML. origin: file and line of the key whose value is the text. The
+    layer has one value, `rows`.
+    """
+    file, _, first = origin.rpartition(":")
+    lines = [(f"{file}:{int(first) + n}", line.strip()) for n, line in enumerate(text.splitlines(), start=1)]
+    lines = [(at, line) for at, line in lines if line and not line.startswith("#")]
+    if len(lines) < 2:
+        raise UserError(f"{origin}: write a table as a block of text (|): a line of names, then a line for each row")
+    (head, names), *body = ((at, re.split(r"\s{2,}", line)) for at, line in lines)
+    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+        raise UserError(f"{head}: the table has two columns {twice[0]!r}")
+    paths = [tuple(name.split(".")) if name.split(".")[0] in own else (others, name) for name in names]
+    rows: list[dict[str, Any]] = []
+    origins: dict[KeyPath, str] = {("rows",): origin}
+    for at, cells in body:
+        if len(cells) != len(names):
+            hint = f"put two spaces between columns, and {NOT_GIVEN} for what is not given"
+            raise UserError(f"{at}: this row has {len(cells)} cells, and the table {len(names)} columns; {hint}")
+        row: dict[str, Any] = {}
+        for path, cell in zip(paths, cells, strict=True):
+            if cell != NOT_GIVEN:
+                inside = row
+                for part in path[:-1]:
+                    inside = inside.setdefault(part, {})
+                inside[path[-1]] = cell if path[0] in plain else _read(cell, at)
+        origins[("rows", len(rows))] = at
+        rows.append(row)
+    return Layer({"rows": rows}, origins)
+
+
+def _read(cell: str, origin: str) -> Any:
+    """A cell as YAML reads it if it is a number, true or false, or in brackets or quotes; else its text."""
+    bracketed = cell[0] in "{[\"'"
+    try:
+        value, _ = parse_yaml(cell)
+    except NotYaml as problem:
+        if bracketed:
+            raise UserError(f"{origin}: {cell}: it cannot be read; {problem}") from None
+        return cell
+    return value if bracketed or isinstance(value, bool | int | float) else cell
