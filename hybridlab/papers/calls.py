@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, create_model
 
 from hybridlab.config.loading import KeyPath, Layer, check
 from hybridlab.config.types import Strict
@@ -77,13 +77,20 @@ def one_of(what: str, known: Callable[[], Iterable[str]]) -> AfterValidator:
     return AfterValidator(check_name)
 
 
+class Arguments(Strict):
+    """Base class of the arguments of functions. They have no docstrings, for which pydantic would search the sources of
+    all that imports this one: seconds for all claim kinds."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 @dataclass(frozen=True)
 class Function:
     """A function with the model of its arguments. hints: argument → annotated type."""
 
     run: Callable[..., Any]
     hints: dict[str, Any]
-    arguments: type[Strict]
+    arguments: type[Arguments]
 
     @classmethod
     def of(cls, run: Callable[..., Any], skip: int = 0) -> Function:
@@ -93,7 +100,7 @@ class Function:
             name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
             for name, parameter in list(inspect.signature(run).parameters.items())[skip:]
         }
-        model = create_model(run.__name__, __base__=Strict, **fields)
+        model = create_model(run.__name__, __base__=Arguments, **fields)
         return cls(run, {name: hint for name, (hint, _) in fields.items()}, model)
 
     def references(self, values: dict[str, Any]) -> Iterator[Reference]:
