@@ -2,11 +2,8 @@
 
 import ctypes
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -22,6 +19,7 @@ from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import OF_THE_MACHINE, read_metrics
 from hybridlab.training.engine import Run
+from tests.processes import Forked
 
 GROWTH_TIMES = {"start_step": 3, "interval": 3, "fade_steps": 3}
 FIVE_LAYERS = {"shape": {"layers": 5}, "evaluation": {"task_window": None}}
@@ -94,35 +92,17 @@ def assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step):
     return record
 
 
-TRAIN = """
-import sys, torch
-from pathlib import Path
-from hybridlab.config.schema import RunConfig
-from hybridlab.runs.run import train_run
-from hybridlab.store.folders import RunFolder, Runs
-from hybridlab.training.ranks import joined
-
-torch.set_num_threads(1)
-config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
-with joined(60):
-    train_run(config, RunFolder(Path(sys.argv[2])), Runs(Path(sys.argv[3])))
-"""
-
-
 def assert_survives_kills(config, tmp_path, runs_dir, steps):
     """A run whose process a real SIGKILL ends after each of these steps equals the uninterrupted one."""
-    config_file = tmp_path / "config.json"
-    config_file.write_text(config.model_dump_json())
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    command = [sys.executable, "-c", TRAIN, str(config_file), str(killed), str(runs_dir)]
     train(config, whole, runs_dir)
     kills = 0
     for step in steps:
-        process = subprocess.Popen(command)
+        process = Forked(train, config, killed, runs_dir)
         while process.poll() is None and _logged_step(killed) < step:
             time.sleep(0.005)
         if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
+            process.send_signal(signal.SIGKILL)
             kills += 1
         process.wait()
     assert kills == len(steps)

@@ -20,16 +20,18 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hybridlab import plugins
 from hybridlab.errors import UserError
 from hybridlab.messages import say
-from hybridlab.runs.queued_run import QueuedRun
 from hybridlab.runs.record import read_record
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.jobs import JobFiles
 from hybridlab.training.ranks import WAIT
+
+if TYPE_CHECKING:
+    from hybridlab.runs.queued_run import QueuedRun
 
 _SECONDS_BEFORE = 120
 """Between the signal and the end of a job."""

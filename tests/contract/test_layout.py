@@ -119,10 +119,10 @@ def test_help_imports_typer_and_the_commands_alone():
     assert others <= sys.stdlib_module_names and "importlib.metadata" not in more
 
 
-def test_listing_showing_and_comparing_runs_need_no_torch():
+def test_listing_showing_and_comparing_runs_and_waiting_for_a_job_need_no_torch():
     code = (
         "import sys\n"
-        "import hybridlab.runs.catalogue, hybridlab.store.cleaning\n"
+        "import hybridlab.runs.catalogue, hybridlab.runs.cluster, hybridlab.store.cleaning\n"
         "import hybridlab.cli.runs, hybridlab.cli.runs_text, hybridlab.reporting.curves\n"
         "print('torch' in sys.modules)"
     )

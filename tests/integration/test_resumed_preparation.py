@@ -5,9 +5,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,59 +17,46 @@ from hybridlab.data import preparing, shards
 from hybridlab.data.preparing import corpus_for, prepare
 from hybridlab.data.shards import open_corpus
 from hybridlab.errors import UserError
-from hybridlab.messages import heard_by
-from tests.conftest import ROOT, WORDS
+from hybridlab.messages import heard_by, print_line
+from tests.conftest import WORDS
 from tests.integration.test_cli import hybridlab, json_of
+from tests.processes import Forked
 from tests.unit.test_data import data_of
 
 NUMBER = 90
 """Documents of each source."""
 AT_ONCE = 4
 """Documents that are encoded together in these tests; a record is written after each group."""
-SESSION = f"""
-import json, os, signal, sys
-from hybridlab.config.loading import Layer, check
-from hybridlab.config.schema import Data
-from hybridlab.data import preparing, shards
-from hybridlab.messages import heard_by, print_line
-from pathlib import Path
-
-shards.SHARD_TOKENS, preparing.SECONDS_BETWEEN_RECORDS, preparing._DOCUMENTS_AT_ONCE = 900, 0, {AT_ONCE}
-settings, out, log, until, how = sys.argv[1:]
-adding, done = shards.ShardWriter.add, 0
-
-def add(writer, tokens, size):
-    global done
-    if done == int(until):
-        os.kill(os.getpid(), signal.SIGKILL)
-    adding(writer, tokens, size)
-    done += 1
-    with open(log, "a") as file:
-        file.write(f"{{writer.folder.name}} {{size}}\\n")
-
-shards.ShardWriter.add = add
-data = check(Data, Layer(json.loads(settings)))
-preparing._CORES = 2
-with heard_by(print_line):
-    (preparing.prepare if how == "prepare" else preparing.corpus_for)(data, Path(out))
-"""
-
-
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     monkeypatch.setattr(shards, "SHARD_TOKENS", 900)
     monkeypatch.setattr(preparing, "_DOCUMENTS_AT_ONCE", AT_ONCE)
 
 
-def session(data, out, log, until=-1, how="prepare"):
+def session(data, out, log, until=-1, how=prepare):
     """Prepare in a process of its own, which kills itself before it adds its document number `until`."""
-    arguments = [json.dumps(data), str(out), str(log), str(until), how]
-    command = [sys.executable, "-c", SESSION, *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert done.returncode == (-signal.SIGKILL if until >= 0 else 0), done.stderr
-    return done.stderr
+    process = Forked(prepare_until, data, out, log, until, how)
+    _, err = process.communicate()
+    assert process.returncode == (-signal.SIGKILL if until >= 0 else 0), err
+    return err
+
+
+def prepare_until(data, out, log, until, how):
+    """What that process does. log: gets a line for each document that was added."""
+    shards.SHARD_TOKENS, preparing.SECONDS_BETWEEN_RECORDS, preparing._DOCUMENTS_AT_ONCE = 900, 0, AT_ONCE
+    preparing._CORES = 2
+    add, done = shards.ShardWriter.add, count()
+
+    def watched(writer, tokens, size):
+        if next(done) == until:
+            os.kill(os.getpid(), signal.SIGKILL)
+        add(writer, tokens, size)
+        with log.open("a") as file:
+            file.write(f"{writer.folder.name} {size}\n")
+
+    shards.ShardWriter.add = watched
+    with heard_by(print_line):
+        how(data_of(**data), out)
 
 
 def texts(seed):
@@ -163,7 +149,7 @@ def test_each_source_of_a_mixture_goes_on_by_itself(tmp_path):
 def test_the_preparation_of_a_run_goes_on_too(tmp_path):
     sources, lines = make_sources(tmp_path)
     data = {"source": sources["packed"], "tokenizer": "byte", "max_documents": 70}
-    session(data, tmp_path / "cache", tmp_path / "log", 37, "run")
+    session(data, tmp_path / "cache", tmp_path / "log", 37, corpus_for)
     said = []
     with heard_by(said.append):
         found = corpus_for(data_of(**data), tmp_path / "cache")
