@@ -66,15 +66,15 @@ def pytest_addoption(parser):
     parser.addoption("--fault-seed", type=int, default=0, help="the first seed of these faults")
 
 
-def run_python(code, *arguments, cwd=None, package=ROOT):
-    """What a program prints in a process of its own, with the hybridlab under `package`; it must end with success."""
+def run_python(code, cwd=None):
+    """What a program prints in an interpreter of its own, which has imported nothing; it must end with success."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         cwd=cwd,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": str(package)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -5,8 +5,8 @@ from collections import Counter
 from itertools import groupby
 
 from hybridlab.config.documented import documented
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from tests.conftest import ROOT
+from tests.experiments import experiment_ids, load_experiment
 
 FRONT = (
     "| claim | in | verdict | comparisons | the one that is least as claimed (± s.e.) | seeds |\n"

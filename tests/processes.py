@@ -7,6 +7,7 @@ What a new interpreter does (which modules an import loads, how the installed co
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -72,6 +73,8 @@ def _in_child(function, arguments, cwd, environment, files, first):
     torch.set_num_threads(1)
     if first is not None:
         first()
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     function(*arguments)
 
 
@@ -81,6 +84,25 @@ def command(words):
 
     sys.argv = ["hybridlab", *map(str, words)]
     run()
+
+
+def forked_command(*words, cwd, **options):
+    """Exit code, standard output and standard error of a command in a process of its own."""
+    process = Forked(command, words, cwd=cwd, **options)
+    return subprocess.CompletedProcess(words, process.wait(), *process.communicate())
+
+
+def forked_python(code, *arguments, cwd="."):
+    """What a program prints in a process of its own; it must end with success."""
+    process = Forked(_program, code, arguments, cwd=cwd)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
+def _program(code, arguments):
+    sys.argv = ["-c", *map(str, arguments)]
+    exec(code, {"__name__": "__main__"})
 
 
 def in_ranks(function, *arguments, ranks=2):

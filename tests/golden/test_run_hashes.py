@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.loading import experiment_ids, load_experiment
+from tests.experiments import experiment_ids, load_experiment
 
 GOLDEN = Path(__file__).with_name("runs.json")
 

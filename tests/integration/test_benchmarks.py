@@ -11,9 +11,9 @@ from hybridlab import UserError
 from hybridlab.config.loading import preset_names
 from hybridlab.evaluation.results import load_suite
 from hybridlab.papers.experiment import Experiment
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.runs.record import number_at, read_record
 from tests.conftest import ROOT
+from tests.experiments import experiment_ids, load_experiment
 from tests.integration.test_cli import hybridlab, json_of
 from tests.lm_eval import saved_model
 

@@ -16,19 +16,14 @@ import pytest
 
 from hybridlab.papers.loading import experiment_ids
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.processes import Forked, command, forked_command
 
-CODE = "import torch; torch.set_num_threads(1)\nfrom hybridlab.cli.main import run; run()"
-COMMAND = [sys.executable, "-c", CODE]
+COMMAND = [sys.executable, "-m", "hybridlab"]
 
 
 def words(text):
     """A command line as a list of words."""
     return shlex.split(text)
-
-
-def shell(*arguments, cwd):
-    """A command in a process of its own."""
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 def hybridlab(*arguments, cwd):
@@ -56,7 +51,7 @@ def workdir(tmp_path_factory):
     settings = {"shape": {**SMALL_SHAPE, "layers": 4}, "training": SMALL_TRAINING}
     settings |= {"data": {"tokenizer": "byte"}, "evaluation": {"validation_windows": 8}}
     (folder / "small.yaml").write_text(json.dumps(settings))
-    done = shell("pretrain", "--data", "text:words.txt", "--config", "small.yaml", "--run-dir", "base", cwd=folder)
+    done = hybridlab("pretrain", "--data", "text:words.txt", "--config", "small.yaml", "--run-dir", "base", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "validation perplexity" in done.stdout and "step 12/12" in done.stderr
     return folder
@@ -446,12 +441,8 @@ def test_mistakes_end_in_one_sentence_and_exit_code_2(workdir, arguments, messag
 
 
 def test_mistakes_on_the_command_line_itself(workdir):
-    for start, arguments in (
-        (shell, ["pretrain", "--steps", "0"]),
-        (hybridlab, ["nonsense"]),
-        (hybridlab, ["pretrain", "--stepz", "3"]),
-    ):
-        done = start(*arguments, cwd=workdir)
+    for arguments in (["pretrain", "--steps", "0"], ["nonsense"], ["pretrain", "--stepz", "3"]):
+        done = hybridlab(*arguments, cwd=workdir)
         assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
@@ -461,7 +452,7 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path, number, code):
     settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 3000}, "data": {"tokenizer": "byte"}}
     (tmp_path / "small.yaml").write_text(json.dumps(settings | {"runtime": {"log_every": 1}}))
     arguments = ["pretrain", "--data", "text:my words.txt", "--config", "small.yaml", "--run-dir", "run"]
-    process = subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = Forked(command, arguments, cwd=tmp_path)
     while not (tmp_path / "run" / "metrics.jsonl").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
@@ -488,25 +479,28 @@ def test_a_reader_that_stops_reading_is_no_error(workdir, arguments):
     """As in `hybridlab plan | head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [*COMMAND, *words(arguments)]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=workdir, timeout=300)
+    done = subprocess.run(
+        [*COMMAND, *words(arguments)], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=workdir, timeout=300
+    )
     os.close(writer)
     assert done.returncode == 0 and done.stderr == ""
 
 
 def test_progress_without_a_reader_does_not_end_a_run(workdir):
+    arguments = words("pretrain --data text:words.txt --config small.yaml --seed 5 --run-dir unheard --json")
+    done = forked_command(*arguments, cwd=workdir, first=nobody_reads_progress)
+    assert json_of(done)["status"] == "finished" and not done.stderr
+
+
+def nobody_reads_progress():
     reader, writer = os.pipe()
     os.close(reader)
-    arguments = words("pretrain --data text:words.txt --config small.yaml --seed 5 --run-dir unheard --json")
-    command = [*COMMAND, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, text=True, cwd=workdir, timeout=300)
-    os.close(writer)
-    assert json_of(done)["status"] == "finished"
+    os.dup2(writer, sys.stderr.fileno())
 
 
 def test_a_full_disk_behind_standard_output_is_one_sentence(workdir):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, "plan", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+        done = subprocess.run([*COMMAND, "list", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 1 and done.stderr == "failed: input or output: No space left on device\n"
 
 

@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import signal
-import subprocess
+import socket
 import sys
 import time
 from pathlib import Path
@@ -19,8 +19,10 @@ import pytest
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Run
+from hybridlab.training.ranks import joined
 from tests.integration.test_several_processes import METHODS
-from tests.training import TRAIN, assert_same_results, assert_same_run, logged, train
+from tests.processes import Forked
+from tests.training import assert_same_results, assert_same_run, logged, train
 
 
 def pytest_generate_tests(metafunc):
@@ -165,42 +167,49 @@ def test_memory_that_runs_out_fails_the_run_in_a_sentence(small, tmp_path, runs_
         train(small(), tmp_path / "run", runs_dir)
 
 
-def test_random_kills(seed, chosen, tmp_path, runs_dir):
+def joined_and_trained(config, folder, runs_dir):
+    """What a process does: alone, or as one of the ranks that its environment names."""
+    with joined(60):
+        train(config, folder, runs_dir)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_random_kills(seed, ranks, chosen, tmp_path, runs_dir):
     """SIGKILL at random times, to one process or to one of two ranks; then the bits of a run that was left alone."""
-    rng = random.Random(seed)
-    config, ranks = chosen(rng, steps=30), rng.choice([1, 2])
-    (tmp_path / "config.json").write_text(config.model_dump_json())
-    (tmp_path / "train.py").write_text(TRAIN)
-    torchrun = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint=localhost:0",
-    ]
+    rng = random.Random(10 * seed + ranks)
+    config = chosen(rng, steps=30)
 
     def started(name):
-        own = [str(tmp_path / "train.py"), str(tmp_path / "config.json"), str(tmp_path / name), str(runs_dir)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, *(torchrun if ranks == 2 else []), *own]
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True)
+        world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+        places = [{**world, "RANK": str(i), "LOCAL_RANK": str(i)} if ranks > 1 else {} for i in range(ranks)]
+        return [Forked(joined_and_trained, config, tmp_path / name, runs_dir, environment=place) for place in places]
 
     began = time.monotonic()
-    whole = started("whole")
-    assert not whole.wait(300), whole.stderr.read().decode()
-    takes, kills = time.monotonic() - began, 0
-    while kills < 2:
-        process = started("killed")
+    assert_all_succeed(started("whole"))
+    takes = time.monotonic() - began
+    for _ in range(2):
+        processes = started("killed")
         time.sleep(takes * rng.uniform(0.4, 1))
-        if process.poll() is None:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            os.kill(int(rng.choice(children)) if ranks == 2 and children else process.pid, signal.SIGKILL)
-        kills += 1
-        process.wait(300)
-    last = started("killed")
-    assert not last.wait(300), last.stderr.read().decode()
+        victim = rng.choice(processes)
+        if victim.poll() is None:
+            victim.send_signal(signal.SIGKILL)
+            for other in processes:  # as the agent of torchrun does
+                other.send_signal(signal.SIGTERM)
+        for process in processes:
+            process.wait()
+    assert_all_succeed(started("killed"))
     assert RunFolder(tmp_path / "killed").finished()
     assert logged(tmp_path / "whole") == logged(tmp_path / "killed")
     assert_same_results(tmp_path / "whole", tmp_path / "killed")
+
+
+def free_port():
+    with socket.socket() as bound:
+        bound.bind(("localhost", 0))
+        return bound.getsockname()[1]
+
+
+def assert_all_succeed(processes):
+    for process in processes:
+        _, err = process.communicate()
+        assert process.returncode == 0, err

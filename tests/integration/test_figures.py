@@ -12,12 +12,12 @@ from hybridlab.errors import UserError
 from hybridlab.papers.cells import benchmark_record, cell_configs, records_of
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.plan.lineage import lineage_to_json
 from hybridlab.reporting.entry import print_entry, write_entry
 from hybridlab.reporting.figures import build_figure
 from hybridlab.runs.record import record_path, write_record
 from tests.depth_probes import depth_probes, sublayers
+from tests.experiments import experiment_ids, load_experiment
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
 STUDIES = [name for name in experiment_ids() if any(cell.model for cell in load_experiment(name).cells.values())]

@@ -14,7 +14,7 @@ from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
-from tests.conftest import run_python
+from tests.processes import forked_python
 from tests.training import assert_same_run, train
 
 
@@ -107,14 +107,13 @@ def test_folders_of_older_versions_are_read(copied):
 
 # Trains a run in a process of its own, which a real SIGKILL ends at every flush to disk after the last step in turn.
 KILLED = """
-import os, signal, sys, torch
+import os, signal, sys
 from pathlib import Path
 from hybridlab.config.schema import RunConfig
 from hybridlab.files import damage
 from hybridlab.runs import run as module
 from hybridlab.store.folders import RunFolder, Runs
 
-torch.set_num_threads(1)
 config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
 
 def in_a_child(number):
@@ -150,7 +149,7 @@ def test_kills_while_the_final_model_is_written_lose_and_repeat_nothing(small, t
     train(config, tmp_path / "whole", runs_dir)
     (tmp_path / "config.json").write_text(config.model_dump_json())
     killed = tmp_path / "killed"
-    ends = run_python(KILLED, str(tmp_path / "config.json"), str(killed), str(runs_dir)).split()
+    ends = forked_python(KILLED, str(tmp_path / "config.json"), str(killed), str(runs_dir)).split()
     assert len(ends) > 6 and set(ends[:-1]) == {str(-signal.SIGKILL)} and ends[-1] == "0"
     assert_same_run(tmp_path / "whole", killed)
     assert json.loads((killed / "record.json").read_text())["redone_steps"] == 0

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import resource
-import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import MetricsLog
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 from tests.conftest import write_text as write_text_file
-from tests.integration.test_cli import COMMAND, hybridlab
+from tests.integration.test_cli import hybridlab
+from tests.processes import forked_command
 from tests.training import assert_same_run, train
 
 
@@ -34,14 +35,8 @@ def small_folder(tmp_path):
 
 def limited(largest, *arguments, cwd):
     """A command in a process whose files may have at most so many bytes: the operating system refuses longer ones."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=300,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest)),
-    )
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest, largest))
+    return forked_command(*arguments, cwd=cwd, first=limit)
 
 
 def fill_up_at(monkeypatch, module, name, call):

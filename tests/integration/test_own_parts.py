@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.conftest import ROOT, run_python
+from tests.conftest import ROOT
+from tests.processes import forked_python
 
 TEXT = (ROOT / "docs" / "plugins.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
@@ -17,9 +18,6 @@ RUN = """
 import json, sys
 from pathlib import Path
 
-import torch
-
-torch.set_num_threads(1)
 import hybridlab.papers.loading as loading
 from hybridlab.cli.main import app
 
@@ -28,7 +26,7 @@ for words in json.loads(sys.argv[1]):
     print("$", *words)
     app(words, standalone_mode=False)
 """
-"""The commands in one process, so that torch is loaded once."""
+"""The commands in one process, so that plug-ins are loaded once."""
 
 
 def files():
@@ -52,9 +50,9 @@ def commands(section):
     return [shlex.split(line)[1:] for line in lines if line.startswith("hybridlab ")]
 
 
-def run(folder, words, package=ROOT):
+def run(folder, words):
     """Run commands in a folder; returns what each has printed."""
-    shown = run_python(RUN, json.dumps(words), cwd=folder, package=package)
+    shown = forked_python(RUN, json.dumps(words), cwd=folder)
     return re.split(r"^\$ .*\n", shown, flags=re.MULTILINE)[1:]
 
 
@@ -125,7 +123,7 @@ with torch.no_grad():
     cached = torch.cat([model(part, cache=cache).logits for part in tokens.split([5, 1, 7, 1, 6], dim=1)], dim=1)
     torch.testing.assert_close(cached, model(tokens).logits, atol=1e-10, rtol=1e-8)
 """
-    run_python(code, cwd=folder)
+    forked_python(code, cwd=folder)
 
 
 def test_the_hook_the_task_and_the_source_act_on_their_runs(folder):

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import threading
 import time
 
@@ -21,7 +20,8 @@ from hybridlab.store import checkpoints
 from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import cpu_cores
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
-from tests.integration.test_cli import COMMAND, hybridlab, json_of
+from tests.integration.test_cli import hybridlab, json_of
+from tests.processes import Forked, command
 from tests.training import assert_same_run, train
 
 
@@ -83,9 +83,7 @@ def test_control_c_stops_every_run_with_a_checkpoint(tmp_path):
     )
     arguments = ["--plugin", "plugin.py", "ablate", "--vary", "training.clip=1.0,2.0", "--seeds", "1", "--jobs", "2"]
     arguments += ["--config", "long.yaml", "--data", "text:words.txt"]
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = Forked(command, arguments, cwd=tmp_path, first=os.setsid)
     while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2 and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)

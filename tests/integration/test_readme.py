@@ -13,8 +13,8 @@ from hybridlab.cli.main import app
 from hybridlab.config.loading import parse_setting
 from hybridlab.config.resolve import resolve
 from hybridlab.papers.ids import SAYS
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from tests.conftest import ROOT
+from tests.experiments import experiment_ids, load_experiment
 from tests.pages import FRONT, PAGES
 
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

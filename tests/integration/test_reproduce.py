@@ -22,6 +22,7 @@ from hybridlab.reporting.table import build_table, write_table
 from hybridlab.runs import queued_run as attempt_module
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.run import train_run
+from tests import experiments
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
 
 
@@ -328,7 +329,7 @@ def test_the_best_scale_is_the_dearest_that_has_a_complete_seed(toy, tmp_path):
 
 @pytest.mark.parametrize("identifier", experiment_ids())
 def test_shipped_experiments_resolve_at_every_scale(identifier):
-    experiment = load_experiment(identifier)
+    experiment = experiments.load_experiment(identifier)
     for scale in experiment.scales:
         for seed in experiment.scales[scale].seeds:
             cells = {run.cell for run in cell_runs(experiment, scale, seed)}

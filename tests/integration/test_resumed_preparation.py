@@ -27,6 +27,8 @@ NUMBER = 90
 """Documents of each source."""
 AT_ONCE = 4
 """Documents that are encoded together in these tests; a record is written after each group."""
+
+
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     monkeypatch.setattr(shards, "SHARD_TOKENS", 900)

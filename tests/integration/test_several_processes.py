@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
@@ -14,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import distributed as dist
-from torch.multiprocessing import spawn
 
 from hybridlab.errors import Interrupted, NoRoom, RunFailed
 from hybridlab.evaluation.lm_eval_model import HarnessModel, special_tokens_of
@@ -29,9 +27,10 @@ from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.ranks import _exit_code
 from hybridlab.training.world import world
-from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab
 from tests.integration.test_finetuning import ENCODER, composed, parent, task_file
+from tests.processes import Forked, command, in_ranks
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, marking, train, watching, weights
 
 
@@ -175,7 +174,7 @@ def test_two_processes_train_one_run(small, tmp_path, tmp_path_factory, text_fil
     for name, (config, runs) in jobs.items():
         train(config, tmp_path / "alone" / name, runs)
     (tmp_path / "together").mkdir()
-    spawn(joined, (jobs, tmp_path / "together"), nprocs=2)
+    in_ranks(joined, jobs, tmp_path / "together")
     for name in jobs:
         assert_close_run(tmp_path / "alone" / name, tmp_path / "together" / name)
     for rank in (0, 1):  # each has all scores, with the bits of one process
@@ -215,7 +214,7 @@ def test_two_ranks_are_one_process_in_fp64(small, tmp_path, runs_dir, request):
         jobs[arch] = (small(arch, **settings), runs_dir)
     for name, (config, runs) in jobs.items():
         train(config, tmp_path / "alone" / name, runs)
-    spawn(in_fp64, (jobs, tmp_path), nprocs=2)
+    in_ranks(in_fp64, jobs, tmp_path)
     for name, (config, runs) in jobs.items():
         train(config, tmp_path / "fsdp2" / name, runs)
         alone, whole = weights(tmp_path / "alone" / name), read_record(tmp_path / "alone" / name / "record.json")
@@ -269,7 +268,7 @@ def test_no_rank_ever_holds_the_whole_model(small, tmp_path, runs_dir):
             tmp_path / sharding,
         )
         folder.mkdir(exist_ok=True)
-        spawn(in_parts, (config, folder, runs_dir, stopped), nprocs=2)
+        in_ranks(in_parts, config, folder, runs_dir, stopped)
         peaks[sharding, stopped] = [json.loads((folder / f"{stopped}.{rank}.json").read_text()) for rank in (0, 1)]
     train(config, tmp_path / "alone", runs_dir)
     alone, found = weights(tmp_path / "alone"), weights(tmp_path / "fsdp2" / "run")
@@ -287,9 +286,6 @@ def test_no_rank_ever_holds_the_whole_model(small, tmp_path, runs_dir):
 # ---- from the command line ----
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-
-
 @pytest.fixture
 def start(tmp_path):
     """A function that starts `hybridlab pretrain` in two ranks, with further options."""
@@ -297,11 +293,10 @@ def start(tmp_path):
     runtime = {"log_every": 1, "checkpoint_every": 50}
     settings = {"shape": SMALL_SHAPE, "training": SMALL_TRAINING, "data": {"tokenizer": "byte"}, "runtime": runtime}
     (tmp_path / "small.yaml").write_text(json.dumps(settings | {"evaluation": {"validation_windows": 8}}))
-    command = [sys.executable, "-m", "hybridlab", "pretrain", "--data", "text:words.txt", "--config", "small.yaml"]
+    words = ["pretrain", "--data", "text:words.txt", "--config", "small.yaml", "--run-dir", "run", "--ranks", "2"]
 
     def started(*options):
-        own = [*command, "--run-dir", "run", "--ranks", "2", *options]
-        return subprocess.Popen(own, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+        return Forked(command, [*words, *options], cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
 
     return started
 
@@ -311,7 +306,7 @@ def wait_for(folder, steps, process):
     log = folder / "run" / "metrics.jsonl"
     while process.poll() is None and not (log.exists() and log.read_text().count("\n") > steps):
         time.sleep(0.02)
-    assert process.poll() is None, process.stderr.read()
+    assert process.poll() is None, process.communicate()
 
 
 def rank_one(process):
@@ -361,9 +356,9 @@ def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
     shown = hybridlab("runs", "--jobs", "--json", cwd=tmp_path)
     assert json.loads(shown.stdout)["jobs"] == []
     one = hybridlab("eval", folders[0], "--json", cwd=tmp_path)
-    command = [sys.executable, "-m", "hybridlab", "eval", folders[0], "--json", "--ranks", "2"]
-    two = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert two.returncode == 0 and json.loads(two.stdout) == json.loads(one.stdout)
+    two = Forked(command, ["eval", folders[0], "--json", "--ranks", "2"], cwd=tmp_path)
+    shown, err = two.communicate()
+    assert two.returncode == 0 and json.loads(shown) == json.loads(one.stdout), err
     both = hybridlab(*grid, "--ranks", "2", "--jobs", "2", cwd=tmp_path)
     assert both.returncode == 2 and "leave out --jobs" in both.stderr
     lone = hybridlab("eval", folders[0], "--rank-timeout", "5", cwd=tmp_path)

@@ -8,9 +8,9 @@ import pytest
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.formula import names_in, number_of, parsed, values_of
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.reporting.figures import build_figure
 from tests.depth_probes import depth_probes
+from tests.experiments import experiment_ids, load_experiment
 from tests.records import make_record, make_results
 
 LARGE, SMALL = (1, 3, 6, 8, 9, 10, 11, 27), (14, 15, 16, 17, 18, 28)

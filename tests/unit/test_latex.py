@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.reporting.latex import LINE, Panel, escape, tex_table
 from hybridlab.reporting.table import write_table
 from tests.conftest import ROOT
+from tests.experiments import experiment_ids, load_experiment
 
 MACROS = set(
     re.findall(

@@ -15,8 +15,8 @@ from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
 from hybridlab.papers.ids import SAYS, SCALES
 from hybridlab.papers.listing import entries, read_heads
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from tests.conftest import ROOT, run_python
+from tests.experiments import experiment_ids, load_experiment
 
 
 def listed(*arguments):

@@ -14,8 +14,8 @@ from scipy import stats
 
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import Claim
-from hybridlab.papers.loading import experiment_ids, load_experiment
 from tests.conftest import ROOT
+from tests.experiments import experiment_ids, load_experiment
 from tests.unit.verdicts.building import NOISE, record, table
 
 RESULTS = ROOT / "results"
