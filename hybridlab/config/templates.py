@@ -1,4 +1,4 @@
-"""Several values from one, in YAML files that repeat a shape: `for:` and `each:`, and lists as tables of text.
+"""Several values from one, in YAML files that repeat a shape: `for:` and `each:`.
 
 A mapping with `for:` stands for several: in a list for several items, in a mapping for several keys or, where the key
 is the same for all, for one mapping with the keys of all. `$name` or `${name}` in its texts and keys is a value of the
@@ -7,28 +7,29 @@ is the same for all, for one mapping with the keys of all. `$name` or `${name}` 
     swap-$size: {for: {arm: [a, b], size: [1, 2]}, …}                # all combinations, the last name changing fastest
     {for: [{arm: midas, label: MIDAS}, {arm: lns, label: LN}], …}    # given combinations
 
-`each:` in a mapping of a list is a list of mappings: they stand in its place, each merged over what is beside it.
+`each:` in a mapping of a list is a list of mappings, or a text that stands for one: they stand in its place, each
+merged over what is beside it.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hybridlab.config.loading import Layer, merge
-from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
+from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
 
 FOR, EACH = "for", "each"
-NOT_GIVEN = "–"
-"""The cell of a table of text that gives nothing."""
 _PLACE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([^}]*)\}|\$)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Combination = dict[str, Any]
 """Name → value, for one of the values that a template stands for."""
+Listed = Callable[[Layer, str], Layer]
+"""Of a layer with a text under a name: the layer with the list that the text stands for."""
 
 
 @dataclass
@@ -79,14 +80,16 @@ def combinations(written: Any, origin: str) -> list[Combination]:
     return [dict(zip(written, values, strict=True)) for values in itertools.product(*lists)]
 
 
-def expand(layer: Layer, given: Combination | None = None, partly: bool = False) -> Layer:
+def expand(
+    layer: Layer, given: Combination | None = None, partly: bool = False, as_list: Listed = lambda layer, _: layer
+) -> Layer:
     """The layer with every `for:`, `each:` and placeholder written out; each value has the line of its template.
 
     given: values for the whole layer, from the `for:` at its top. partly: the layer is only a part of what is in the
-    file, so that names may be without use.
+    file, so that names may be without use. as_list: reads a text under `each:`.
     """
     rest, scope, origins = layer.without(FOR), Scope(given or {}, set()), dict[KeyPath, str]()
-    values = _Expansion(layer.origins, origins, partly).mapping(rest.values, (), (), scope)
+    values = _Expansion(layer.origins, origins, partly, as_list).mapping(rest.values, (), (), scope)
     if not partly:
         _refuse_unused(given or {}, scope.used, layer.origin((FOR,)))
     return replace(layer, values=values, origins={(): layer.origin(()), **origins})
@@ -104,6 +107,7 @@ class _Expansion:
     origins: dict[KeyPath, str]
     target: dict[KeyPath, str]
     partly: bool
+    as_list: Listed
 
     def value(self, value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> Any:
         """path: of what is written out. place: of what comes of it."""
@@ -145,9 +149,10 @@ class _Expansion:
                 items.append(self.value(one, path, (*place, len(items)), inner))
                 continue
             around = Layer(one, below(self.origins, path))
+            around = self.as_list(around, EACH) if isinstance(one[EACH], str) else around
             for index in range(len(listed(around, EACH))):
                 layer = merged(around, EACH, index)
-                _Expansion(layer.origins, self.target, self.partly).add(items, layer.values, (), place, inner)
+                replace(self, origins=layer.origins).add(items, layer.values, (), place, inner)
 
     def each_of(self, value: Any, path: KeyPath, scope: Scope) -> Iterator[tuple[Scope, Any]]:
         """What a value stands for: itself, or what is beside its `for:` once for each combination."""
@@ -156,7 +161,7 @@ class _Expansion:
             return
         origin, used = self.origin((*path, FOR)), set[str]()
         # The lists of values may use names of a `for:` around this one.
-        found = combinations(_Expansion(self.origins, {}, True).value(value[FOR], (*path, FOR), (), scope), origin)
+        found = combinations(replace(self, target={}).value(value[FOR], (*path, FOR), (), scope), origin)
         if hidden := [name for name in found[0] if name in scope.values]:
             raise UserError(f"{origin}: for: {hidden[0]!r} is a name of a `for:` around this one; choose another")
         rest = {key: inner for key, inner in value.items() if key != FOR}
@@ -185,51 +190,3 @@ def merged(layer: Layer, name: str, index: int) -> Layer:
     rest = {path: origin for path, origin in layer.origins.items() if path[:1] != (name,)}
     own = Layer(listed(layer, name)[index], below(layer.origins, (name, index)), layer.asked)
     return merge(replace(layer.without(name), origins=rest), own)
-
-
-def table(text: str, origin: str, own: tuple[str, ...], others: str, plain: tuple[str, ...]) -> Layer:
-    """A list of mappings that is written as a table of text: a line of names, then a line for each mapping, with two or
-    more spaces between columns and `–` for what is not given. Empty lines and those that begin with # count nothing.
-
-    Names with dots are nested mappings. own: the first parts of names that are keys of the mappings themselves; columns
-    with other names are in the mapping `others`. plain: names of columns of texts; elsewhere numbers, true, false and
-    what stands in brackets or quotes are read as YAML. origin: file and line of the key whose value is the text. The
-    layer has one value, `rows`.
-    """
-    file, _, first = origin.rpartition(":")
-    lines = [(f"{file}:{int(first) + n}", line.strip()) for n, line in enumerate(text.splitlines(), start=1)]
-    lines = [(at, line) for at, line in lines if line and not line.startswith("#")]
-    if len(lines) < 2:
-        raise UserError(f"{origin}: write a table as a block of text (|): a line of names, then a line for each row")
-    (head, names), *body = ((at, re.split(r"\s{2,}", line)) for at, line in lines)
-    if twice := [name for index, name in enumerate(names) if name in names[:index]]:
-        raise UserError(f"{head}: the table has two columns {twice[0]!r}")
-    paths = [tuple(name.split(".")) if name.split(".")[0] in own else (others, name) for name in names]
-    rows: list[dict[str, Any]] = []
-    origins: dict[KeyPath, str] = {("rows",): origin}
-    for at, cells in body:
-        if len(cells) != len(names):
-            hint = f"put two spaces between columns, and {NOT_GIVEN} for what is not given"
-            raise UserError(f"{at}: this row has {len(cells)} cells, and the table {len(names)} columns; {hint}")
-        row: dict[str, Any] = {}
-        for path, cell in zip(paths, cells, strict=True):
-            if cell != NOT_GIVEN:
-                inside = row
-                for part in path[:-1]:
-                    inside = inside.setdefault(part, {})
-                inside[path[-1]] = cell if path[0] in plain else _read(cell, at)
-        origins[("rows", len(rows))] = at
-        rows.append(row)
-    return Layer({"rows": rows}, origins)
-
-
-def _read(cell: str, origin: str) -> Any:
-    """A cell as YAML reads it if it is a number, true or false, or in brackets or quotes; else its text."""
-    bracketed = cell[0] in "{[\"'"
-    try:
-        value, _ = parse_yaml(cell)
-    except NotYaml as problem:
-        if bracketed:
-            raise UserError(f"{origin}: {cell}: it cannot be read; {problem}") from None
-        return cell
-    return value if bracketed or isinstance(value, bool | int | float) else cell

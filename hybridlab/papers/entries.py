@@ -6,24 +6,15 @@ each writes. An entry whose `for:` has several combinations stands for several. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hybridlab.config.loading import Layer, load_file, read_yaml
-from hybridlab.config.templates import (
-    EACH,
-    FOR,
-    Combination,
-    Scope,
-    below,
-    combinations,
-    expand,
-    listed,
-    merged,
-    table,
-)
-from hybridlab.config.yaml_text import KeyPath, value_at
+from hybridlab.config.templates import FOR, Combination, Scope, combinations, expand, listed, merged
+from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
 from hybridlab.errors import UserError
 from hybridlab.papers.ids import twice
 
@@ -57,7 +48,9 @@ class Entry:
             layer = merged(layer, ENTRIES, self.index)
         if names is not None:
             layer = layer.without(*({*layer.values} - {*names}))
-        return expand(_with_rows(layer), self.given if own else {}, partly=names is not None)
+        if isinstance(layer.values.get("rows"), str):
+            layer = _rows_of(layer, "rows")
+        return expand(layer, self.given if own else {}, partly=names is not None, as_list=_rows_of)
 
 
 def entries_in(path: Path) -> list[Entry]:
@@ -79,25 +72,51 @@ def entries_in(path: Path) -> list[Entry]:
     return found
 
 
-def _with_rows(layer: Layer) -> Layer:
-    """The layer with rows that are a table of text as a list; also under `each:` of an item of the list."""
-    rows, places = layer.values.get("rows"), list[KeyPath]()
-    if isinstance(rows, str):
-        places = [("rows",)]
-    elif isinstance(rows, list):
-        items = [(index, item) for index, item in enumerate(rows) if isinstance(item, dict)]
-        places = [("rows", index, EACH) for index, item in items if isinstance(item.get(EACH), str)]
-    for place in places:
-        origin = layer.origin(place)
-        made = table(value_at(layer.values, place), origin, _ROW, "paper", ("name", "short", "cell"))
-        for row in made.values["rows"]:
-            row.setdefault("short", row.get("name"))
-        if place == ("rows",):
-            values = {**layer.values, "rows": made.values["rows"]}
-        else:
-            around = value_at(layer.values, place[:-1])
-            around[EACH] = made.values["rows"]
-            values = layer.values
-        new = {(*place, *path): at for path, at in below(made.origins, ("rows",)).items()}
-        layer = replace(layer, values=values, origins=layer.origins | new)
-    return layer
+# ---- the rows of a table as text ----
+
+
+def _rows_of(layer: Layer, name: str) -> Layer:
+    """The layer with the text under a name as a list of rows.
+
+    The text is a line of names, then a line for each row, with two or more spaces between columns and `–` for what is
+    not given. Empty lines and those that begin with # count nothing. Names in `_ROW`, and below it with dots, are
+    settings of the row; the others are columns of the paper. Without `short` it is the name.
+    """
+    origin = layer.origin((name,))
+    file, _, first = origin.rpartition(":")
+    lines = [(f"{file}:{int(first) + n}", line.strip()) for n, line in enumerate(layer.values[name].splitlines(), 1)]
+    lines = [(at, line) for at, line in lines if line and not line.startswith("#")]
+    if len(lines) < 2:
+        raise UserError(f"{origin}: write a table as a block of text (|): a line of names, then a line for each row")
+    (head, names), *body = ((at, re.split(r"\s{2,}", line)) for at, line in lines)
+    if double := [one for index, one in enumerate(names) if one in names[:index]]:
+        raise UserError(f"{head}: the table has two columns {double[0]!r}")
+    paths = [one.split(".") if one.split(".")[0] in _ROW else ["paper", one] for one in names]
+    rows, origins = list[dict[str, Any]](), dict(layer.origins)
+    for at, cells in body:
+        if len(cells) != len(names):
+            hint = "put two spaces between columns, and – for what is not given"
+            raise UserError(f"{at}: this row has {len(cells)} cells, and the table {len(names)} columns; {hint}")
+        row: dict[str, Any] = {}
+        for path, cell in zip(paths, cells, strict=True):
+            inside = row
+            for part in path[:-1] if cell != "–" else ():
+                inside = inside.setdefault(part, {})
+            if cell != "–":
+                inside[path[-1]] = cell if path[0] in ("name", "short", "cell") else _read(cell, at)
+        row.setdefault("short", row.get("name"))
+        origins[name, len(rows)] = at
+        rows.append(row)
+    return replace(layer, values={**layer.values, name: rows}, origins=origins)
+
+
+def _read(cell: str, origin: str) -> Any:
+    """A cell as YAML reads it if it is a number, true or false, or in brackets or quotes; else its text."""
+    bracketed = cell[0] in "{[\"'"
+    try:
+        value, _ = parse_yaml(cell)
+    except NotYaml as problem:
+        if bracketed:
+            raise UserError(f"{origin}: {cell}: it cannot be read; {problem}") from None
+        return cell
+    return value if bracketed or isinstance(value, bool | int | float) else cell
