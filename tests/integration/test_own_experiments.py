@@ -79,3 +79,14 @@ def test_a_wrong_file_is_one_sentence(folder, changes, message):
 def test_a_file_that_is_not_there(folder):
     assert "nowhere.yaml: there is no such file" in hybridlab("reproduce", "./nowhere.yaml", cwd=folder).stderr
     assert "a file is given by its path" in hybridlab("report", "nowhere", cwd=folder).stderr
+
+
+def test_a_file_with_several_entries_is_asked_for_one(folder):
+    first, second = (
+        TABLE.replace("extends: runs.yaml\n", "").replace("mine-table1", name) for name in ("mine-a", "mine-b")
+    )
+    indented = ["  - " + text.strip().replace("\n", "\n    ") for text in (first, second)]
+    (folder / "lab" / "family.yaml").write_text("\n".join(["extends: runs.yaml", "entries:", *indented, ""]))
+    asked = hybridlab("reproduce", "lab/family.yaml", cwd=folder)
+    assert asked.returncode == 2 and "as in lab/family.yaml:mine-a; known: mine-a, mine-b" in asked.stderr
+    assert json_of(hybridlab("plan", "lab/family.yaml:mine-b", "--scale", "smoke", "--json", cwd=folder))
