@@ -7,8 +7,10 @@ A mutated function gets its new code in place (`__code__`), so that nothing has 
 import ast
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
@@ -16,13 +18,13 @@ import pytest
 
 from hybridlab import statistics
 from hybridlab.papers import claims
-from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit import test_statistics
 from tests.unit.verdicts.test_verdicts import CASES
 from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
 
 DIRECT = [test for name, test in vars(test_statistics).items() if name.startswith("test_")] + [test_metrics]
 """Tests without arguments, beside the cases."""
+CHECKS = [case.problem for case in CASES] + DIRECT
 
 MODULES = [
     statistics.__name__,
@@ -146,28 +148,45 @@ def running(function, code) -> Iterator[None]:
         function.__code__ = before
 
 
-def noticed(cases):
-    """Whether a case or a direct test fails."""
-    for case in cases:
+def noticed(checks):
+    """The first check that fails, if any: it returns what is wrong, or raises."""
+    for check in checks:
         try:
-            if case.problem():
-                return True
+            if check():
+                return check
         except Exception:
-            return True
-    for test in DIRECT:
-        try:
-            test()
-        except Exception:
-            return True
-    return False
+            return check
+    return None
 
 
-def cases_for(module, name):
-    """The cases that a function can have an effect on: its own, those of its file, or all."""
-    if name in CLAIM_KINDS.names():
-        return [case for case in CASES if case.kind == name]
-    own = [case for case in CASES if CLAIM_KINDS.get(case.kind).run.__module__ == module.__name__]
-    return own or CASES
+@cache
+def runs():
+    """Check → the lines of these modules that it runs, as (file, line). A change of others cannot fail it."""
+    files = {importlib.import_module(name).__file__ for name in MODULES}
+    found = {}
+    for check in CHECKS:
+        found[check] = lines = set()
+
+        def watch(frame, event, argument, lines=lines):
+            if (file := frame.f_code.co_filename) not in files:
+                return None
+            lines.add((file, frame.f_lineno))
+            return watch
+
+        before = sys.gettrace()
+        sys.settrace(watch)
+        try:
+            check()
+        finally:
+            sys.settrace(before)
+    return found
+
+
+def checks_of(file, node):
+    """The checks that a change of a node can have an effect on."""
+    part = node.test if isinstance(node, ast.If | ast.IfExp) else node
+    lines = {(file, line) for line in range(part.lineno, part.end_lineno + 1)}
+    return [check for check, run in runs().items() if run & lines]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -175,15 +194,19 @@ def cases_for(module, name):
 def test_what_is_code_is_noticed(module_name):
     module = importlib.import_module(module_name)
     tree = ast.parse(Path(module.__file__).read_text())
-    missed = []
+    missed, before = [], []
     for name, node, index in mutations(tree):
         text = ast.unparse(node)
         if (name, text) in EQUIVALENT:
             continue
         with mutated(node, index):
             code = code_of(compile(tree, module.__file__, "exec"), name)
+        checks = checks_of(module.__file__, node)
+        checks.sort(key=lambda check: check not in before[-20:])  # what noticed the last ones often notices the next
         with running(function_of(module, name), code):
-            if not noticed(cases_for(module, name)):
+            if check := noticed(checks):
+                before.append(check)
+            else:
                 missed.append(f"{name}, line {node.lineno}: {text}" + (f" (operator {index})" if index else ""))
     assert not missed, "\n".join(missed)
 
@@ -197,4 +220,4 @@ def test_unmutated_code_passes_every_case():
             code = compile(text, module.__file__, "exec")
             for name in dict.fromkeys(name for name, _, _ in mutations(ast.parse(text))):
                 stack.enter_context(running(function_of(module, name), code_of(code, name)))
-        assert not noticed(CASES)
+        assert not noticed(CHECKS)
