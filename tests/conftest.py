@@ -83,9 +83,10 @@ def run_python(code, cwd=None):
 def write_text(path: Path, characters: int = 120_000, seed: int = 0) -> Path:
     """Write a text of random words with at least this many characters; returns its path."""
     rng = random.Random(seed)
-    lines = []
-    while sum(map(len, lines)) < characters:
+    lines, written = [], 0
+    while written < characters:
         lines.append(" ".join(rng.choices(WORDS, k=12)) + ".\n")
+        written += len(lines[-1])
     path.write_text("".join(lines))
     return path
 

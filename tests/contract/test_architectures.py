@@ -15,6 +15,7 @@ from hybridlab.models.taps import Taps
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES
+from tests.combinations import combinations
 from tests.conftest import SMALL_SHAPE
 from tests.models import padding_mask, random_ids
 
@@ -58,9 +59,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("arch", DECODERS)
+@combinations("arch, kernel, plan", DECODERS, KERNELS, PLANS.keys())
 def test_causal_under_every_plan_and_kernel(arch, kernel, plan):
     model = build(arch, kernel)
     model = model.with_plan(PLANS[plan](model.plan))
@@ -89,8 +88,7 @@ def test_the_causality_probe_finds_a_leak(leak):
         require_causal(model, 40, taps=leak)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("arch", DECODERS)
+@combinations("arch, kernel", DECODERS, KERNELS, together=1)
 def test_outputs_do_not_depend_on_the_total_length(arch, kernel):
     model, tokens = build(arch, kernel), random_ids(50)
     with torch.no_grad():

@@ -17,6 +17,7 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
+from tests.combinations import combinations
 from tests.models import cached_logits, padding_mask, random_ids
 
 FAMILIES = {
@@ -62,9 +63,10 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("cuts", [(), (1,), (4, 5, 6, 20), tuple(range(1, 23))], ids=str)
+CUTS = [(), (1,), (4, 5, 6, 20), tuple(range(1, 23))]
+
+
+@combinations("family, plan, cuts", FAMILIES.keys(), PLANS.keys(), CUTS)
 def test_cached_equals_full(family, plan, cuts):
     model = build(family, plan=PLANS[plan])
     ids, mask = prompts([23, 9, 16])
@@ -98,9 +100,7 @@ REFINED = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kinds", REFINED)
+@combinations("kinds, family, plan", REFINED.keys(), FAMILIES.keys(), PLANS.keys())
 def test_cached_refined_weights_equal_those_of_the_full_pass(kinds, family, plan):
     model = build(family, plan=PLANS[plan], kinds=REFINED[kinds])
     ids, mask = prompts([23, 9, 16])

@@ -108,7 +108,7 @@ def timed_step(model, tokens):
     return 1000 * (time.perf_counter() - start)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "overhead"), [("bert-mini", 1.33), ("bert-small", 1.41), ("bert-medium", 1.14)])
 def test_a_step_costs_less_than_the_overhead_that_the_paper_prints(size, overhead):
     """32 rows of 128 tokens, as in table 9, the two models in turn."""

@@ -117,7 +117,7 @@ def test_passes_without_gradients_and_gates_need_no_new_graphs(graphs):
     assert graphs() == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_run_resumes_with_the_same_bits(small, tmp_path, runs_dir, monkeypatch):
     """Compiled for this processor, in a process that has forgotten the graphs before it goes on."""
     try:

@@ -144,7 +144,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(encoder, tmp_path, monkeypatch, 
     assert_resumes_exactly(config, tmp_path, encoder.parent, monkeypatch, step)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_ends_with_the_same_bits(encoder, tmp_path):
     config = composed(encoder, "sst2", data=sentences(tmp_path / "a.jsonl"), steps=300)
     assert_survives_kills(config, tmp_path, encoder.parent, steps=[20, 90])
@@ -199,7 +199,7 @@ def exclusive(path, count, seed):
     return written(path, entries)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["encoder", "decoder"])
 def test_a_tiny_model_learns_a_label_of_two_letters(start, tmp_path, request):
     base = request.getfixturevalue(start)

@@ -15,6 +15,7 @@ from hybridlab.attention.kernels import Visible, eager, sdpa
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.attention.registry import kind_from_json
 from hybridlab.errors import UserError
+from tests.combinations import combinations, some
 from tests.models import attended
 from tests.unit.test_kernels import tensors
 
@@ -88,19 +89,15 @@ def test_a_leaking_decoder_gets_messages_from_all_rows(kind):
     assert (matrices(q, k, Visible(), kind)[1] - wanted).abs().max() > 1e-3
 
 
-@pytest.fixture(params=[(4, 40), (4, 300), (5, 10**6), (64, 10**6)], ids=str)
-def small_blocks(request, monkeypatch):
-    """Few rows and few heads at a time, so that short sequences have many blocks and tiles."""
-    rows, scores = request.param
-    monkeypatch.setattr(belief_blocks, "ROWS", rows)
-    monkeypatch.setattr(belief_blocks, "FEWEST_ROWS", 2)
-    monkeypatch.setattr(belief_blocks, "MOST_SCORES", scores)
+BLOCKS = [(4, 40), (4, 300), (5, 10**6), (64, 10**6)]
+"""(rows, scores) at a time: few of them, so that short sequences have many blocks and tiles."""
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize(("causal", "send"), PLACES)
-@pytest.mark.parametrize("heads", [(4, 2), (3, 3), (4, 1)], ids=str)
-def test_blocks_equal_the_plain_formula_forward_and_backward(small_blocks, kind, causal, send, heads):
+@combinations("blocks, kind, place, heads", BLOCKS, KINDS, PLACES, [(4, 2), (3, 3), (4, 1)])
+def test_blocks_equal_the_plain_formula_forward_and_backward(blocks, kind, place, heads, monkeypatch):
+    for name, value in zip(("ROWS", "MOST_SCORES", "FEWEST_ROWS"), (*blocks, 2), strict=True):
+        monkeypatch.setattr(belief_blocks, name, value)
+    causal, send = place
     kind = sent(kind, send)
     for length in (1, 3, 21):
         inputs = tensors(2, *heads, length, 6, grad=True)
@@ -115,9 +112,9 @@ def test_blocks_equal_the_plain_formula_forward_and_backward(small_blocks, kind,
                 torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-10)
 
 
-@pytest.mark.parametrize("kind", KINDS[:4], ids=str)
-@pytest.mark.parametrize(("causal", "send"), PLACES)
-def test_gradients_are_those_of_finite_differences(kind, causal, send, monkeypatch):
+@combinations("kind, place", KINDS[:4], PLACES, together=1)
+def test_gradients_are_those_of_finite_differences(kind, place, monkeypatch):
+    causal, send = place
     monkeypatch.setattr(belief_blocks, "ROWS", 3)
     valid = torch.tensor([[True] * 7, [True] * 5 + [False] * 2])
     inputs = tensors(2, 4, 2, 7, 3, grad=True)
@@ -190,9 +187,9 @@ def test_only_a_leaking_decoder_shows_later_tokens(kind):
             assert (bool(moved[:, :, :20].abs().max() > 1e-6)) == leaks
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize(("causal", "send"), PLACES)
-def test_padding_packing_and_the_rest_of_the_batch_change_nothing(kind, causal, send):
+@combinations("kind, place", KINDS, PLACES, together=1)
+def test_padding_packing_and_the_rest_of_the_batch_change_nothing(kind, place):
+    causal, send = place
     kind = sent(kind, send)
     q, k, v = tensors(length=20)
     for form in (explicit, in_blocks):
@@ -210,9 +207,7 @@ def test_padding_packing_and_the_rest_of_the_batch_change_nothing(kind, causal, 
             torch.testing.assert_close(packed[:, :, part], alone, atol=1e-12, rtol=1e-10)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("strength", [0.05, 0.2, 1.0])
-@pytest.mark.parametrize("factor", ["high", "low"])
+@combinations("factor, strength, causal", ["high", "low"], [0.05, 0.2, 1.0], [True, False], together=1)
 def test_it_stays_finite_at_4096_positions_where_one_key_is_in_every_row(factor, strength, causal):
     q, k, v = (t.to(torch.bfloat16) for t in tensors(1, 1, 1, 4096, 8))
     k[:, :, 0], q[:] = 6, q.abs()
@@ -292,13 +287,13 @@ def peak_bytes(attention, length, heads=8, width=64):
     return most
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", [HIGH, ELEMMUL], ids=str)
-def test_peak_memory_is_linear_in_the_length_and_near_that_of_sdpa(kind, causal):
+@pytest.mark.parametrize("longest", some([2048, 4096], 2048))
+@combinations("kind, causal", [HIGH, ELEMMUL], [True, False], together=1)
+def test_peak_memory_is_linear_in_the_length_and_near_that_of_sdpa(kind, causal, longest):
     """The plain formula is the positive control."""
-    visible, lengths = Visible(causal=causal), (1024, 2048, 4096) if causal else (1024, 4096)
-    peaks = {length: peak_bytes(lambda *x: in_blocks(*x, visible, kind), length) for length in lengths}
-    assert peaks[4096] <= 1.5 * peak_bytes(lambda *x: sdpa(*x, visible), 4096)
+    visible = Visible(causal=causal)
+    peaks = {length: peak_bytes(lambda *x: in_blocks(*x, visible, kind), length) for length in (1024, longest)}
+    assert peaks[longest] <= 1.5 * peak_bytes(lambda *x: sdpa(*x, visible), longest)
     assert all(peak <= 1.02 * length / 1024 * peaks[1024] for length, peak in peaks.items())
     matrix = 4 * 8 * 1024**2
     assert peak_bytes(lambda *x: explicit(*x, visible, kind), 1024) > 2 * matrix > peaks[1024]
