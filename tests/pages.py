@@ -5,13 +5,16 @@ from collections import Counter
 from itertools import groupby
 
 from hybridlab.config.documented import documented
+from hybridlab.papers.cells import records_of
+from hybridlab.papers.verdicts import history
+from hybridlab.reporting.claims import escaped_cell, own_claims, short_form
+from hybridlab.reporting.entry_data import entry_data
 from tests.conftest import ROOT
 from tests.experiments import experiment_ids, load_experiment
 
-FRONT = (
-    "| claim | in | verdict | comparisons | the one that is least as claimed (± s.e.) | seeds |\n"
-    "| --- | --- | --- | --- | --- | --- |"
-)
+HEADS = ["claim", "in", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
+HEADS += ["to decide it"]
+FRONT = f"| {' | '.join(HEADS)} |\n|{' --- |' * len(HEADS)}"
 DESIGNED = {
     "consa": ("consa-allocation", "consa-depth"),
     "sgt": ("sgt-selection", "sgt-selection-18"),
@@ -48,8 +51,8 @@ def results_page():
         "# What holds, what fails, what is open",
         "",
         "Each row is a claim of a paper about trained models, tested here on models of 0.4M to 1.4M parameters (scale",
-        "desk). Every comparison that a claim makes counts; the least favourable one is shown.",
-        "[When a number decides a claim](evidence.md) has the rule.",
+        "desk), in the [short form](evidence.md#how-a-claim-is-shown) of its page. Every comparison that a claim makes",
+        "counts; the one that is least as claimed is shown.",
     ]
     for paper in METHODS:
         rows = [row for identifier in DESIGNED[paper] for row in desk_rows(identifier)]
@@ -65,8 +68,15 @@ def results_page():
 
 
 def desk_rows(identifier):
-    table = json.loads((ROOT / "results" / identifier / "desk" / "table.json").read_text())
-    return [front_row(claim, identifier) for claim in table["claims"] if claim["comparisons"]]
+    """The claims of a page about trained models, in their short form."""
+    experiment, results = load_experiment(identifier), ROOT / "results"
+    records, plans = records_of(experiment, "desk", results), history(identifier, "desk", results)
+    data = entry_data(experiment, "desk", records, None, {}, plans=plans)
+    place = f"[{identifier}](../results/{identifier}/desk/table.md)"
+    for number, claim in own_claims(data):
+        if claim["comparisons"]:
+            _, text, *others = map(escaped_cell, short_form(number, claim, data))
+            yield f"| {' | '.join((text, place, *others))} |"
 
 
 def printed_failures(paper, counts):
@@ -85,37 +95,6 @@ def printed_failures(paper, counts):
             if claim["verdict"] == "fails":
                 place = f"[{identifier}](../{pages[0].with_suffix('.md').relative_to(ROOT)})"
                 yield f"- {claim['text']} ({claim['source']}; {place})"
-
-
-def front_row(claim, identifier):
-    """A row of the table: every comparison of a claim is counted, the least favourable one is shown, and a verdict says
-    what its page says of it."""
-    verdict = f"{claim['verdict']} ({claim['note']})" if claim["note"] else claim["verdict"]
-    measured = [one for one in claim["comparisons"] if one["n"]]
-    planned = load_experiment(identifier).scales["desk"].seeds
-    start = f"| {claim['text']} | [{identifier}](../results/{identifier}/desk/table.md) | {verdict}"
-    if not measured:
-        return f"{start} | – | – | 0 of {len(planned)} |"
-    resolved = [one for one in measured if one["p"] is not None and one["p"] < 0.05]
-    met = [one for one in resolved if short_by(one) < 0]
-    if any(one["asked"] is None for one in measured):
-        words = ["–"]  # an order or a trend over all of them
-    else:
-        words = [f"{len(met)} of {len(claim['comparisons'])} as claimed"]
-        words += [f"{len(resolved) - len(met)} opposite"] if len(resolved) > len(met) else []
-    worst = max(measured, key=short_by)
-    spread = "(one seed)" if worst["stderr"] is None else f"± {worst['stderr']:.4f}"
-    shown = f"{worst['label']}: {worst['value']:+.4f} {spread}"
-    seeds = f"{min(one['n'] for one in measured)} of {len(planned)}"
-    return f"{start} | {', '.join(words)} | {shown} | {seeds} |"
-
-
-def short_by(comparison):
-    """By how many standard errors a comparison misses what the claim asks; negative where it is as asked."""
-    low, high = comparison["asked"] or (None, None)
-    gaps = [low - comparison["value"]] if low is not None else []
-    gaps += [comparison["value"] - high] if high is not None else []
-    return max(gaps, default=0.0) / (comparison["stderr"] or 1e-12)
 
 
 PAGES = {"settings.md": settings_page, "results.md": results_page}

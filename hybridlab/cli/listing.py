@@ -142,7 +142,8 @@ def _list_claims(
 
 
 def _show_claims(found: list[Listed], last: str) -> None:
-    """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal.
+    """Verdict, scale (or what the claim is about, if no run was judged) and sentence, wrapped to the terminal; behind
+    a sentence that fails, how the numbers differ from it.
 
     last: the line at the end."""
     from rich.table import Table
@@ -156,7 +157,8 @@ def _show_claims(found: list[Listed], last: str) -> None:
             table.add_column(width=width)
         table.add_column()
         for claim in group:
-            table.add_row(*_head(claim), f"{claim.text} ({claim.source})")
+            direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
+            table.add_row(*_head(claim), f"{claim.text} ({claim.source}){direction}")
         console.print(table, highlight=False)
     console.print()
     console.print(last, highlight=False)

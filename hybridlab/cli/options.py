@@ -195,6 +195,10 @@ OfSlurm = Annotated[
     list[str] | None,
     typer.Option("--slurm", metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable."),
 ]
+Long = Annotated[
+    bool,
+    typer.Option("--long", help="Print every comparison of the claims, with the number of each seed."),
+]
 AllColumns = Annotated[
     bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")
 ]

@@ -26,6 +26,7 @@ def report(
     runs_dir: o.RunsDir = o.RUNS,
     results_dir: o.ResultsDir = o.RESULTS,
     all_columns: o.AllColumns = False,
+    long: o.Long = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –.
@@ -51,13 +52,15 @@ def report(
         if not experiments:
             known = sorted({name for one in everything for name in one.available_scales()})
             raise UserError(f"--scale {scale}: no {' or '.join(kinds)} has it; known scales: {', '.join(known)}")
+    if long and (as_json or not experiments):
+        raise UserError("--long prints the claims of papers' tables and figures; leave it out with --json and of grids")
     made = []
     for experiment in experiments:
         chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
         data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns)
         made.append(data)
         if not as_json:
-            print_entry(data, experiment, o.console(), all_columns)
+            print_entry(data, experiment, o.console(), all_columns, long)
         say(f"written to {folder}")
     for definition in grids:
         data, folder = write_grid(definition, results_dir, runs_dir)

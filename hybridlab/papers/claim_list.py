@@ -28,8 +28,8 @@ nothing at hand."""
 @dataclass(frozen=True)
 class Listed:
     """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
-    runs it was judged on; None for a claim about the print, and where nothing has been run. note, n, n_needed and
-    minutes_needed: see `Verdict`."""
+    runs it was judged on; None for a claim about the print, and where nothing has been run. The others: see `Verdict`,
+    with the evidence in its short form."""
 
     id: str
     paper: str
@@ -37,13 +37,14 @@ class Listed:
     source: str
     about: str
     verdict: str
+    direction: str
     scale: str | None
     evidence: str
     note: str
     n: int | None
     n_needed: int | None
     minutes_needed: float | None
-    flags: tuple[str, ...] = ()
+    flags: tuple[dict[str, str], ...] = ()
 
 
 def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
@@ -103,10 +104,10 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
             at = {name: all_found[experiment.claims.index(claim)] for name, all_found in measured.items()}
             run = ((one, name) for name, one in at.items() if one.word != "not run")
             found, scale = next(run, (found, None))
+        flags = tuple({"code": flag.code, "text": str(flag)} for flag in found.flags)
         needed = (found.n, found.n_needed, found.minutes_needed)
-        yield Listed(
-            *_places(experiment, claim), about, found.word, scale, found.evidence, found.note, *needed, found.flags
-        )
+        places = _places(experiment, claim)
+        yield Listed(*places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags)
 
 
 def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:

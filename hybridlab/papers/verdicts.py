@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import Records, cell_runs
 from hybridlab.papers.claims.expression import expression, is_exact
 from hybridlab.papers.claims.judge import judge, metrics_of, test_in_words
-from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.claims.verdict import Flag, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
@@ -320,9 +321,9 @@ def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[st
     if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in swept for arm in _named_in(new, now)):
         words.append("the search for the swept setting")
     if added := sorted(seeds - {*then["seeds"]}):
-        words.append(f"seeds {', '.join(map(str, added))} were added to {_seeds(then['seeds'])}")
+        words.append(f"seeds {', '.join(map(str, added))} were added to {seeds_in_words(then['seeds'])}")
     if seeds and (left_out := sorted({*then["seeds"]} - {*now["seeds"]} - seeds)):
-        words.append(f"seeds {', '.join(map(str, left_out))} of {_seeds(then['seeds'])} were left out")
+        words.append(f"seeds {', '.join(map(str, left_out))} of {seeds_in_words(then['seeds'])} were left out")
     return words
 
 
@@ -382,7 +383,7 @@ def _swept(plan: Content) -> list[str]:
     return plan["sweep"]["cells"] if plan["sweep"] else []
 
 
-def _seeds(seeds: list[int]) -> str:
+def seeds_in_words(seeds: list[int]) -> str:
     """0 to 4, or 0, 2, 5."""
     whole = seeds == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 2
     return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
@@ -435,10 +436,10 @@ def verdicts(
         measured = verdict.n != 0 and verdict.word != "not run"
         change = change_of_plan(claim, experiment, scale, records, plans) if measured else None
         if change is not None:
-            verdict = replace(verdict, flags=(*verdict.flags, str(change)))
+            verdict = replace(verdict, flags=(*verdict.flags, Flag("plan", str(change))))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
         found.append(verdict)
-    return _on_one_page(found)
+    return [*_of_same_runs(experiment, scale, records, _on_one_page(found))]
 
 
 # ---- what arms differ in ----
@@ -549,7 +550,7 @@ def _in_words(values: dict[str, Any]) -> str:
 def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Verdict) -> Verdict:
     """The verdict, flagged where arms have values of a swept setting that another metric chose, or that lie at the edge
     of the grid. Where such values differ between arms that are compared, nothing can be told."""
-    flags: list[str] = []
+    flags: list[Flag] = []
     confounded = False
     controls = [(test, control.verdict) for test, control in zip(claim.controls, verdict.controls, strict=False)]
     for cells, metric in _cells_read([(claim.test, verdict), *controls]):
@@ -559,17 +560,21 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
         if for_other:
             values = ", ".join(f"{arm.cell} {arm.value}" for arm in arms)
             titles = dict.fromkeys(metric_in_words(arm.owner, str(arm.chosen_by)) for arm in for_other)
-            flags.append(f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}")
-            confounded |= len({repr(arm.value) for arm in arms}) > 1
+            differ = len({repr(arm.value) for arm in arms}) > 1
+            text = f"{arms[0].setting} was chosen by {' and '.join(titles)}: {values}"
+            flags.append(Flag("rates differ" if differ else "rates", text))
+            confounded |= differ
         edge = [arm for arm in arms if arm.edge]
-        flags += [f"{arm.setting} of {arm.cell} lies at the edge of the grid ({arm.value})" for arm in edge]
+        at_edge = "{0.setting} of {0.cell} lies at the edge of the grid ({0.value})"
+        flags += [Flag("edge", at_edge.format(arm)) for arm in edge]
     if not flags:
         return verdict
     flagged = replace(verdict, flags=tuple(dict.fromkeys((*verdict.flags, *flags))))
     if not confounded:
         return flagged
-    evidence = f"{verdict.evidence}; the arms have values of a setting that another metric chose, and these differ"
-    return replace(flagged, holds=None, word="cannot tell here", note="", evidence=evidence)
+    why = "the arms have values of a setting that another metric chose, and these differ"
+    evidence = "; ".join(filter(None, (verdict.evidence, why)))
+    return replace(flagged, holds=None, word="cannot tell here", note="", direction="", evidence=evidence)
 
 
 def _cells_read(tests: Iterable[tuple[dict[str, Any], Verdict]]) -> dict[tuple[tuple[str, ...], str], None]:
@@ -639,9 +644,10 @@ def _on_one_page(found: Sequence[Verdict]) -> list[Verdict]:
     for i, one in enumerate(found):
         if one.holds is not None and not kept.get(same[i], True):
             text = f"not resolved after Benjamini and Hochberg's correction over the {len(tested)} claims of this page"
-            one = replace(one, holds=None, word="open", flags=(*one.flags, text)).noted("after the page's correction")
+            flags = (*one.flags, Flag("page", text))
+            one = replace(one, holds=None, word="open", direction="", flags=flags).noted("after the page's correction")
         if same[i] != i:
-            one = replace(one, flags=(*one.flags, f"the same numbers as claim {same[i] + 1}"))
+            one = replace(one, flags=(*one.flags, Flag("same", f"the same numbers as claim {same[i] + 1}")))
         verdicts.append(one)
     return verdicts
 
@@ -658,3 +664,23 @@ def _either_way(one: Mapping[str, Any]) -> str:
     here = repr((one["values"], asked, one["p"]))
     there = repr(({seed: 0.0 - value for seed, value in one["values"].items()}, turned, one["p"]))
     return min(here, there)
+
+
+def _of_same_runs(experiment: Experiment, scale: str, records: Records, found: Sequence[Verdict]) -> Iterator[Verdict]:
+    """The verdicts, those that ask the same of the same runs as an earlier claim with its number: one run here may
+    stand for several of the paper's sizes."""
+    rows = {row.cell: row.short for row in experiment.rows if row.cell}
+
+    def asked(one: Mapping[str, Any], metric: str) -> str:
+        # A label names cells or rows, of which each size has its own.
+        names = [name for cell in one["cells"] for name in (cell, rows.get(cell, cell))]
+        what = one["metric"] or re.sub("|".join(map(re.escape, names)) or "$^", "·", one["label"])
+        runs = [records.get(experiment.arm(scale, cell, metric), {}).values() for cell in one["cells"]]
+        return repr((what, one["unit"], one["asks"], one["values"], [[run.hash for run in arm] for arm in runs]))
+
+    first: dict[Any, int] = {}
+    for i, (claim, verdict) in enumerate(zip(experiment.claims, found, strict=True)):
+        metric = next(iter(metrics_of(claim.test)), "")
+        measured = sorted(asked(one, metric) for one in verdict.comparisons if one["n"])
+        same = first.setdefault((verdict.word, verdict.note, *measured) if measured else i, i)
+        yield verdict if same == i else replace(verdict, same_as=same + 1)

@@ -8,9 +8,10 @@ panel for each quantity, so that small and large differences each have an axis o
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,13 @@ from rich.console import Console
 from rich.text import Text
 
 from hybridlab.files import write_text
+from hybridlab.papers.claims.comparison import by_seed, in_words
+from hybridlab.papers.claims.verdict import MOST_SEEDS_HERE
 from hybridlab.papers.ids import VERDICTS
-from hybridlab.papers.verdicts import CHANGED, is_method
+from hybridlab.papers.verdicts import is_method, seeds_in_words
 from hybridlab.reporting.latex import Panel
 from hybridlab.reporting.style import COLOURS, PAPER, write_picture
+from hybridlab.statistics import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,41 +34,211 @@ if TYPE_CHECKING:
 
 
 _STYLES = {"holds": "green", "fails": "red", "cannot tell here": "magenta"}
-_HEADS = ("claim", "place", "verdict", "n", "p")
+DASH = "–"
+"""Shown for what was not measured, and where there is nothing to say."""
+_HEADS = ["", "claim [place]", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
+_HEADS += ["to decide it"]
+_SIGNS = {"holds": "✓", "fails": "✗"}
+"""Of the verdict on a control; ? for any other."""
+_MARKS = {
+    "plan": "after a change of plan",
+    "page": "after the page's correction",
+    "rates differ": "arms at different rates",
+    "rates": "rate chosen by another metric",
+    "edge": "rate at the edge of the grid",
+}
+"""Code of a flag → its mark in the short form; without one its sentence is as short. A rate is any setting that was
+searched."""
 
 
-def counted(claims: list[dict[str, Any]]) -> str:
+def own_claims(data: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """The claims with their numbers, without those that ask the same of the same runs as an earlier one."""
+    return [(i, claim) for i, claim in enumerate(data["claims"], 1) if claim["same_as"] is None]
+
+
+def counted(data: dict[str, Any]) -> str:
     """How many claims have each verdict: holds 3 · open 2; "" if there are none."""
-    counts = Counter(claim["verdict"] for claim in claims)
+    counts = Counter(claim["verdict"] for _, claim in own_claims(data))
     return " · ".join(f"{word} {counts[word]}" for word in VERDICTS if counts[word])
 
 
 def shown(claim: dict[str, Any]) -> str:
-    """The verdict on a claim with its note: open (direction only)."""
-    return f"{claim['verdict']} ({claim['note']})" if claim["note"] else str(claim["verdict"])
+    """The verdict on a claim with its direction and note: fails: worse than claimed (after a change of plan)."""
+    word = f"{claim['verdict']}: {claim['direction']}" if claim["direction"] else str(claim["verdict"])
+    return f"{word} ({claim['note']})" if claim["note"] else word
 
 
-def claims_table(claims: list[dict[str, Any]]) -> list[str]:
-    """The claims as lines of Markdown, under a heading; an empty list if there are none."""
-    if not claims:
+# ---- the short form ----
+
+
+def short_form(number: int, claim: dict[str, Any], data: dict[str, Any]) -> list[str]:
+    """A claim as the texts below _HEADS."""
+    marks = dict.fromkeys(_MARKS.get(flag["code"], flag["text"]) for flag in claim["flags"])
+    notes = ", ".join(note for note in claim["note"].split(", ") if note not in marks)
+    found = claim["evidence"] if claim["verdict"] != "not run" or not claim["comparisons"] else ""
+    texts = [sentence(number, claim, data), shown({**claim, "note": notes}), found, _seeds(claim, data)]
+    return [str(number), *(text or DASH for text in (*texts, _controls(claim), "; ".join(marks), _takes(claim)))]
+
+
+def sentence(number: int, claim: dict[str, Any], data: dict[str, Any]) -> str:
+    """The sentence of a claim with its place; those that ask the same of the same runs are one. Of sentences that only
+    name other sizes of the paper the first stands there, with the sizes."""
+    same = [claim, *(other for other in data["claims"] if other["same_as"] == number)]
+    sizes = list(dict.fromkeys(size for one in same for size in one["sizes"]))
+    texts: dict[str, str] = {}
+    for one in same:
+        name = "|".join(map(re.escape, one["sizes"])) or "$^"
+        texts.setdefault(re.sub(name, "·", one["text"]), f"{one['text']} [{one['source']}]")
+    shared = f"; sizes {', '.join(sizes)}: the same runs here" if len(same) > 1 and len(sizes) > 1 else ""
+    return "; of the same runs: ".join(texts.values()) + shared
+
+
+def _seeds(claim: dict[str, Any], data: dict[str, Any]) -> str:
+    """Seeds of those that were planned, as 5 of 5; the rounds of a benchmark."""
+    n, planned, units = claim["n"], len(data["planned_seeds"]), {one["of"] for one in claim["comparisons"]}
+    if n is None or not units:
+        return ""
+    if units != {"seed"}:
+        return f"{n} {units.pop()}s"
+    return f"{n} of {planned}" if n <= planned else f"{n}, {planned} planned"
+
+
+def _controls(claim: dict[str, Any]) -> str:
+    """The numbers of the controls behind each sign: C1–C4, C6 ✓ C5 ✗."""
+    signs: dict[str, list[int]] = {}
+    for control in claim["controls"]:
+        signs.setdefault(_SIGNS.get(control["verdict"], "?"), []).append(int(control["number"][1:]))
+    return " ".join(f"{_ranges(sorted(signs[sign]))} {sign}" for sign in "✓✗?" if sign in signs)
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs = [[i for _, i in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"C{run[0]}" + (f"–C{run[-1]}" if len(run) > 1 else "") for run in runs)
+
+
+def _takes(claim: dict[str, Any]) -> str:
+    """What an undecided claim would take: seeds for 80 % power, and the time for those that are missing."""
+    needed, minutes = claim["n_needed"], claim["minutes_needed"] or 0
+    if claim["verdict"] not in ("open", "cannot tell here") or claim["deciding"] is None:
+        return ""
+    p = claim["comparisons"][claim["deciding"]]["p"]
+    # What is resolved by itself waits for something else than seeds.
+    if needed is None and p is not None and p < LEVEL:
+        return ""
+    if needed is None or needed > MOST_SEEDS_HERE:
+        return "not at this size"
+    more = f", {minutes / 60:.0f} h more" if minutes >= 300 else f", {minutes:.0f} min more" if minutes else ""
+    return f"{needed} seeds{more}"
+
+
+def controls_in_words(data: dict[str, Any]) -> list[str]:
+    """The controls, each once, under a line that says what they are; nothing without any."""
+    head = "Controls, which must hold for a claim to be read (✓ holds, ✗ fails, ? is not resolved):"
+    controls = data["controls"].items()
+    lines = [f"{number} {_SIGNS.get(one['verdict'], '?')} {one['text']}" for number, one in controls]
+    return [head, *lines] if lines else []
+
+
+# ---- the long form ----
+
+
+def long_form(claim: dict[str, Any]) -> list[str]:
+    """What the short form leaves out: each comparison with its interval, Holm's p and the number of each seed, the
+    margin with its reason, what the verdict speaks of, its flags, and what would decide it."""
+    lines = [*map(_comparison, claim["comparisons"])]
+    if claim["margin"] is not None:
+        named = "".join(f" {name} {value:g}," for name, value in claim["margin"]["values"].items())
+        lines.append(f"margin:{named} {claim['margin']['reason']}")
+    # Without a number each comparison has said why.
+    details = "" if lines and claim["deciding"] is None else claim["details"]
+    return [line for line in (*lines, claim["scale"], *(flag["text"] for flag in claim["flags"]), details) if line]
+
+
+def _comparison(one: dict[str, Any]) -> str:
+    return "; ".join(filter(None, (in_words(one), by_seed(one))))
+
+
+def _long_controls(data: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{number} {shown(one)}: {'; '.join(map(_comparison, one['comparisons'])) or one['evidence']}"
+        for number, one in data["controls"].items()
+    ]
+    return ["Controls:", *lines] if lines else []
+
+
+# ---- on a page, in LaTeX, on the terminal ----
+
+
+def claims_section(data: dict[str, Any]) -> list[str]:
+    """The claims as lines of Markdown, under a heading: the short form as a table, and folded below it the long one; an
+    empty list if there are none."""
+    if not data["claims"]:
         return []
-    heads = [*_HEADS, "to decide it", "evidence"]
-    lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
-    for claim in claims:
-        evidence = "; ".join(filter(None, (claim["evidence"], claim["scale"], *claim["flags"], *_controls(claim))))
-        texts = [*_row(claim), _takes(claim), evidence]
-        lines.append("| " + " | ".join(text.replace("|", "/") for text in texts) + " |")
-    return ["## Claims", "", f"{counted(claims)}.", "", *lines]
+    claims = own_claims(data)
+    rows = [_HEADS, ["---"] * len(_HEADS), *(short_form(*one, data) for one in claims)]
+    table = ["| " + " | ".join(map(escaped_cell, row)) + " |" for row in rows]
+    several = any(len(one["comparisons"]) > 1 for _, one in claims)
+    least = " Of several comparisons the one is shown that is least as claimed." if several else ""
+    lines = ["## Claims", "", f"{counted(data)}.{least}", "", *table, "", *_listed(controls_in_words(data))]
+    long = {f"**{i}. {escaped_cell(sentence(i, one, data))}**: {shown(one)}": long_form(one) for i, one in claims}
+    if any(long.values()):
+        planned = f"Planned seeds: {seeds_in_words(data['planned_seeds'])}." if data["planned_seeds"] else ""
+        lines += ["<details>", "<summary>Every comparison, with the number of each seed</summary>", "", planned, ""]
+        lines += [line for head, own in long.items() if own for line in _listed([head, *own])]
+        lines += [*_listed(_long_controls(data)), "</details>", ""]
+    return lines
+
+
+def _listed(lines: list[str]) -> list[str]:
+    """A line, and a list of the others, in Markdown."""
+    return [lines[0], "", *(f"- {escaped_cell(line)}" for line in lines[1:]), ""] if lines else []
+
+
+def escaped_cell(text: str) -> str:
+    """A text in which Markdown changes nothing, for a cell of a table too."""
+    return re.sub(r"([*~<])", r"\\\1", text.replace("|", "/"))
+
+
+def claims_panel(data: dict[str, Any]) -> Panel:
+    """The claims in their short form as a part of a table in LaTeX."""
+    return Panel("", _HEADS, [short_form(*one, data) for one in own_claims(data)], [False] * len(_HEADS))
+
+
+def print_claims(data: dict[str, Any], console: Console, long: bool = False) -> None:
+    """Each claim in its short form, or with the long one in the place of its effect, then the controls."""
+    if data["claims"]:
+        console.print(f"Claims: {counted(data)}", highlight=False)
+    for number, claim in own_claims(data):
+        _, text, verdict, effect, seeds, controls, flags, takes = short_form(number, claim, data)
+        console.print(Text.assemble(f"{number:>3}  ", (verdict, _STYLES.get(claim["verdict"], "yellow"))))
+        told = {"seeds ": seeds, "": controls, " ": flags, "to decide it: ": takes}
+        rest = " · ".join(f"{name}{part}".strip() for name, part in told.items() if part != DASH)
+        _print_indented([text], console)
+        _print_indented([*(long_form(claim) if long else [effect]), rest], console, style="dim")
+    head, *controls_shown = (_long_controls if long else controls_in_words)(data) or [""]
+    if head:
+        console.print(head, highlight=False)
+    _print_indented(controls_shown, console, style="dim")
+
+
+def _print_indented(lines: list[str], console: Console, style: str = "") -> None:
+    """Each line as a whole, also where it wraps."""
+    for line in lines:
+        for part in textwrap.wrap(line.removeprefix(DASH), max(20, console.width - 5)):
+            console.print(Text(f"     {part}", style=style), highlight=False)
+
+
+# ---- what is said of several pages, and beside the claims ----
 
 
 def changed_plans(entries: list[dict[str, Any]]) -> list[str]:
     """A line for each claim of several entries that was decided after a change of plan, under a heading."""
     lines = [
-        f"  {entry['id']}: {claim['text']}: {flag}"
+        f"  {entry['id']}: {claim['text']}: {flag['text']}"
         for entry in entries
         for claim in entry.get("claims", ())
         for flag in claim["flags"]
-        if claim["verdict"] in ("holds", "fails") and flag.startswith(CHANGED)
+        if claim["verdict"] in ("holds", "fails") and flag["code"] == "plan"
     ]
     return [f"Claims that are decided after a change of plan ({len(lines)}):", *lines] if lines else []
 
@@ -81,64 +255,6 @@ def differ_lines(data: dict[str, Any]) -> list[str]:
 
 def _value(value: Any) -> str:
     return "–" if value is None else str(value)
-
-
-def claims_panel(claims: list[dict[str, Any]]) -> Panel:
-    """The claims as a part of a table in LaTeX, without their evidence."""
-    heads = [*_HEADS, "to decide it"]
-    rows = [[*_row(claim), _takes(claim)] for claim in claims]
-    return Panel("", heads, rows, [False, False, False, True, True, False])
-
-
-def print_claims(claims: list[dict[str, Any]], console: Console) -> None:
-    """Each claim with its verdict, then below it the evidence, the figures and the controls; what a control measured is
-    said once."""
-    if claims:
-        console.print(f"Claims: {counted(claims)}", highlight=False)
-    said: set[str] = set()
-    for claim in claims:
-        style = _STYLES.get(claim["verdict"], "yellow")
-        console.print(Text.assemble((f"{shown(claim):>5}  ", style), f"{claim['text']} [{claim['source']}]"))
-        # The sentence on the scale has n.
-        n = "" if not claim["n"] or claim["scale"] else f"n = {claim['n']}"
-        figures = ", ".join(filter(None, (n, _p(claim) and f"p {_equals(_p(claim))}", claim["scale"])))
-        controls = [f"{line.partition(' (')[0]} (as above)" if line in said else line for line in _controls(claim)]
-        said.update(_controls(claim))
-        for line in (claim["evidence"], figures, *claim["flags"], *controls):
-            if line:
-                # Indented as a whole, also where it wraps.
-                for part in textwrap.wrap(line, max(20, console.width - 7)):
-                    console.print(Text(f"       {part}"), style="dim", highlight=False)
-
-
-def _row(claim: dict[str, Any]) -> list[str]:
-    n = "" if claim["n"] is None else str(claim["n"])
-    return [claim["text"], claim["source"], shown(claim), n, _p(claim)]
-
-
-def _p(claim: dict[str, Any]) -> str:
-    """A probability with two digits, "" if there is none."""
-    p = claim["p"]
-    return "" if p is None else "<0.001" if p < 0.001 else f"{p:.2g}"
-
-
-def _equals(p: str) -> str:
-    return p.replace("<", "< ") if p.startswith("<") else f"= {p}"
-
-
-def _takes(claim: dict[str, Any]) -> str:
-    """What an open claim would take: seeds for 80 % power, and minutes for those that are missing."""
-    if claim["n_needed"] is None:
-        return ""
-    minutes = claim["minutes_needed"]
-    more = f", {minutes:.0f} min more" if minutes else ""
-    return f"{claim['n_needed']} seeds{more}"
-
-
-def _controls(claim: dict[str, Any]) -> Iterator[str]:
-    for control in claim["controls"]:
-        # The evidence says which arms and numbers the test is about.
-        yield f"control {control['test'].split()[0]}: {shown(control)} ({control['evidence']})"
 
 
 # ---- the picture of a table ----
@@ -163,7 +279,7 @@ def lines_of(table: dict[str, Any]) -> list[Line]:
     """The differences of two arms that have an interval over seeds, in the order of the claims."""
     return [
         {"claim": claim["text"], "source": claim["source"], "verdict": claim["verdict"], "shown": shown(claim), **one}
-        for claim in table["claims"]
+        for _, claim in own_claims(table)
         for one in claim["comparisons"]
         if one["paired"] and one["of"] == "seed" and one["interval"] is not None
     ]

@@ -34,12 +34,14 @@ def write_entry(
     return write_figure(experiment, scale, results_dir, runs_dir)
 
 
-def print_entry(data: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False) -> None:
-    """A table with its claims; for a figure, its series and claims."""
+def print_entry(
+    data: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False, long: bool = False
+) -> None:
+    """A table with its claims; for a figure, its series and claims. long: the claims in their long form."""
     if experiment.plot is None:
-        print_table(data, experiment, console, all_columns)
+        print_table(data, experiment, console, all_columns, long)
     else:
-        print_figure(data, console)
+        print_figure(data, console, long)
 
 
 def print_head(data: dict[str, Any], console: Console) -> None:
@@ -50,10 +52,12 @@ def print_head(data: dict[str, Any], console: Console) -> None:
         console.print(tally_text(data), highlight=False)
 
 
-def print_table(table: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False) -> None:
-    """Panels that are not wider than the console, then the claims with their evidence.
+def print_table(
+    table: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False, long: bool = False
+) -> None:
+    """Panels that are not wider than the console, then the claims.
 
-    all_columns: also the columns that nothing here can measure.
+    all_columns: also the columns that nothing here can measure. long: the claims in their long form.
     """
     print_head(table, console)
     for part in parts(table, experiment, all_columns):
@@ -64,17 +68,17 @@ def print_table(table: dict[str, Any], experiment: Experiment, console: Console,
             console.print(_panel(replace(part, columns=columns)))
     for line in below(table, experiment, all_columns):
         console.print(line, style="dim", highlight=False)
-    print_claims(table["claims"], console)
+    print_claims(table, console, long)
 
 
-def print_figure(data: dict[str, Any], console: Console) -> None:
-    """A line for each series, drawn or not, then the claims with their evidence."""
+def print_figure(data: dict[str, Any], console: Console, long: bool = False) -> None:
+    """A line for each series, drawn or not, then the claims, in their long form if asked."""
     print_head(data, console)
     for panel in data["panels"]:
         for series in panel["series"]:
             name = ", ".join(part for part in (panel["title"], series["label"]) if part)
             console.print(f"  {name}: {'drawn' if series['data'] else '– (not run)'}", highlight=False)
-    print_claims(data["claims"], console)
+    print_claims(data, console, long)
 
 
 def _fitting(part: Part, width: int) -> list[list[Column]]:

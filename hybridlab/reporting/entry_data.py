@@ -9,7 +9,8 @@ from typing import Any
 from hybridlab.config.study import HUB
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import Records, complete_seeds
-from hybridlab.papers.experiment import BENCHMARK, CELL, Experiment
+from hybridlab.papers.claims.verdict import Verdict
+from hybridlab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
 from hybridlab.papers.ids import SAYS
 from hybridlab.papers.verdicts import Planned, arms_differ, verdicts
 from hybridlab.runs.record import BenchmarkRecord
@@ -36,10 +37,13 @@ def entry_data(
 ) -> dict[str, Any]:
     """A table or figure as data. content: its rows, or its panels. notes: further ones than the file's. plans: those
     that it has had. machine: the one for the runs, None if nothing is run. runs: cell → seed → hash of the run. differ:
-    setting → arm → its value, of the settings in which the arms that a claim compares differ."""
+    setting → arm → its value, of the settings in which the arms that a claim compares differ. controls: by number, each
+    test once."""
     found = verdicts(experiment, scale, records, benchmark, plans)
+    controls = {control.in_words: control for verdict in found for control in verdict.controls}
+    numbers = {text: f"C{i}" for i, text in enumerate(controls, 1)}
     claims = [
-        {"text": claim.text, "source": claim.source, **verdict.as_json()}
+        _claim_data(experiment, scale, claim, verdict, numbers, records)
         for claim, verdict in zip(experiment.claims, found, strict=True)
     ]
     machine = experiment.machine(scale)
@@ -54,13 +58,36 @@ def entry_data(
         "source": experiment.source,
         "scale": scale,
         "machine": machine,
+        "planned_seeds": sorted(asked),
         "seeds": sorted({*asked, *(seed for by_seed in records.values() for seed in by_seed)}),
         "complete_seeds": complete_seeds(experiment, scale, records),
         **content,
         "differ": arms_differ(experiment, found, records),
         "claims": claims,
+        "controls": {numbers[text]: {"text": text, **one.verdict.as_json()} for text, one in controls.items()},
         "notes": [*experiment.notes, *notes],
         "runs": runs,
+    }
+
+
+def _claim_data(
+    experiment: Experiment, scale: str, claim: Claim, verdict: Verdict, numbers: dict[str, str], records: Records
+) -> dict[str, Any]:
+    """A claim with its verdict. margin: the numbers that its test names, with the reason for them. controls: the
+    verdict of each; the rest stands once on the page. sizes: of the paper, in whose place its runs are."""
+    named = {name: value for name, value in claim.test.items() if type(value) in (int, float)}
+    models = [model_of(experiment, scale, cell, records) for one in verdict.comparisons for cell in one["cells"]]
+    return {
+        "text": claim.text,
+        "source": claim.source,
+        **verdict.as_json(),
+        "margin": {"values": named, "reason": claim.test["reason"]} if "reason" in claim.test else None,
+        "controls": [
+            {"number": numbers[one.in_words], "verdict": one.verdict.word, "n": one.verdict.n}
+            for one in verdict.controls
+        ],
+        "sizes": list(dict.fromkeys(model["in_place_of"] for model in models if model and model["in_place_of"])),
+        "same_as": verdict.same_as,
     }
 
 

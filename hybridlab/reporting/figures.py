@@ -22,7 +22,7 @@ from hybridlab.papers.experiment import CELL, Experiment, Panel, Plot, Series
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
 from hybridlab.registry import FIGURE_KINDS
-from hybridlab.reporting.claims import claims_table, differ_lines
+from hybridlab.reporting.claims import claims_section, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, model_of, models_text, named_in_errors
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.reporting.style import PAPER, at_least, write_picture
@@ -183,7 +183,7 @@ def _page(data: dict[str, Any]) -> str:
     printed = dict.fromkeys((mark["label"], mark["source"]) for panel in data["panels"] for mark in panel["paper"])
     if printed:
         lines += [f"In grey, what the paper prints: {'; '.join(f'{what} ({where})' for what, where in printed)}.", ""]
-    lines += [*claims_table(data["claims"]), "", *differ_lines(data), *(f"- {note}" for note in data["notes"]), ""]
+    lines += [*claims_section(data), *differ_lines(data), *(f"- {note}" for note in data["notes"]), ""]
     return "\n".join(lines)
 
 

@@ -54,6 +54,8 @@ _MATH = {
     "∑": r"\sum",
     "∏": r"\prod",
     "√": r"\surd",
+    "✓": r"\surd",
+    "✗": r"\times",
     "∂": r"\partial",
     "∇": r"\nabla",
     "ℓ": r"\ell",

@@ -23,7 +23,14 @@ from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment
 from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
-from hybridlab.reporting.claims import claims_panel, claims_table, counted, differ_lines, write_claims_figure
+from hybridlab.reporting.claims import (
+    claims_panel,
+    claims_section,
+    controls_in_words,
+    counted,
+    differ_lines,
+    write_claims_figure,
+)
 from hybridlab.reporting.entry_data import caption, entry_data, model_of, model_text, models_text, named_in_errors
 from hybridlab.reporting.latex import Panel, tex_table
 from hybridlab.reporting.seeds import (
@@ -441,7 +448,7 @@ def _markdown(table: dict[str, Any], experiment: Experiment, all_columns: bool, 
     for line in below(table, experiment, all_columns):
         lines += [_safe(line), ""]
     if table["claims"]:
-        lines += [*claims_table(table["claims"]), "", *differ_lines(table)]
+        lines += [*claims_section(table), *differ_lines(table)]
         picture = "![differences behind the claims, with 95 % intervals over seeds](claims.png)"
         lines += [picture, ""] if drawn else []
     if table["notes"]:
@@ -480,8 +487,9 @@ def _latex(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> 
         return text
     claims = tex_table(
         f"{table['id']}-claims",
-        f"{table['title']}: claims of the text. {counted(table['claims'])}. p: after Holm's correction.",
-        [claims_panel(table["claims"])],
+        f"{table['title']}: claims of the text. {counted(table)}.",
+        [claims_panel(table)],
+        controls_in_words(table),
     )
     return f"{text}\n{claims}"
 

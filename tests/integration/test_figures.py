@@ -10,6 +10,7 @@ from hybridlab.config.resolve import run_hash
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import benchmark_record, cell_configs, records_of
+from hybridlab.papers.claims.comparison import in_words
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.plan.lineage import lineage_to_json
@@ -19,6 +20,7 @@ from hybridlab.runs.record import record_path, write_record
 from tests.depth_probes import depth_probes, sublayers
 from tests.experiments import experiment_ids, load_experiment
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
+from tests.unit.verdicts.building import said
 
 STUDIES = [name for name in experiment_ids() if any(cell.model for cell in load_experiment(name).cells.values())]
 """They are drawn from attention on prompts of benchmarks: test_attention_figures.py."""
@@ -200,7 +202,7 @@ def benchmark_results(spec, scale):
 def lacking(evidence, records):
     """The runs of this scale that evidence misses. A claim about two sizes also misses those of the other one, and a
     control may read what only a scale of several seeds measures."""
-    evidence = re.sub(r"control \w+ is not run", "", evidence)
+    evidence = evidence.partition("its control:")[0]
     missing = re.findall(r"not run: ([^;]+)", evidence)
     return [cell for part in missing for cell in part.split(", ") if cell in records] or (
         "not run" in evidence and not missing
@@ -243,7 +245,8 @@ def test_every_figure_is_drawn_with_its_numbers(name, results):
     ] == b"%PDF"
     assert (folder / "figure.csv").read_text().count("\n") > 2
     trained = records_of(load_experiment(name), "smoke", results)
-    assert not [claim for claim in data["claims"] if lacking(claim["evidence"], trained)]
+    shown = [" ".join(map(in_words, claim["comparisons"])) or claim["evidence"] for claim in data["claims"]]
+    assert not [text for text in shown if lacking(text, trained)]
 
 
 def test_the_same_records_give_the_same_bytes(results):
@@ -288,10 +291,10 @@ def test_every_claim_can_be_judged(name, results):
     benchmark = benchmark_record(experiment, "smoke", results)
     for claim in experiment.claims:
         verdict = judge(claim, experiment, records, benchmark, "smoke")
-        assert verdict.evidence and (verdict.n is None or verdict.word in ("open", "not run") or benchmark)
+        assert said(verdict) and (verdict.n is None or verdict.word in ("open", "not run") or benchmark)
         # Rows of sizes that this scale does not train stay open.
         if benchmark or all(row.cell is None or row.cell in records for row in experiment.rows):
-            assert not lacking(verdict.evidence, records)
+            assert not lacking(said(verdict), records)
 
 
 def test_cells_of_a_table_come_from_its_records(results):

@@ -128,7 +128,7 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
     assert dense["ppl"]["measured"] == pytest.approx(math.exp(dense["loss"]["measured"]))
     first, second = table["claims"]
     assert first["verdict"] == second["verdict"] == "open" and first["note"] == second["note"] == "direction only"
-    assert "(n = 1 seed" in first["evidence"] and first["scale"].startswith("at smoke scale (") and first["n"] == 1
+    assert first["comparisons"][0]["n"] == 1 == first["n"] and first["scale"].startswith("at smoke scale (")
     assert "Dense,absent,,3.0,,,0,,,,,,,,trained,not run" in (folder / "table.csv").read_text().splitlines()
     rows = [
         line for line in (folder / "table.md").read_text().splitlines() if line.startswith(("| Dense", "| Learned"))
@@ -200,7 +200,7 @@ def test_seeds_give_a_mean_with_its_error(toy, tmp_path):
     hashes = table["runs"]["dense"].values()
     losses = [r["results"]["validation"]["loss"]["value"] for r in records if r["hash"] in hashes]
     assert cell["n"] == 3 == len(losses) and cell["measured"] == pytest.approx(sum(losses) / 3)
-    assert "n = 3 seeds" in table["claims"][0]["evidence"] and table["claims"][0]["n"] == 3
+    assert len(table["claims"][0]["comparisons"][0]["values"]) == 3 == table["claims"][0]["n"]
 
 
 def test_without_runs_every_measured_cell_is_a_dash(toy, tmp_path, capsys):
@@ -276,7 +276,7 @@ def test_further_seeds_that_are_complete_count(toy, tmp_path):
     assert not outcome.failed
     table = build_table(experiment, "smoke", tmp_path / "results")
     assert table["complete_seeds"] == table["seeds"] == [0, 1, 2] and one["seeds"] == [0], "100 is for tuning"
-    assert table["rows"][0]["cells"]["loss"]["n"] == 3 and "3 seeds" in table["claims"][0]["evidence"]
+    assert table["rows"][0]["cells"]["loss"]["n"] == 3 == table["claims"][0]["n"]
     assert list(table["runs"]["dense"]) == ["0", "1", "2"] and "3 seeds" in caption(table)
     (tmp_path / "results" / "records" / f"{table['runs']['base']['2']}.json").unlink()
     assert build_table(experiment, "smoke", tmp_path / "results")["seeds"] == [0, 1], "all of a further seed or nothing"

@@ -19,7 +19,8 @@ def compared(label, value, half, **changes):
 
 
 def claim(text, verdict, *comparisons):
-    return {"text": text, "source": "section 1", "verdict": verdict, "note": "", "comparisons": list(comparisons)}
+    said = {"text": text, "source": "section 1", "verdict": verdict, "note": "", "direction": "", "same_as": None}
+    return {**said, "comparisons": list(comparisons)}
 
 
 FAR = {"metric": "results.at.20.tasks.retrieval.loss.far"}
@@ -32,6 +33,7 @@ CLAIMS = [
     claim("a rank correlation", "holds", compared("trunk", 0.7, 0.1, paired=False)),
     claim("times", "holds", compared("ln of the times", 0.7, 0.1, of="round")),
     claim("printed", "holds"),
+    {**claim("a is better, at 410M", "holds", compared("a − b", -1.0, 0.3)), "same_as": 1},
 ]
 TABLE = {"id": "toy", "title": "Arms", "scale": "desk", "rows": [{"model": {"size": "tiny"}}, {"model": None}]}
 TABLE |= {"claims": CLAIMS}

@@ -7,13 +7,12 @@ from rich.console import Console
 
 from hybridlab.errors import UserError
 from hybridlab.papers import verdicts as verdicts_module
-from hybridlab.papers.claims.verdict import Control, Verdict
+from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, Column, Experiment, Row, benchmark_hash
 from hybridlab.papers.formula import Measure
 from hybridlab.papers.ids import SAYS
 from hybridlab.papers.loading import load_experiment
 from hybridlab.reporting import table as table_module
-from hybridlab.reporting.claims import claims_panel, claims_table, counted, print_claims
 from hybridlab.reporting.entry import print_table
 from hybridlab.reporting.entry_data import caption, entry_data, model_of
 from hybridlab.reporting.seeds import Difference, Measured, block_error, difference, from_neutral
@@ -348,74 +347,6 @@ def test_a_difference_stands_in_the_place_of_the_cells_own_error():
     )
 
 
-def claim_of(verdict, text="A is better"):
-    return {"text": text, "source": "section 1", **verdict.as_json()}
-
-
-OPEN = Verdict(
-    None,
-    "|a| = 1",
-    note="direction only",
-    n=2,
-    p=0.0312,
-    n_needed=7,
-    minutes_needed=31.4,
-    scale="at desk scale (n = 2)",
-)
-CONTROLLED = Verdict(
-    None,
-    "a = 1",
-    word="cannot tell here",
-    n=5,
-    p=0.0004,
-    controls=(Control("lower oracle", Verdict(False, "no gap", n=5)), Control("bounds", Verdict(True, "1.00", n=5))),
-)
-
-
-def test_claims_as_a_table():
-    lines = claims_table([claim_of(OPEN), claim_of(CONTROLLED), claim_of(Verdict(True, "printed"))])
-    assert lines[:3] == ["## Claims", "", "holds 1 · open 1 · cannot tell here 1."]
-    assert lines[4].split("|")[1:-1] == [
-        " claim ",
-        " place ",
-        " verdict ",
-        " n ",
-        " p ",
-        " to decide it ",
-        " evidence ",
-    ]
-    assert lines[6] == (
-        "| A is better | section 1 | open (direction only) | 2 | 0.031 | 7 seeds, 31 min more | "
-        "/a/ = 1; at desk scale (n = 2) |"
-    )
-    assert "| cannot tell here | 5 | <0.001 |  |" in lines[7]
-    assert "control lower: fails (no gap); control bounds: holds (1.00)" in lines[7]
-    assert lines[8] == "| A is better | section 1 | holds |  |  |  | printed |"
-    assert claims_table([]) == []
-
-
-def test_claims_in_latex_and_on_a_narrow_terminal(capsys):
-    claims = [claim_of(OPEN), claim_of(CONTROLLED), claim_of(Verdict(None, "not run: x", word="not run"))]
-    panel = claims_panel(claims)
-    assert panel.rows[0] == ["A is better", "section 1", "open (direction only)", "2", "0.031", "7 seeds, 31 min more"]
-    assert counted(claims) == "open 1 · cannot tell here 1 · not run 1"
-    print_claims(claims, Console(width=80))
-    printed = capsys.readouterr().out
-    assert (
-        "open (direction only)  A is better [section 1]" in printed
-        and "       p = 0.031, at desk scale (n = 2)" in printed
-        and "       n = 5, p < 0.001" in printed
-    )
-    assert "       control lower: fails (no gap)" in printed
-    print_claims([claim_of(CONTROLLED)] * 2, Console(width=80))
-    printed = capsys.readouterr().out
-    assert printed.count("control lower: fails (no gap)") == 1 == printed.count("control lower: fails (as above)")
-    long = claim_of(Verdict(True, "many words " * 30))
-    print_claims([long], Console(width=80))
-    lines = capsys.readouterr().out.splitlines()[2:]
-    assert len(lines) > 3 and all(line.startswith("       ") and len(line) <= 80 for line in lines)
-
-
 def test_the_caption_says_where_numbers_come_from():
     data = {"source": "Table 1", "scale": "smoke", "machine": "two cores", "seeds": [0, 1]}
     shows = SAYS["smoke"]
@@ -497,7 +428,9 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     results = {"70M": {"plain": {"1": {"decode": speed(1.0)}}, "A loop": {"1": {"decode": speed(0.8)}}}}
     write_record(make_benchmark(results, hash=digest), record_path(digest, tmp_path))
     table, folder = write_table(experiment(), "smoke", tmp_path)
-    keys = "id title source scale machine seeds complete_seeds rows differ claims notes runs tally"
+    keys = (
+        "id title source scale machine planned_seeds seeds complete_seeds rows differ claims controls notes runs tally"
+    )
     assert list(table) == keys.split()
     assert table["machine"] == "two cores; measured on a machine (cpu)" and table["runs"] == {
         "benchmark": {"0": digest}
@@ -506,10 +439,14 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     assert table["tally"] == {"timed": {"open": 1, "same direction": 1}}
     assert judged[0][0] == {} and judged[0][1].hash == digest
     assert sorted(path.name for path in folder.iterdir()) == ["table.csv", "table.json", "table.md", "table.tex"]
-    assert "| met | x | holds | 5 | 0.01 |  | as asked; at smoke scale (n = 5) |" in (folder / "table.md").read_text()
+    assert "| 1 | met [x] | holds | as asked | – | – | – | – |" in (folder / "table.md").read_text()
     print_table(table, experiment(), Console(width=80))
     printed = capsys.readouterr().out
-    assert "0.80 | 0.90" in printed and "± 0.01 over rounds" in printed and "holds  met [x]" in printed
+    assert (
+        "0.80 | 0.90" in printed
+        and "± 0.01 over rounds" in printed
+        and "  1  holds\n     met [x]\n     as asked\n" in printed
+    )
     assert "timed: open 1, same direction 1" in printed
 
 
@@ -525,11 +462,10 @@ def test_an_entry_lists_the_runs_of_every_seed(judged):
     data = entry_data(experiment(), "smoke", seeds(1.0, 2.0), None, {"panels": []})
     assert data["runs"] == {"cell": {"0": "0" * 16, "1": "0" * 16}} and data["machine"] == "two cores"
     [claim] = data["claims"]
-    assert claim == {"text": "met", "source": "x", **Verdict(True, "as asked", n=5, p=0.01).as_json()} | {
-        "scale": "at smoke scale (n = 5)"
-    }
+    about = {"scale": "at smoke scale (n = 5)", "margin": None, "controls": [], "sizes": [], "same_as": None}
+    assert claim == {"text": "met", "source": "x", **Verdict(True, "as asked", n=5, p=0.01).as_json(), **about}
     assert judged[0][2] == "smoke"
-    assert {"verdict", "evidence", "n", "p", "n_needed", "minutes_needed", "scale", "controls"} < set(claim)
+    assert {"verdict", "evidence", "n", "p", "n_needed"} < set(claim)
 
 
 # ---- what is shown ----

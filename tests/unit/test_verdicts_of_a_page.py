@@ -139,7 +139,7 @@ def test_a_change_with_the_runs_at_hand_is_shown_with_its_date(toy, part, says):
     toy.train(a=A, b=B)
     changed(toy, part)
     verdict = toy.verdict()
-    assert verdict.shown == "holds (after a change of plan)"
+    assert (verdict.word, verdict.note) == ("holds", "after a change of plan")
     assert verdict.flags == (f"decided after a change of plan: {says}",)
     # A report adds today's plan to the history, which gives the change a date.
     write_entry(toy.load(), "desk", toy.results)
@@ -258,7 +258,7 @@ def test_a_verdict_on_what_is_counted_has_a_plan_too(toy):
     toy.content["claims"][0]["test"] = {"kind": "measured_cheaper", "rows": ["B"], "over": ["A"]}
     toy.train(a=A, b=B)
     toy.content["claims"][0]["test"] = {"kind": "measured_cheaper", "rows": ["A"], "over": ["B"]}
-    assert toy.verdict().shown == "fails (after a change of plan)"
+    assert (toy.verdict().word, toy.verdict().note) == ("fails", "after a change of plan")
 
 
 # ---- values that another metric chose ----

@@ -9,7 +9,9 @@ A kind of claim returns a list of them. Nothing here assumes how many seeds ther
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,31 +79,32 @@ class Comparison:
 
     def described(self, p: float | None) -> str:
         """The comparison as evidence. p: after Holm's correction."""
-        if not self.values:
-            return self.missing
-        estimate = self.found.estimate
-        counted = f"n = {self.n} {self.of}{'s' * (self.n > 1)}"
-        if isinstance(self.asked, Always):
-            figure = f"{self.label}: yes in {sum(value > 0 for value in self.values.values())} of {self.n}"
-        else:
-            error = "" if estimate.stderr is None else f" ± {_number(estimate.stderr).lstrip('+')}"
-            figure = f"{self.label} = {_number(known(estimate))}{error}{self.unit}{_asked(self.asked)}"
-        parts = [counted, "" if p is None else f"p {_p(p)}", self.note]
-        if self.same_arm:
-            parts.append("both gave the same numbers")
-        return f"{figure} ({', '.join(part for part in parts if part)})"
+        return in_words(self.as_json(p))
 
     def as_json(self, p: float | None) -> dict[str, Any]:
         """The comparison in numbers. interval: 95 %, Student's t, without Holm's correction. p: after it. asked: the
-        bounds between which the claim wants the mean, None for no bound; None for other questions. values: seed → its
-        number."""
+        bounds between which the claim wants the mean, None for no bound; None for other questions. asks: the question
+        in words. note: further figures, or why there are no values. values: seed → its number."""
         numbers, estimate = list(self.values.values()), self.found.estimate
         about = {"label": self.label, "metric": self.metric, "unit": self.unit.strip(), "paired": self.paired}
         interval = mean_interval(numbers)
         found = {"value": estimate.value, "stderr": estimate.stderr, "interval": interval and list(interval), "p": p}
         values = {str(seed): value for seed, value in self.values.items()}
-        data = {**about, "of": self.of, "n": self.n, **found, "asked": self._asked_between()}
+        asked = {"asked": self._asked_between(), "asks": _asks(self.asked)}
+        data = {**about, "of": self.of, "n": self.n, **found, **asked, "note": self.note if numbers else self.missing}
         return {**data, "cells": list(self.cells), "values": values}
+
+    @property
+    def direction(self) -> str:
+        """Where the numbers lie that are not as claimed: worse, better, higher, lower or smaller than claimed."""
+        asked, value = self.asked, known(self.found.estimate)
+        if isinstance(asked, Always):
+            return "in fewer seeds than claimed"
+        if isinstance(asked, Apart):
+            return "smaller than claimed"
+        higher = isinstance(asked, FewerShared | Below) or (isinstance(asked, Between) and value >= asked.high)
+        here, better = "higher" if higher else "lower", _better(self.metric)
+        return f"{here if better is None else 'better' if here == better else 'worse'} than claimed"
 
     def _asked_between(self) -> list[float | None] | None:
         asked = self.asked
@@ -110,6 +113,85 @@ class Comparison:
         if isinstance(asked, Above):
             return [asked.bound + 0.0, None]
         return [None, asked.bound + 0.0] if isinstance(asked, Below) else None
+
+
+def least_as_claimed(comparisons: Sequence[Comparison], p_values: Sequence[float | None]) -> int:
+    """The index of the comparison that is least as claimed: of those on the other side the clearest, else the least
+    clear. Those that need not be resolved count on the other side only. p_values: after Holm's correction."""
+
+    def as_claimed(i: int) -> tuple[float, float]:
+        side, p = comparisons[i].found.side, p_values[i]
+        return side * (0.0 if p is None else 1 - p), side
+
+    measured = [i for i, one in enumerate(comparisons) if one.n]
+    counted = [i for i in measured if comparisons[i].needed or comparisons[i].found.side < 0]
+    return min(counted or measured, key=as_claimed)
+
+
+BETTER = {
+    **dict.fromkeys(("loss", "perplexity", "pseudo_perplexity", "bits_per_byte", "seconds"), "lower"),
+    **dict.fromkeys(("accuracy", "tasks", "choices_mean", "metrics"), "higher"),
+}
+"""Name in a metric → which numbers are better. The last name of a path that stands here counts, so that
+`results.tasks.chain.loss.all` is a loss, and `results.tasks.chain.all` the share of right answers; of the title of a
+measure the first word, as in "loss of copying". Of any other metric a number is called higher or lower."""
+
+
+def _better(metric: str) -> str | None:
+    title = re.match(r"(\w+)(?= of |,|$)", metric)
+    names = reversed(metric.split(".")) if " " not in metric else [title[1]] if title else []
+    return next((BETTER[name] for name in names if name in BETTER), None)
+
+
+# ---- a comparison in words, from its numbers ----
+
+
+def in_words(one: Mapping[str, Any]) -> str:
+    """A comparison of `as_json` as a sentence."""
+    values = list(one["values"].values())
+    if not values:
+        return str(one["note"])
+    error = "" if one["stderr"] is None else f" ± {_number(one['stderr']).lstrip('+')}"
+    # That a difference is to be above or below 0 is the sentence of the claim itself.
+    side_of_0 = one["asked"] is not None and None in one["asked"] and 0 in one["asked"]
+    parts = [f"n = {one['n']} {one['of']}{'s' * (one['n'] > 1)}", "" if one["p"] is None else f"p {_p(one['p'])}"]
+    parts += [one["note"], "both gave the same numbers" if one["paired"] and not any(values) else ""]
+    return f"{one['label']}{_figure(one, error, not side_of_0)} ({', '.join(part for part in parts if part)})"
+
+
+def effect_of(one: Mapping[str, Any], count: int, room: int) -> str:
+    """A comparison in so many characters: its mean with the 95 % interval, and what is asked of it. count: of the
+    comparisons of its claim."""
+    interval = "" if one["interval"] is None else " [{}, {}]".format(*map(_number, one["interval"]))
+    figure = _figure(one, interval, True) + (f" (least of {count})" if count > 1 else "")
+    return textwrap.shorten(one["label"], room - len(figure), placeholder=" …") + figure
+
+
+def _figure(one: Mapping[str, Any], spread: str, with_question: bool) -> str:
+    """What stands behind a label: the mean, and the question unless it is left out."""
+    if one["asks"] == _ALWAYS:
+        return f": yes in {sum(value > 0 for value in one['values'].values())} of {one['n']}"
+    unit = f" {one['unit']}" if one["unit"] else ""
+    asked = f", {'' if one['asks'].startswith(_CHANCE) else 'asked '}{one['asks']}" if with_question else ""
+    return f" = {_number(one['value'])}{spread}{unit}{asked}"
+
+
+def by_seed(one: Mapping[str, Any]) -> str:
+    """The interval of a comparison and the number of each seed; "" where it has no values."""
+    if not one["values"]:
+        return ""
+    interval = "" if one["interval"] is None else "95 % interval {} to {}; ".format(*map(_number, one["interval"]))
+    return f"{interval}by {one['of']}: {', '.join(f'{seed} {_number(x)}' for seed, x in one['values'].items())}"
+
+
+def asked_in_words(comparisons: Iterable[Mapping[str, Any]]) -> str:
+    """What several comparisons ask, cells that are asked the same together: "a, b: validation.loss below 3"."""
+    cells: dict[str, list[str]] = {}
+    for one in comparisons:
+        cell, colon, what = one["label"].partition(": ")
+        asked = f"{what if colon else one['label']} {one['asks']}"
+        cells.setdefault(asked, []).extend([cell] if colon else [])
+    return "; ".join(f"{', '.join(names)}: {asked}" if names else asked for asked, names in cells.items())
 
 
 def _number(value: float) -> str:
@@ -121,14 +203,17 @@ def _p(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"
 
 
-def _asked(asked: Question) -> str:
-    """The bounds that the claim names, unless that is 0."""
+_ALWAYS, _CHANCE = "in every run", "by chance"
+
+
+def _asks(asked: Question) -> str:
+    """What is asked of the mean, in words."""
     if isinstance(asked, Between):
-        return f", asked below {asked.high:+g}" if asked.low is None else f", asked {asked.low:+g} to {asked.high:+g}"
+        return f"below {asked.high:+g}" if asked.low is None else f"{asked.low:+g} to {asked.high:+g}"
     if isinstance(asked, Apart):
-        return f", asked farther than {asked.by:g} from 0"
+        return f"farther than {asked.by:g} from 0"
     if isinstance(asked, FewerShared):
-        return f", by chance {asked.expected:.1f}"
-    if isinstance(asked, Above | Below) and asked.bound:
-        return f", asked {'above' if isinstance(asked, Above) else 'below'} {asked.bound:g}"
-    return ""
+        return f"{_CHANCE} {asked.expected:.1f}"
+    if isinstance(asked, Above | Below):
+        return f"{'above' if isinstance(asked, Above) else 'below'} {asked.bound + 0.0:g}"
+    return _ALWAYS

@@ -9,9 +9,9 @@ from typing import Any
 from hybridlab.config.loading import Layer
 from hybridlab.papers.calls import CLAIM_KINDS, METRICS, called
 from hybridlab.papers.cells import Records
-from hybridlab.papers.claims.comparison import Comparison
+from hybridlab.papers.claims.comparison import Comparison, least_as_claimed
 from hybridlab.papers.claims.kinds import Given
-from hybridlab.papers.claims.verdict import DIRECTION_ONLY, Control, NotRun, Open, Verdict
+from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Control, NotRun, Open, Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.runs.record import BenchmarkRecord, Record
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, Decision, decide, known, mean_and_error
@@ -44,24 +44,17 @@ def _under(verdict: Verdict) -> Verdict:
     takes = [verdict] if verdict.n_needed is not None else [one.verdict for one in waiting]
     dearest = max(takes, key=lambda one: one.n_needed or 0)
     silent = [one for one in waiting if one.verdict.word == "fails" or _unresolved(one.verdict)]
-    # The outcome says which arms and numbers the test is about.
-    named = "; ".join(f"control {one.test} {_outcome(one.verdict)}" for one in silent or waiting)
-    said = replace(verdict, holds=None, word="open", evidence=f"{verdict.evidence}; {named}")
+    control = "" if dearest is verdict or not dearest.evidence else f"its control: {dearest.evidence}"
+    evidence = "; ".join(filter(None, (verdict.evidence, control)))
+    direction = verdict.direction if verdict.holds is None else ""
+    said = replace(verdict, holds=None, word="open", evidence=evidence, direction=direction)
     said = replace(said, n_needed=dearest.n_needed, minutes_needed=dearest.minutes_needed)
-    return replace(said, word="cannot tell here", note="") if silent else said
+    return replace(said, word="cannot tell here", note="", direction="") if silent else said
 
 
 def _unresolved(control: Verdict) -> bool:
     """Whether a control is open although there are seeds enough for a test."""
     return control.word == "open" and (control.n or 0) >= FEWEST_SEEDS
-
-
-def _outcome(control: Verdict) -> str:
-    if control.word == "fails":
-        return f"fails: {control.evidence}"
-    return (
-        f"is not resolved by {control.n} seeds: {control.evidence}" if _unresolved(control) else f"is {control.shown}"
-    )
 
 
 def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None, scale: str | None) -> Verdict:
@@ -112,32 +105,26 @@ def verdict_of(comparisons: Sequence[Comparison], effect: float | None = None) -
     effect: the size of the effect that an open claim is to be able to see; by default the observed one.
     """
     decision = decide([one.found for one in comparisons], [one.needed for one in comparisons])
-    evidence = "; ".join(one.described(p) for one, p in zip(comparisons, decision.p, strict=True))
     measured = [one.n for one in comparisons if one.n]
     if not measured:
         not_run = any(not one.run for one in comparisons)
-        return Verdict(None, evidence, word="not run" if not_run else "open", n=0)
-    n = min(measured)
-    p = _deciding_p(comparisons, decision)
-    if decision.outcome is not None:
-        return Verdict(decision.outcome, evidence, n=n, p=p)
-    note = DIRECTION_ONLY if max(measured) < FEWEST_SEEDS else ""
-    if note:
-        evidence = f"{_direction(comparisons)}; {evidence}"
-    n_needed = _seeds_needed(comparisons, decision, effect)
-    return Verdict(
-        None, f"{evidence}; {_takes(n_needed, n, effect, comparisons[0].of)}", note=note, n=n, p=p, n_needed=n_needed
-    )
-
-
-def _deciding_p(comparisons: Sequence[Comparison], decision: Decision) -> float | None:
-    """The p that the outcome rests on: the smallest of those resolved the other way, else the largest of those that
-    had to be resolved, None where one of these has none."""
-    pairs = list(zip(comparisons, decision.p, decision.resolved, strict=True))
+        missing = "; ".join(dict.fromkeys(one.missing for one in comparisons))
+        return Verdict(None, missing, word="not run" if not_run else "open", n=0)
+    least = least_as_claimed(comparisons, decision.p)
+    verdict = Verdict(decision.outcome, "", n=min(measured), p=decision.p[least], deciding=least)
     if decision.outcome is False:
-        return min(p for one, p, clear in pairs if clear and one.found.side < 0 and p is not None)
-    needed = [p for one, p, _ in pairs if one.needed]
-    return None if None in needed else max((p for p in needed if p is not None), default=None)
+        return replace(verdict, direction=comparisons[least].direction)
+    # The outcome rests on the largest p of those that have to be resolved.
+    needed = [p for one, p in zip(comparisons, decision.p, strict=True) if one.needed]
+    known_p = [p for p in needed if p is not None]
+    verdict = replace(verdict, p=max(known_p) if known_p and len(known_p) == len(needed) else None)
+    if decision.outcome:
+        return verdict
+    if max(measured) < FEWEST_SEEDS:
+        verdict = replace(verdict, note=DIRECTION_ONLY, direction=_direction(comparisons))
+    n_needed = _seeds_needed(comparisons, decision, effect)
+    takes = _takes(n_needed, min(measured), effect, comparisons[0].of)
+    return replace(verdict, evidence=takes, n_needed=n_needed)
 
 
 def _direction(comparisons: Sequence[Comparison]) -> str:
@@ -162,7 +149,8 @@ def _takes(n_needed: int | None, n: int, effect: float | None, unit: str) -> str
         return f"no number of {unit}s up to {MOST_SEEDS:,} would resolve {of}"
     if n < 2:
         return f"at least {n_needed} {unit}s, since the spread over {unit}s is not known"
-    return f"{n_needed} {unit}s for 80 % power at {of}"
+    beyond = "not at this size: " if n_needed > MOST_SEEDS_HERE else ""
+    return f"{beyond}{n_needed:,} {unit}s for 80 % power at {of}"
 
 
 def _in_minutes(minutes: float | None) -> str:
@@ -170,12 +158,16 @@ def _in_minutes(minutes: float | None) -> str:
         return ""
     if 0 < minutes < 0.5:
         return " (less than a minute more)"
+    if minutes >= 300:
+        return f" (about {minutes / 60:,.0f} hours more)"
     return f" (about {minutes:.0f} minutes more)" if minutes else " (there are as many)"
 
 
 def test_in_words(test: dict[str, Any]) -> str:
     """A test in short: its expression, or its kind and what it names."""
-    return str(test.get("holds")) if "holds" in test else " ".join(str(v) for key, v in test.items() if key != "reason")
+    if "holds" in test:
+        return str(test["holds"])
+    return ", ".join(f"{key} {value}" for key, value in test.items() if key != "reason").removeprefix("kind ")
 
 
 # ---- what the verdict speaks of, and what more seeds would cost ----

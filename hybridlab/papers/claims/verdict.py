@@ -7,10 +7,12 @@ hybridlab/statistics.py makes the verdict of them. A kind that is about printed 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from hybridlab.papers.claims.comparison import asked_in_words, effect_of
 from hybridlab.runs.record import Record
 
 Runs = Mapping[int, Record]
@@ -21,6 +23,24 @@ DIRECTION_ONLY = "direction only"
 _WORDS: dict[bool | None, Word] = {True: "holds", False: "fails", None: "open"}
 
 
+SHORT = 110
+"""Characters of a cell in the short form of a claim."""
+MOST_SEEDS_HERE = 100
+"""A claim that would take more seeds cannot be decided at this size of model and effect."""
+
+
+class Flag(str):
+    """A sentence on what a reader must know of how a verdict came about, with a code: see _MARKS of
+    hybridlab/reporting/claims.py."""
+
+    code: str
+
+    def __new__(cls, code: str, text: str) -> Flag:
+        flag = super().__new__(cls, text)
+        flag.code = code
+        return flag
+
+
 @dataclass(frozen=True)
 class Control:
     """A test that must hold for a claim to be read. test: its kind and arguments, as text."""
@@ -28,16 +48,24 @@ class Control:
     test: str
     verdict: Verdict
 
+    @property
+    def in_words(self) -> str:
+        """What it asks, as its comparisons say; without any, its kind and arguments."""
+        return asked_in_words(self.verdict.comparisons) or self.test.replace("_", " ")
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """holds: True, False, or None for undecided. evidence: the figures.
+    """holds: True, False, or None for undecided. evidence: the figures; where comparisons have them, what it takes to
+    decide the claim.
 
     word: by default that of `holds`. note: what stands behind the word, as `direction only`. n: seeds, the fewest of
     the comparisons. p: after Holm's correction, of the comparison that decides (the largest where all must be
     resolved). n_needed: seeds for 80 % power, None where no number would do or nothing was measured. minutes_needed:
     for the missing ones, with two jobs. scale: what the verdict speaks of. comparisons: those of trained models in
-    numbers, see `Comparison.as_json`. flags: what a reader must know of how the verdict came about, in sentences.
+    numbers, see `Comparison.as_json`. deciding: the index of the one that is least as claimed. direction: how the
+    numbers differ from the claim where it fails, as `worse than claimed`, and where only a direction is known, which.
+    same_as: the number of an earlier claim of the page, counted from 1, that asks the same of the same runs.
     """
 
     holds: bool | None
@@ -51,7 +79,10 @@ class Verdict:
     scale: str | None = None
     controls: tuple[Control, ...] = ()
     comparisons: tuple[dict[str, Any], ...] = field(default=(), compare=False)
-    flags: tuple[str, ...] = ()
+    deciding: int | None = None
+    direction: str = ""
+    flags: tuple[Flag, ...] = ()
+    same_as: int | None = None
 
     def __post_init__(self) -> None:
         if self.holds is not None:
@@ -62,24 +93,29 @@ class Verdict:
         return replace(self, note=", ".join(filter(None, (self.note, note))))
 
     @property
-    def shown(self) -> str:
-        """The word with its note: open (direction only)."""
-        return f"{self.word} ({self.note})" if self.note else self.word
+    def short(self) -> str:
+        """The evidence in one short line: the effect in the comparison that is least as claimed."""
+        if self.deciding is None:
+            return textwrap.shorten(self.evidence, SHORT, placeholder=" …")
+        return effect_of(self.comparisons[self.deciding], len(self.comparisons), SHORT)
 
     def as_json(self) -> dict[str, Any]:
         """As a claim of table.json has it, after its text and source."""
+        details = "" if self.evidence == self.short else self.evidence
         return {
             "verdict": self.word,
             "note": self.note,
-            "evidence": self.evidence,
+            "direction": self.direction,
+            "evidence": self.short,
+            "details": details,
             "n": self.n,
             "p": self.p,
             "n_needed": self.n_needed,
             "minutes_needed": None if self.minutes_needed is None else round(self.minutes_needed, 1),
             "scale": self.scale,
-            "flags": list(self.flags),
+            "flags": [{"code": flag.code, "text": str(flag)} for flag in self.flags],
+            "deciding": self.deciding,
             "comparisons": list(self.comparisons),
-            "controls": [{"test": control.test, **control.verdict.as_json()} for control in self.controls],
         }
 
 

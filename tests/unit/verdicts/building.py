@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from hybridlab.evaluation.results import LossResult, Results
 from hybridlab.papers.analytic import analytic
+from hybridlab.papers.claims.comparison import in_words
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import Benchmark, Claim, Column, Experiment, Row
 from hybridlab.runs.record import Record, Speed
@@ -35,15 +36,27 @@ class Case:
         verdict = self.verdict()
         if verdict.as_json()["verdict"] != self.word:
             return f"{verdict.word} instead of {self.word}: {verdict.evidence}"
-        missing = [part for part in self.evidence if part not in f"^{verdict.evidence}$"]
+        text = said(verdict)
+        missing = [part for part in self.evidence if part not in f"^{text}$"]
         if missing:
-            return f"{missing} not in {verdict.evidence!r}"
+            return f"{missing} not in {text!r}"
         other = {name: found for name, value in self.fields if (found := _field(verdict, name)) != value}
         return f"{other} instead of {dict(self.fields)}" if other else None
 
 
+def said(verdict):
+    """All that a verdict says: a direction that is known alone, its comparisons, and its evidence."""
+    if verdict.deciding is None:
+        return verdict.evidence
+    direction = verdict.direction if verdict.word == "open" else ""
+    return "; ".join(filter(None, (direction, *map(in_words, verdict.comparisons), verdict.evidence)))
+
+
 def _field(verdict, name):
-    """A field of a verdict; `p_digits` is its p to four decimals, `metrics` what its comparisons are of."""
+    """A field of a verdict; `p_digits` is its p to four decimals, `metrics` what its comparisons are of, `controlled`
+    the verdict on each control by what that asks."""
+    if name == "controlled":
+        return {control.in_words: control.verdict.word for control in verdict.controls}
     if name == "metrics":
         return [one["metric"] for one in verdict.comparisons]
     return round(verdict.p, 4) if name == "p_digits" else getattr(verdict, name)

@@ -23,7 +23,7 @@ from hybridlab.statistics import (
     mean_and_error,
     resolved,
 )
-from tests.unit.verdicts.building import record, table
+from tests.unit.verdicts.building import record, said, table
 
 DRAWS, BOUND = 2000, 0.065
 FEWER, FEWER_BOUND = 400, 0.083
@@ -333,7 +333,7 @@ def test_one_arm_under_two_names_stays_open():
         arms = losses(seeds, 1, draws=1)[:, [0, 0]]
         for kind, more in (("lower", {}), ("higher", {}), ("equivalent", extra), ("lower_or_equal", extra)):
             [verdict] = judged(arms, {"kind": kind, "pairs": [["a", "b"]], **more})
-            assert verdict.word == "open" and "both gave the same numbers" in verdict.evidence
+            assert verdict.word == "open" and "both gave the same numbers" in said(verdict)
     assert Above().tested([0.0] * 9).p is None
 
 
@@ -341,4 +341,4 @@ def test_an_open_claim_shows_no_p_where_a_comparison_has_none():
     """One pair is clearly resolved, the other is one arm under two names: a small p would speak for the claim."""
     arms = losses(5, 2, 6, draws=1)[:, [0, 0, 1]]
     [verdict] = judged(arms, {"kind": "lower", "pairs": [["a", "b"], ["a", "c"]]})
-    assert verdict.word == "open" and verdict.p is None and "(n = 5 seeds, p = 0.0002)" in verdict.evidence
+    assert verdict.word == "open" and verdict.p is None and "(n = 5 seeds, p = 0.0002)" in said(verdict)

@@ -1,0 +1,352 @@
+"""How claims are shown: the short form, the long one below it, controls by number, claims of the same runs as one."""
+
+import copy
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hybridlab.cli.main import app
+from hybridlab.papers.cells import records_of
+from hybridlab.papers.claims.comparison import Comparison, asked_in_words, by_seed, effect_of, least_as_claimed
+from hybridlab.papers.claims.verdict import SHORT, Flag, Verdict
+from hybridlab.papers.verdicts import history
+from hybridlab.reporting.claims import claims_panel, claims_section, counted, print_claims, sentence, short_form
+from hybridlab.reporting.entry import write_entry
+from hybridlab.reporting.entry_data import entry_data
+from hybridlab.reporting.latex import tex_table
+from hybridlab.statistics import Above, Always, Apart, Below, Between, FewerShared
+from tests.unit.test_verdicts_of_a_page import LOSS, A, B, Toy
+
+LOW, HIGH = {0: -2.0, 1: -2.1, 2: -1.9}, {0: 2.0, 1: 2.1, 2: 1.9}
+
+# ---- comparisons ----
+
+
+@pytest.mark.parametrize(
+    ("asked", "values", "metric", "direction"),
+    [
+        (Below(), HIGH, "results.validation.loss", "worse"),
+        (Above(), LOW, "results.validation.loss", "better"),
+        (Above(3.0), HIGH, "results.extrapolation.2.perplexity", "better"),
+        (Between(-0.1, 0.1), HIGH, "results.tasks.chain.loss.all", "worse"),
+        (Between(-0.1, 0.1), LOW, "results.tasks.chain.loss.all", "better"),
+        (Between(None, 0.1), HIGH, "results.tasks.chain.all", "better"),
+        (Above(), LOW, "results.choices.copying.accuracy", "worse"),
+        (Above(), LOW, "results.choices_mean", "worse"),
+        (Below(), HIGH, "loss of copying, mean over the training", "worse"),
+        (Below(), HIGH, "accuracy / that of the last exit", "higher"),
+        (Below(), HIGH, "results.probes.depth-score.score", "higher"),
+        (Above(), LOW, "", "lower"),
+        (Apart(3.0), HIGH, "results.validation.loss", "smaller"),
+        (FewerShared(((2, 2, 4),) * 3), HIGH, "", "higher"),
+    ],
+)
+def test_a_failing_claim_says_how_the_numbers_lie(asked, values, metric, direction):
+    assert Comparison("a − b", values, asked, metric=metric).direction == f"{direction} than claimed"
+
+
+def test_what_was_to_be_so_in_every_run_is_so_in_fewer():
+    found = Comparison("the last is highest", {0: 1.0, 1: 0.0, 2: 0.0}, Always())
+    assert found.direction == "in fewer seeds than claimed"
+    assert effect_of(found.as_json(0.5), 1, SHORT) == "the last is highest: yes in 1 of 3"
+
+
+def test_the_comparison_least_as_claimed():
+    """The clearest of those on the other side, else the least clear; one that need not be resolved only where it is on
+    the other side."""
+    met, clearer = Comparison("met", LOW, Below()), Comparison("clearer", {0: -2.0, 1: -2.01, 2: -2.0}, Below())
+    against = Comparison("against", HIGH, Below())
+    weak = Comparison("weak", {0: 0.1, 1: -0.2, 2: 0.3}, Below())
+    beside = Comparison("beside", {0: -0.1, 1: 0.2, 2: -0.3}, Below(), needed=False)
+    none = Comparison("none", {}, Below(), missing="not run: a")
+
+    def least(*comparisons):
+        return comparisons[least_as_claimed(comparisons, [one.found.p for one in comparisons])].label
+
+    assert least(clearer, met) == "met" and least(met, clearer, beside) == "met" and least(beside) == "beside"
+    assert least(met, weak, against, clearer) == "against" and least(met, weak) == "weak"
+    assert least(none, clearer) == "clearer"
+    few = [Comparison(label, {0: value}, Below()) for label, value in (("as", -1.0), ("against", 1.0))]
+    assert least(*few) == "against"
+
+
+def test_a_comparison_in_one_short_line_and_the_number_of_each_seed():
+    """Differences 1, 2, 3: t(2) = 4.3027 at 95 %."""
+    one = Comparison("a − b", {0: 1.0, 1: 2.0, 5: 3.0}, Below(-0.5), unit=" nats").as_json(0.5)
+    assert effect_of(one, 1, SHORT) == "a − b = +2.0000 [-0.4841, +4.4841] nats, asked below -0.5"
+    long = effect_of({**one, "label": "a very long label " * 9}, 3, SHORT)
+    assert len(long) <= SHORT and long.endswith(" … = +2.0000 [-0.4841, +4.4841] nats, asked below -0.5 (least of 3)")
+    assert by_seed(one) == "95 % interval -0.4841 to +4.4841; by seed: 0 +1.0000, 1 +2.0000, 5 +3.0000"
+    alone = Comparison("a − b", {0: 1.0}, Below(), of="round").as_json(None)
+    assert by_seed(alone) == "by round: 0 +1.0000" and by_seed({**alone, "values": {}}) == ""
+
+
+def test_what_is_asked_of_several_cells_is_said_once():
+    asked = [
+        Comparison(label, {0: 1.0}, question).as_json(None)
+        for label, question in (
+            ("a: loss", Below(3.0)),
+            ("b: loss", Below(3.0)),
+            ("a: loss", Above(1.0)),
+            ("c − d", Between(-0.1, 0.1)),
+            ("e: it rises", Always()),
+        )
+    ]
+    words = "a, b: loss below 3; a: loss above 1; c − d -0.1 to +0.1; e: it rises in every run"
+    assert asked_in_words(asked) == words and asked_in_words([]) == ""
+
+
+# ---- claims ----
+
+
+def claim(verdict, text="A is better", **more):
+    data = {"text": text, "source": "section 1", **verdict.as_json()}
+    return {**data, "margin": None, "controls": [], "sizes": [], "same_as": None, **more}
+
+
+def page(*claims, seeds=(0, 1, 2), controls=None):
+    return {"claims": list(claims), "planned_seeds": list(seeds), "controls": controls or {}, "id": "toy"}
+
+
+MET = (Comparison("a − b", LOW, Below()),)
+
+
+def judged(word, comparisons=MET, **more):
+    holds = {"holds": True, "fails": False}.get(word)
+    numbers = tuple(one.as_json(one.found.p) for one in comparisons)
+    return Verdict(holds, "", word=word, comparisons=numbers, deciding=0, **{"n": 3, **more})
+
+
+SAME = (Comparison("a − b", dict.fromkeys(range(3), 0.0), Below(), paired=True),)
+WEAK = (Comparison("a − b", {0: 0.1, 1: -0.2, 2: 0.3}, Below()),)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [
+        (judged("fails", direction="worse than claimed"), {2: "fails: worse than claimed", 4: "3 of 3", 7: "–"}),
+        (judged("holds", note="3 of 5 seeds so far"), {2: "holds (3 of 5 seeds so far)"}),
+        (judged("holds", n=4), {4: "4, 3 planned"}),
+        (judged("open", WEAK, n_needed=12, minutes_needed=40.2), {7: "12 seeds, 40 min more"}),
+        (judged("open", WEAK, n_needed=12, minutes_needed=0.0), {7: "12 seeds"}),
+        (judged("open", WEAK, n_needed=100, minutes_needed=900.0), {7: "100 seeds, 15 h more"}),
+        (judged("open", WEAK, n_needed=101, minutes_needed=40.0), {7: "not at this size"}),
+        (judged("open", WEAK), {7: "not at this size"}),
+        (judged("open", SAME), {7: "not at this size"}),
+        # It is resolved, but not among all claims of its page, or a control fails: more seeds are no answer.
+        (judged("open", note="after the page's correction"), {7: "–"}),
+        (judged("cannot tell here"), {7: "–"}),
+        (Verdict(True, "printed: 3 of 3"), {3: "printed: 3 of 3", 4: "–", 5: "–", 6: "–", 7: "–"}),
+        (Verdict(None, "needs a model", word="not run"), {2: "not run", 3: "needs a model"}),
+    ],
+)
+def test_the_short_form(verdict, shown):
+    row = short_form(1, claim(verdict), page())
+    assert {i: row[i] for i in shown} == shown and row[:2] == ["1", "A is better [section 1]"]
+
+
+def test_rounds_of_a_benchmark_are_not_seeds():
+    assert (
+        short_form(1, claim(judged("holds", [Comparison("times", LOW, Below(), of="round")])), page())[4] == "3 rounds"
+    )
+
+
+def test_a_claim_without_numbers_has_a_dash_and_says_below_why():
+    missing = (Comparison("a − b", {}, Below(), missing="a − b: not run: a"),)
+    none = claim(Verdict(None, "a − b: not run: a", word="not run", n=0, comparisons=(missing[0].as_json(None),)))
+    assert short_form(1, none, page())[3:5] == ["–", "0 of 3"]
+    assert "- a − b: not run: a" in claims_section(page(none))
+
+
+def test_controls_are_named_by_number_behind_their_verdict():
+    words = ["holds", "holds", "fails", "holds", "holds", "holds", "open", "not run"]
+    controls = [{"number": f"C{i}", "verdict": word, "n": 5} for i, word in enumerate(words, 1)]
+    row = short_form(1, claim(judged("cannot tell here"), controls=controls), page())
+    assert row[5] == "C1–C2, C4–C6 ✓ C3 ✗ C7–C8 ?"
+
+
+def test_flags_are_short_marks_and_are_said_once():
+    flags = (
+        Flag("plan", "decided after a change of plan on 2026-01-01: its test (by)"),
+        Flag("rates differ", "lr was chosen by loss: a 1, b 2"),
+        Flag("rates differ", "lr was chosen by loss: a 1, c 2"),
+        Flag("same", "the same numbers as claim 3"),
+    )
+    shown = claim(judged("holds", note="3 of 5 seeds so far, after a change of plan", flags=flags))
+    row = short_form(1, shown, page())
+    assert row[6] == "after a change of plan; arms at different rates; the same numbers as claim 3"
+    assert row[2] == "holds (3 of 5 seeds so far)", "what a flag says needs no second word"
+    text = "\n".join(claims_section(page(shown)))
+    assert all(f"- {flag}" in text for flag in flags)
+
+
+def test_no_cell_of_the_short_form_is_long():
+    label = "1.7B/midas: mean local future effect on the last block of layers of the second-to-last block " * 3
+    many = [Comparison(label, {0: 1.0, 1: 2.0, 2: 3.0}, Between(-0.0014, 0.0014), unit=" nats")] * 2
+    for verdict in (judged("open", many, n_needed=12), Verdict(True, "12 of 12 averages follow, " * 80)):
+        data = page(claim(verdict))
+        assert max(len(cell) for cell in short_form(1, data["claims"][0], data)[2:]) <= SHORT
+        long = "\n".join(claims_section(data))
+        assert (label in long) if verdict.comparisons else long.count("12 of 12 averages follow") > 80
+
+
+def test_a_page_has_the_short_form_as_a_table_and_the_long_one_folded():
+    margin = {"values": {"margin": 0.1}, "reason": "a tenth of the gain"}
+    controls = {"C1": {"text": "a: loss below 3", **judged("holds").as_json()}}
+    beside = [{"number": "C1", "verdict": "holds", "n": 3}]
+    verdict = judged("open", WEAK, n_needed=7, scale="at desk scale (n = 3)")
+    data = page(claim(verdict, "LoopedFormer* is |better|", margin=margin, controls=beside), controls=controls)
+    data["claims"].append(claim(Verdict(True, "printed")))
+    lines = claims_section(data)
+    assert lines[:3] == ["## Claims", "", "holds 1 · open 1."]
+    assert lines[6].startswith(r"| 1 | LoopedFormer\* is /better/ [section 1] | open | a − b = +0.0667 [")
+    at = lines.index("<details>")
+    assert lines[at + 3] == "Planned seeds: 0 to 2." and lines[-2] == "</details>"
+    assert [line for line in lines[:at] if line.startswith("- C1")] == ["- C1 ✓ a: loss below 3"]
+    long = lines[at:]
+    assert "- margin: margin 0.1, a tenth of the gain" in long and "- at desk scale (n = 3)" in long
+    assert any("by seed: 0 +0.1000, 1 -0.2000, 2 +0.3000" in line for line in long)
+    assert any(line.startswith("- C1 holds: a − b = -2.0000 ± ") and "by seed: 0 -2.0000" in line for line in long)
+    assert not any("2. A is better" in line for line in long), "the table has all of it"
+    assert claims_section(page()) == []
+
+
+def test_in_latex_the_short_form_and_the_controls():
+    controls = {"C1": {"text": "a: loss below 3", **judged("fails").as_json()}}
+    beside = [{"number": "C1", "verdict": "fails", "n": 3}]
+    data = page(claim(judged("cannot tell here"), controls=beside), controls=controls)
+    assert claims_panel(data).rows == [short_form(1, data["claims"][0], data)]
+    text = tex_table("toy", "claims", [claims_panel(data)])
+    assert r"C1 $\times$" in text and "U+" not in text
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_on_a_terminal_of_80_columns(long, capsys):
+    controls = {"C1": {"text": "a: loss below 3", **judged("fails").as_json()}}
+    beside = [{"number": "C1", "verdict": "fails", "n": 3}]
+    several = claim(judged("open", WEAK, n_needed=7, minutes_needed=3.0), "many words " * 20, controls=beside)
+    data = page(several, several, claim(Verdict(True, "printed")), controls=controls)
+    print_claims(data, Console(width=80), long)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and lines[:2] == ["Claims: holds 1 · open 2", "  1  open"]
+    text = " ".join(line.strip() for line in lines)
+    assert text.count("C1 fails: " if long else "C1 ✗ a: loss below 3") == 1
+    assert text.count("seeds 3 of 3 · C1 ✗ · to decide it: 7 seeds, 3 min more") == 2
+    assert ("by seed: 0 +0.1000" in text) == long
+
+
+# ---- pages of an experiment ----
+
+
+def data_of(toy):
+    experiment = toy.load()
+    plans = history(experiment.id, "desk", toy.results)
+    return entry_data(experiment, "desk", records_of(experiment, "desk", toy.results), None, {}, plans=plans)
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return Toy(tmp_path)
+
+
+def sized(toy, *more):
+    """Two sizes of the paper that have the same runs here, and one claim for each."""
+    cells = {"arch": "vanilla", "phase": "one"}, {"arch": "all-window", "phase": "one"}
+    for size in ("160M", "410M"):
+        toy.content["cells"] |= {
+            f"{size}/{name}": {**cell, "group": size} for name, cell in zip("ab", cells, strict=True)
+        }
+        toy.content["rows"] += [{"name": f"{n} {size}", "short": f"{size} {n}", "cell": f"{size}/{n}"} for n in "ab"]
+    tests = [{"kind": "lower", "rows": True, "pairs": [[f"{size} a", f"{size} b"]]} for size in ("160M", "410M")]
+    texts = ["a is below b at 160M", "a is below b at 410M"]
+    both = zip([*texts, *more], [*tests, tests[1]], strict=False)
+    toy.content["claims"] = [{"text": text, "source": "here", "test": test} for text, test in both]
+    toy.train(a=A, b=B)
+    return data_of(toy)
+
+
+def test_sizes_of_the_paper_with_the_same_runs_are_one_claim(toy):
+    data = sized(toy)
+    assert [one["same_as"] for one in data["claims"]] == [None, 1] and counted(data) == "holds 1"
+    assert [one["verdict"] for one in data["claims"]] == ["holds", "holds"], "each claim stays in table.json"
+    rows = [line for line in claims_section(data) if line.startswith(("| 1", "| 2"))]
+    assert len(rows) == 1
+    assert rows[0].startswith("| 1 | a is below b at 160M [here]; sizes 160M, 410M: the same runs here | holds |")
+
+
+def test_another_sentence_on_the_same_runs_stays_on_the_page(toy):
+    data = sized(toy, "410M is better with a")
+    assert [one["same_as"] for one in data["claims"]] == [None, 1, 1]
+    text = sentence(1, data["claims"][0], data)
+    assert text.startswith(
+        "a is below b at 160M [here]; of the same runs: 410M is better with a [here]; sizes 160M, 410M"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"test": {"kind": "lower", "pairs": [["a", "b"]], "by": 0.001}},
+        {"test": {"kind": "higher", "pairs": [["b", "a"]]}},
+        {"test": {"kind": "lower", "pairs": [["a", "c"]]}},
+        {"controls": [{"kind": "measured_bounds", "cell": "a", "metric": LOSS, "below": 2.0}]},
+    ],
+)
+def test_other_questions_other_runs_and_other_verdicts_are_other_claims(toy, change):
+    toy.content["cells"]["c"] = {"arch": "all-window", "phase": "one", "config": {"window": 2}}
+    toy.content["claims"].append({**copy.deepcopy(toy.content["claims"][0]), "text": "another", **change})
+    toy.train(a=A, b=B, c=B)
+    assert [one["same_as"] for one in data_of(toy)["claims"]] == [None, None]
+
+
+def test_a_control_of_several_claims_stands_once_on_the_page(toy):
+    solved = {"kind": "measured_bounds", "cell": ["a", "b"], "metric": LOSS, "below": 4.0}
+    blind = {"kind": "measured_bounds", "cell": "a", "metric": LOSS, "above": 5.0}
+    first = toy.content["claims"][0]
+    toy.content["claims"] = [
+        {**first, "text": "one", "controls": [solved]},
+        {**first, "text": "two", "controls": [blind, solved]},
+    ]
+    toy.train(a=A, b=B)
+    data = data_of(toy)
+    assert {number: one["text"] for number, one in data["controls"].items()} == {
+        "C1": "a, b: validation.loss below 4",
+        "C2": "a: validation.loss above 5",
+    }
+    assert [short_form(i, one, data)[5] for i, one in enumerate(data["claims"], 1)] == ["C1 ✓", "C1 ✓ C2 ✗"]
+    assert len(data["controls"]["C1"]["comparisons"]) == 2
+
+
+def test_the_file_has_all_that_the_page_shows(toy):
+    toy.content["claims"][0]["test"] = {"kind": "equivalent", "pairs": [["a", "b"]], "margin": 0.01, "reason": "small"}
+    toy.train(a=A, b=B)
+    toy.content["claims"][0]["test"]["margin"] = 0.02
+    _, folder = write_entry(toy.load(), "desk", toy.results)
+    data = json.loads((folder / "table.json").read_text())
+    [found] = data["claims"]
+    assert found["margin"] == {"values": {"margin": 0.02}, "reason": "small"} and found["deciding"] == 0
+    assert (found["verdict"], found["direction"]) == ("fails", "better than claimed")
+    assert [flag["code"] for flag in found["flags"]] == ["plan"] and data["planned_seeds"] == [0, 1, 2, 3]
+    assert found["evidence"].startswith("a − b = -0.2050 [") and found["evidence"].endswith(
+        "nats, asked -0.02 to +0.02"
+    )
+    assert "\n".join(claims_section(data)) in (folder / "table.md").read_text()
+
+
+def report(toy, *options):
+    folders = ["--results-dir", str(toy.results), "--runs-dir", str(toy.results)]
+    return CliRunner().invoke(app, ["report", str(toy.path), *folders, *options])
+
+
+def test_the_command_prints_the_long_form_if_asked(toy):
+    toy.train(a=A, b=B)
+    short, long = report(toy).stdout, report(toy, "--long").stdout
+    assert "seeds 4 of 4" in short and "by seed" not in short and "by seed: 0 -0.2000" in long
+    assert max(map(len, long.splitlines())) <= 80
+
+
+def test_the_long_form_has_no_effect_on_json(toy):
+    toy.train(a=A, b=B)
+    assert "--long prints the claims of papers' tables and figures" in str(report(toy, "--long", "--json").exception)
