@@ -1,6 +1,8 @@
 """Reading and writing files. A write that is killed leaves the old content or the new one, never a part.
 
 Folders of models and checkpoints hold digests.json, written last, with the SHA-256 of every other file.
+
+JSON in a file that ends with .zst is compact and compressed with zstandard: `zstd -dc FILE` prints it.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: str = "restore it") -> dict[str, Any]:
-    """The JSON object in a file. FileNotFoundError without a file, UserError if it is damaged or lacks a required key.
+    """The JSON object in a file, compressed if its name ends with .zst. FileNotFoundError without a file, UserError if
+    it is damaged or lacks a required key.
 
     what: what the file is, and remedy: what to do if it is damaged, both for the error.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -41,6 +44,19 @@ def read_object(path: Path, what: str, required: tuple[str, ...] = (), remedy: s
         reason = f"{missing[0]!r} is missing" if missing else "it is not a JSON object"
         raise UserError(f"{path}: this {what} is damaged ({reason}); {remedy}")
     return data
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, compressed if its name ends with .zst. OSError or ValueError if it is damaged."""
+    content = path.read_bytes()
+    if path.suffix == ".zst":
+        import zstandard
+
+        try:
+            content = zstandard.ZstdDecompressor().decompress(content, allow_extra_data=False)
+        except (zstandard.ZstdError, MemoryError):
+            raise OSError(errno.EIO, "it cannot be decompressed") from None
+    return content.decode("utf-8")
 
 
 @contextmanager
@@ -78,8 +94,12 @@ def mode_of_new_files(folder: Path) -> int:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a file with a text."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a temporary file, flush it to disk, and rename it."""
-    content = text.encode()
     with writing(path, len(content)):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
@@ -95,8 +115,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON and keep the key order. ValueError for NaN and infinity."""
-    write_text(path, json_text(data) + "\n")
+    """Write JSON and keep the key order; compact and compressed if the name ends with .zst, to the same bytes for the
+    same data. ValueError for NaN and infinity."""
+    if path.suffix == ".zst":
+        import zstandard
+
+        compressor = zstandard.ZstdCompressor(level=19, write_checksum=True)
+        write_bytes(path, compressor.compress(compact_json(data).encode()))
+    else:
+        write_text(path, json_text(data) + "\n")
+
+
+def compact_json(data: Any) -> str:
+    """JSON on one line, without spaces, for files that only programs read."""
+    return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def json_text(data: Any) -> str:

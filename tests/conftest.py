@@ -19,6 +19,7 @@ from hybridlab.config.resolve import resolve
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "results" / "published"
 SMALL_SHAPE = {
     "family": "qwen3",
     "layers": 3,

@@ -9,7 +9,7 @@ from hybridlab.papers.cells import records_of
 from hybridlab.papers.verdicts import history
 from hybridlab.reporting.claims import escaped_cell, own_claims, short_form
 from hybridlab.reporting.entry_data import entry_data
-from tests.conftest import ROOT
+from tests.conftest import PUBLISHED, ROOT
 from tests.experiments import experiment_ids, load_experiment
 
 HEADS = ["claim", "in", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
@@ -69,10 +69,10 @@ def results_page():
 
 def desk_rows(identifier):
     """The claims of a page about trained models, in their short form."""
-    experiment, results = load_experiment(identifier), ROOT / "results"
-    records, plans = records_of(experiment, "desk", results), history(identifier, "desk", results)
+    experiment = load_experiment(identifier)
+    records, plans = records_of(experiment, "desk", PUBLISHED), history(identifier, "desk", PUBLISHED)
     data = entry_data(experiment, "desk", records, None, {}, plans=plans)
-    place = f"[{identifier}](../results/{identifier}/desk/table.md)"
+    place = f"[{identifier}](../results/published/{identifier}/desk/table.md)"
     for number, claim in own_claims(data):
         if claim["comparisons"]:
             _, text, *others = map(escaped_cell, short_form(number, claim, data))
@@ -84,9 +84,7 @@ def printed_failures(paper, counts):
         if not identifier.startswith(f"{paper}-"):
             continue
         pages = [
-            path
-            for scale in ("desk", "smoke")
-            for path in sorted((ROOT / "results" / identifier / scale).glob("*.json"))
+            path for scale in ("desk", "smoke") for path in sorted((PUBLISHED / identifier / scale).glob("*.json"))
         ]
         for claim in json.loads(pages[0].read_text()).get("claims", []) if pages else ():
             if claim["comparisons"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,8 +58,8 @@ def list_entries(
 ) -> None:
     """List experiments, with their scales; or claims, architectures, sizes, scales or fine-tuning tasks.
 
-    At a scale with a ✓ the table or figure in RESULTS-DIR was made of every run of the experiment. A claim has the
-    verdict of the largest scale at which its runs have been recorded.
+    At a scale with a ✓ a table or figure of your own in RESULTS-DIR was made of every run of the experiment, at one
+    with a ○ the published one. A claim has the verdict of the largest scale at which its runs have been recorded.
     """
     from hybridlab.papers.ids import matches
 
@@ -82,11 +83,14 @@ def list_entries(
     found = entries(results_dir, Filter(tuple(words or ()), kind, paper, done))
     marked = [{**entry, "scales": _marked(entry)} for entry in found]
     _show("entries", found if as_json else marked, as_json, ("id", "title", "scales"))
+    if found and not as_json:
+        say(f"✓: your own in {results_dir}, ○: published")
 
 
 def _marked(entry: dict[str, Any]) -> str:
     """The scales of an experiment, with a mark at those that are done."""
-    return " ".join(f"{scale} ✓" if scale in entry["done"] else scale for scale in entry["scales"])
+    marks = {**dict.fromkeys(entry["done"], " ✓"), **dict.fromkeys(entry["published"], " ○")}
+    return " ".join(scale + marks.get(scale, "") for scale in entry["scales"])
 
 
 _OF_EXPERIMENTS = ("kind", "paper", "done", "results_dir", "verdict")
@@ -139,6 +143,8 @@ def _list_claims(
         say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
     else:
         _show_claims(found, claim_list.in_words(claim_list.totals(counted)))
+        for read, number in Counter(claim.read for claim in found if claim.read).items():
+            say(f"records of {number:,} of these claims: {read}")
 
 
 def _show_claims(found: list[Listed], last: str) -> None:

@@ -120,7 +120,12 @@ BenchmarkRoot = Annotated[
         "the Hugging Face hub.",
     ),
 ]
-ResultsDir = Annotated[Path, typer.Option("--results-dir", help="Folder of tables and records.")]
+ResultsDir = Annotated[
+    Path,
+    typer.Option(
+        "--results-dir", help="Folder of tables, figures and records; what is published is in `published` below it."
+    ),
+]
 Name = Annotated[
     str | None,
     typer.Option("--name", help="A name for the run, by which it is found like by its hash; changes no result."),
@@ -202,6 +207,9 @@ Long = Annotated[
 AllColumns = Annotated[
     bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")
 ]
+Pdf = Annotated[bool, typer.Option("--pdf", help="Pictures as PDF too.")]
+Latex = Annotated[bool, typer.Option("--latex", help="Tables as LaTeX too.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Numbers as CSV too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[
     str,

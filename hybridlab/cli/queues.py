@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hybridlab.cli.options import console, print_json
 from hybridlab.errors import RunFailed
 from hybridlab.messages import say
+from hybridlab.store.results import folders
 
 if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
@@ -62,6 +63,9 @@ def announce(
             "how long is known after the first run" if minutes is None else f"about {max(1, round(minutes))} minutes"
         )
         say(f"{total['runs']} of {len(queue)} runs to do, {known}")
+        for wanted in all_wanted:
+            if (folders(results_dir)[1] / wanted.experiment.id / wanted.scale).is_dir():
+                say(f"without training: `hybridlab report {wanted.experiment.id} --scale {wanted.scale}` (published)")
 
 
 def print_preview(

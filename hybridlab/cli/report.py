@@ -27,11 +27,22 @@ def report(
     results_dir: o.ResultsDir = o.RESULTS,
     all_columns: o.AllColumns = False,
     long: o.Long = False,
+    pdf: o.Pdf = False,
+    latex: o.Latex = False,
+    csv: o.Csv = False,
+    publish: Annotated[
+        bool,
+        typer.Option(
+            "--publish",
+            help="Then put them into RESULTS-DIR/published, with the records and plans behind them, to be committed.",
+        ),
+    ] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –.
 
-    Without --scale it is the dearest scale of which a seed is complete: paper, small, desk, smoke.
+    A record of your own is read before the published one. Without --scale it is the dearest scale of which a seed is
+    complete: paper, small, desk, smoke.
     """
     from hybridlab.cli.ablate import print_grid
     from hybridlab.errors import UserError
@@ -40,7 +51,11 @@ def report(
     from hybridlab.reporting.ablation import is_grid, read_grid, write_grid
     from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.entry import print_entry, write_entry
+    from hybridlab.reporting.published import about, grid_page, page_of
+    from hybridlab.reporting.published import publish as publish_pages
 
+    if publish and all_columns:
+        raise UserError("report: --publish makes pages without --all-columns; leave one of them out")
     grids = [read_grid(name, results_dir) for name in identifiers or [] if is_grid(name)]
     experiments = [load_experiment(name) for name in identifiers or [] if not is_grid(name)]
     kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
@@ -54,21 +69,29 @@ def report(
             raise UserError(f"--scale {scale}: no {' or '.join(kinds)} has it; known scales: {', '.join(known)}")
     if long and (as_json or not experiments):
         raise UserError("--long prints the claims of papers' tables and figures; leave it out with --json and of grids")
-    made = []
+    if latex and not grids and all(one.kind == "figure" for one in experiments):
+        raise UserError(
+            "report --latex: LaTeX is made of tables, and these are figures; leave it out, or ask for --pdf"
+        )
+    also = [ending for ending, wanted in ((".pdf", pdf), (".tex", latex), (".csv", csv)) if wanted]
+    made, pages = [], []
     for experiment in experiments:
         chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
-        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns)
+        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns, also)
         made.append(data)
         if not as_json:
             print_entry(data, experiment, o.console(), all_columns, long)
+        say(about(data, experiment, results_dir))
         say(f"written to {folder}")
+        pages += [page_of(data, experiment)] if publish else []
     for definition in grids:
-        data, folder = write_grid(definition, results_dir, runs_dir)
+        data, folder = write_grid(definition, results_dir, runs_dir, also)
         made.append(data)
         if not as_json:
             print_grid(data)
         say(f"written to {folder}")
-    for line in changed_plans(made):
+        pages += [grid_page(definition)] if publish else []
+    for line in (*changed_plans(made), *(publish_pages(pages, results_dir) if publish else ())):
         say(line)
     if as_json:
         o.print_json(made[0] if identifiers and len(made) == 1 else made)

@@ -10,6 +10,7 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.messages import say
+from hybridlab.store.results import own_alone
 
 if TYPE_CHECKING:
     from hybridlab.papers.reproduce import ExperimentAtScale
@@ -57,7 +58,8 @@ def reproduce(
 ) -> None:
     """Make tables and figures, with all runs that they need. Finished runs are skipped, unfinished ones are resumed.
 
-    Without --scale it is the cheapest that an experiment has.
+    What is published is not read but compared with: all is made of your own runs and records. Without --scale it is the
+    cheapest that an experiment has.
     """
     from hybridlab.cli.sweep import reproduce_sweep
     from hybridlab.data.files import use_data_root
@@ -84,6 +86,7 @@ def reproduce(
     reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json, where)
 
 
+@own_alone()
 def _reproduce(
     all_wanted: list[ExperimentAtScale],
     jobs: int | None,
@@ -98,6 +101,7 @@ def _reproduce(
     from hybridlab.cli.queues import announce, print_preview, raise_failures
     from hybridlab.papers.reproduce import one_queue, run_cells
     from hybridlab.reporting.entry import print_entry, write_entry
+    from hybridlab.reporting.published import about
 
     queue = one_queue(all_wanted)
     if dry_run:
@@ -116,6 +120,7 @@ def _reproduce(
         made.append(data)
         if not as_json:
             print_entry(data, wanted.experiment, o.console(), all_columns)
+        say(about(data, wanted.experiment, results_dir))
         say(f"written to {folder}")
 
     outcome = run_cells(all_wanted, runs_dir, results_dir, where, write)

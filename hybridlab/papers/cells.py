@@ -14,19 +14,13 @@ from hybridlab.config.resolve import data_layer, resolve, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.study import RUN, Study, study_hash
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers.experiment import CELL, RATE_FOR, Experiment, benchmark_hash, cell_of_arm
+from hybridlab.files import read_text
+from hybridlab.papers.experiment import BENCHMARK, CELL, RATE_FOR, Experiment, benchmark_hash, cell_of_arm
 from hybridlab.papers.ids import TUNING
 from hybridlab.runs.compose import continued, within_budget
-from hybridlab.runs.record import (
-    BenchmarkRecord,
-    Record,
-    load_record,
-    read_benchmark,
-    read_record,
-    record_path,
-    save_record,
-)
+from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name
 from hybridlab.store.folders import RunFolder
+from hybridlab.store.results import find, listed
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,7 @@ def _with_texts(values: Any, replaced: dict[str, str]) -> Any:
 
 Records = dict[str, dict[int, Record]]
 """cell → seed → record."""
-_SEED = re.compile(r'^ "seed": (\d+),?$', re.MULTILINE)
+_SEED = re.compile(r'"seed":\s*(\d+),\s*"steps":\s*\d+,\s*"tokens":')
 """A record's own seed, at the outermost level of the file."""
 
 
@@ -220,8 +214,7 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
     """The records of the cells whose runs have finished: of the file's seeds, and of further seeds that are complete.
 
     A further seed is one below 100 that the file names neither as reported nor as an earlier one, such as `reproduce
-    --seeds` trains, and of which every cell has its record. runs_dir: a record that RESULTS-DIR lacks is copied from
-    its run in this folder, so that deleted results come back.
+    --seeds` trains, and of which every cell has its record. runs_dir: see `load_record`.
     """
     records: Records = {}
     if scale not in experiment.scales or not experiment.needed_cells(scale):
@@ -249,23 +242,23 @@ def _of_seed(
 ) -> Iterator[tuple[str, Record | None]]:
     """(cell, its record or None) for every needed cell of one seed; each is read only when it is asked for."""
     for run in cell_runs(experiment, scale, seed):
-        record = load_record(run.hash, results_dir)
-        if record is None and runs_dir is not None:
-            record = copied_record(RunFolder(runs_dir / run.hash), results_dir)
-        yield run.cell, record
+        yield run.cell, load_record(run.hash, results_dir, runs_dir)
 
 
 def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> set[int]:
     """The seeds of all records at hand, whatever they belong to."""
-    paths = [*(results_dir / "records").glob("*.json"), *(runs_dir.glob("*/record.json") if runs_dir else ())]
+    paths = [*listed(results_dir, record_name("*")), *(runs_dir.glob("*/record.json") if runs_dir else ())]
     stats = ((path, path.stat()) for path in paths)
     return {seed for path, stat in stats if (seed := _seed_in(path, stat.st_mtime_ns, stat.st_size)) is not None}
 
 
 @lru_cache(maxsize=4096)
 def _seed_in(path: Path, _modified: int, _size: int) -> int | None:
-    """Read from the text alone, which is much faster than to check a whole record."""
-    found = _SEED.search(path.read_text(encoding="utf-8", errors="replace"))
+    """Read from the text alone, which is much faster than to check a whole record; None for a damaged one."""
+    try:
+        found = _SEED.search(read_text(path))
+    except (OSError, ValueError):
+        return None
     return int(found[1]) if found else None
 
 
@@ -274,7 +267,7 @@ def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None 
     needs no training, the cheapest that it has."""
 
     def recorded(name: str) -> bool:
-        if record_path(name, results_dir).is_file():
+        if find(results_dir, record_name(name)).is_file():
             return True
         return runs_dir is not None and RunFolder(runs_dir / name).finished()
 
@@ -295,12 +288,20 @@ def complete_seeds(experiment: Experiment, scale: str, records: Records) -> list
     return sorted(seed for seed in seeds if all(seed in records.get(cell, {}) for cell in cells))
 
 
-def copied_record(folder: RunFolder, results_dir: Path) -> Record | None:
-    """The record of a finished run, written to RESULTS-DIR; None if the run has not finished."""
-    record = read_record(folder.path / "record.json") if folder.finished() else None
-    if record is not None:
-        save_record(record, results_dir)
-    return record
+Hashes = Mapping[str, Mapping[str, str]]
+"""Cell → seed → hash of the run, as in the pages; that of a benchmark under its own name."""
+
+
+def runs_of(records: Records, benchmark: BenchmarkRecord | None) -> Hashes:
+    """The hashes of what a table or figure is made of."""
+    runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
+    return runs if benchmark is None else {**runs, BENCHMARK: {"0": benchmark.hash}}
+
+
+def record_files(runs: Hashes) -> set[str]:
+    """The files of these records below RESULTS-DIR."""
+    before = {BENCHMARK: "benchmark-"}
+    return {record_name(before.get(cell, "") + name) for cell, by_seed in runs.items() for name in by_seed.values()}
 
 
 def benchmark_record(experiment: Experiment, scale: str, results_dir: Path) -> BenchmarkRecord | None:
@@ -308,4 +309,4 @@ def benchmark_record(experiment: Experiment, scale: str, results_dir: Path) -> B
     if experiment.benchmark is None or scale not in experiment.benchmark.sizes:
         return None
     name = f"benchmark-{benchmark_hash(experiment, scale)}"
-    return read_benchmark(record_path(name, results_dir))
+    return read_benchmark(find(results_dir, record_name(name)))

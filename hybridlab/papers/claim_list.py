@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.papers.calls import CLAIM_KINDS
-from hybridlab.papers.cells import benchmark_record, records_of
+from hybridlab.papers.cells import benchmark_record, record_files, records_of, runs_of
 from hybridlab.papers.claims.expression import reads_print
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
@@ -18,6 +18,7 @@ from hybridlab.papers.ids import SCALES, VERDICTS, matches
 from hybridlab.papers.listing import Filter
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.verdicts import history, verdicts
+from hybridlab.store.results import origin
 
 ABOUT = ("printed", "exact", "transcribed", "trained", "timed", "not here")
 """What a claim is tested on. printed: arithmetic on numbers that the paper prints. exact: what follows from shapes and
@@ -28,8 +29,8 @@ nothing at hand."""
 @dataclass(frozen=True)
 class Listed:
     """A claim in the list. id: of its experiment. source: its place in the paper. about: see ABOUT. scale: that of the
-    runs it was judged on; None for a claim about the print, and where nothing has been run. The others: see `Verdict`,
-    with the evidence in its short form."""
+    runs it was judged on; None for a claim about the print, and where nothing has been run. read: whose records those
+    are, your own or the published ones. The others: see `Verdict`, with the evidence in its short form."""
 
     id: str
     paper: str
@@ -45,6 +46,7 @@ class Listed:
     n_needed: int | None
     minutes_needed: float | None
     flags: tuple[dict[str, str], ...] = ()
+    read: str | None = None
 
 
 def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> list[Listed]:
@@ -95,19 +97,19 @@ def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
 
 def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> Iterator[Listed]:
     """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
-    measured: dict[str, list[Verdict]] | None = None
+    measured: dict[str, tuple[str, list[Verdict]]] | None = None
     for claim in chosen:
-        found, scale = judge(claim, experiment, {}), None
+        found, scale, read = judge(claim, experiment, {}), None, None
         about = _about(claim, experiment, found)
         if about in ("trained", "timed"):
             measured = dict(_by_scale(experiment, results_dir)) if measured is None else measured
-            at = {name: all_found[experiment.claims.index(claim)] for name, all_found in measured.items()}
-            run = ((one, name) for name, one in at.items() if one.word != "not run")
-            found, scale = next(run, (found, None))
+            place = experiment.claims.index(claim)
+            run = ((all_found[place], name, whose) for name, (whose, all_found) in measured.items())
+            found, scale, read = next((one for one in run if one[0].word != "not run"), (found, None, None))
         flags = tuple({"code": flag.code, "text": str(flag)} for flag in found.flags)
         needed = (found.n, found.n_needed, found.minutes_needed)
         places = _places(experiment, claim)
-        yield Listed(*places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags)
+        yield Listed(*places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read)
 
 
 def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:
@@ -131,11 +133,13 @@ def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
     return bool(columns) and all(column.kind == "transcribed" for column in columns)
 
 
-def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[tuple[str, list[Verdict]]]:
-    """(scale, the verdicts on all claims there), from the largest scale to the smallest; nothing without records."""
+def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[tuple[str, tuple[str, list[Verdict]]]]:
+    """(scale, whose records were read and the verdicts on all claims there), from the largest scale to the smallest;
+    nothing without records."""
     for scale in reversed(SCALES):
         records = records_of(experiment, scale, results_dir)
         benchmark = benchmark_record(experiment, scale, results_dir)
         if records or benchmark:
             plans = history(experiment.id, scale, results_dir)
-            yield scale, verdicts(experiment, scale, records, benchmark, plans)
+            read = " and ".join(sorted(origin(results_dir, record_files(runs_of(records, benchmark))), reverse=True))
+            yield scale, (read, verdicts(experiment, scale, records, benchmark, plans))

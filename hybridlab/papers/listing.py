@@ -18,6 +18,7 @@ from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_object
 from hybridlab.papers.entries import entries_in
 from hybridlab.papers.ids import KINDS, SCALES, entry_files, experiments_folder, matches, natural, twice
+from hybridlab.store.results import folders, listed
 
 
 class _Part(Strict):
@@ -55,11 +56,11 @@ class Head(_Part):
             return list(self.benchmark.sizes)
         return [scale for scale in SCALES if scale in self.scales] or list(SCALES)
 
-    def done(self, scale: str, results_dir: Path, recorded: set[str]) -> bool:
+    def done(self, scale: str, folder: Path, recorded: set[str]) -> bool:
         """Whether its table or figure at a scale was made of all that the file asks for, and the records of that are
-        still there. recorded: the names of all records."""
+        still there. folder: of one's own results, or of the published ones. recorded: the names of all records."""
         try:
-            made = read_object(results_dir / self.id / scale / f"{self.kind}.json", self.kind)
+            made = read_object(folder / self.id / scale / f"{self.kind}.json", self.kind)
         except (FileNotFoundError, UserError):
             return False
         asked = self.scales[scale].seeds if scale in self.scales else []
@@ -108,15 +109,18 @@ class Filter:
 
 
 def entries(results_dir: Path, wanted: Filter | None = None) -> list[dict[str, Any]]:
-    """id, kind, title, needs, scales and done (scales at which its table or figure was made of every run of every seed)
-    of each experiment that passes the filter."""
-    listed = []
+    """id, kind, title, needs, scales, done (scales at which its table or figure was made of every run of every seed)
+    and published (those of them where only the published one was) of each experiment that passes the filter."""
+    found = []
     wanted = wanted or Filter()
-    recorded = {path.stem for path in (results_dir / "records").glob("*.json")}
+    recorded = {path.name.partition(".")[0] for path in listed(results_dir, "records/*")}
+    mine, published = folders(results_dir)
     for head in read_heads():
         if not wanted.passes(head):
             continue
         scales = head.available_scales()
+        own = {scale for scale in scales if head.done(scale, mine, recorded)}
+        others = [scale for scale in scales if scale not in own and head.done(scale, published, recorded)]
         entry = {
             "id": head.id,
             "kind": head.kind,
@@ -124,8 +128,9 @@ def entries(results_dir: Path, wanted: Filter | None = None) -> list[dict[str, A
             "title": head.title,
             "needs": head.needs,
             "scales": scales,
-            "done": [scale for scale in scales if head.done(scale, results_dir, recorded)],
+            "done": [scale for scale in scales if scale in own or scale in others],
+            "published": others,
         }
         if wanted.done in (None, bool(entry["done"])):
-            listed.append(entry)
-    return listed
+            found.append(entry)
+    return found

@@ -37,8 +37,9 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import Place, Visit
 from hybridlab.runs.hooks import hooks_in_passes
-from hybridlab.runs.record import BenchmarkRecord, Speed, record_path, write_record
+from hybridlab.runs.record import BenchmarkRecord, Speed, record_name, save_record
 from hybridlab.statistics import Measurement, paired_ratio
+from hybridlab.store.results import find
 from hybridlab.training.machine import (
     autocast,
     describe_machine,
@@ -62,7 +63,7 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
     if spec is None:
         return None
     digest = benchmark_hash(experiment, scale)
-    path = record_path(f"benchmark-{digest}", results_dir)
+    path = find(results_dir, record_name(f"benchmark-{digest}"))
     if path.is_file():
         say(f"{experiment.id}: already measured ({path})")
         return None
@@ -81,7 +82,7 @@ def run_benchmark(experiment: Experiment, scale: str, results_dir: Path) -> Benc
         dtype=pick_precision("auto", device) if spec.kind == "training" else "bf16",
         results=results,
     )
-    write_record(record, path)
+    save_record(record, results_dir)
     return record
 
 

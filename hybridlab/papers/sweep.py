@@ -19,7 +19,8 @@ from hybridlab.errors import UserError
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import Experiment, Scalar, Sweep
 from hybridlab.papers.formula import NoValue, number_of
-from hybridlab.runs.record import Record, read_record, record_path, save_record
+from hybridlab.runs.record import Record, read_record, record_name, save_record
+from hybridlab.store.results import find
 
 if TYPE_CHECKING:
     from hybridlab.runs.cluster import Cluster
@@ -111,7 +112,7 @@ def run_sweep(
 
 def left(runs: Pending, results_dir: Path) -> Pending:
     """The runs without a record, and those that they start from."""
-    needed = {digest for digest in runs if read_record(record_path(digest, results_dir)) is None}
+    needed = {digest for digest in runs if read_record(find(results_dir, record_name(digest))) is None}
     for digest in reversed(runs):  # children come after their parents
         if digest in needed:
             needed |= {parent for parent in parents(runs[digest][1]) if parent in runs}
@@ -132,7 +133,7 @@ def _records(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path)
     tried: Tried = {}
     for value in sweep.grid:
         *_, run = cell_runs(experiment, sweep.scale, sweep.seed, [sweep.measured_in.get(cell, cell)], {cell: value})
-        tried[value] = (run.hash, read_record(record_path(run.hash, results_dir)))
+        tried[value] = (run.hash, read_record(find(results_dir, record_name(run.hash))))
     return tried
 
 

@@ -10,10 +10,10 @@ compares, and the other claims of its page:
   correction stands beside Holm's within each.
 
 A plan is everything that decides a verdict: the arms with their settings, the seeds, the claims with metrics, margins
-and controls, and the search for swept settings. `reproduce` writes it into RESULTS-DIR/plans/ID.SCALE.json before the
-first run, and its digest into the record of every run that it starts (`plans`).
+and controls, and the search for swept settings. `reproduce` writes it into RESULTS-DIR/plans/ before the first run, and
+its digest into the record of every run that it starts (`plans`).
 
-    results/plans/consa-depth.desk.json   every plan that this experiment has had, oldest first
+    plans/consa-depth.desk.json.zst   every plan that this experiment has had, oldest first
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
 from hybridlab.runs.record import BenchmarkRecord, Record, Stamp
 from hybridlab.statistics import FEWEST_SEEDS, survive
+from hybridlab.store.results import listed
 
 Content = dict[str, Any]
 """A plan as JSON; see `plan_of`."""
@@ -133,19 +135,31 @@ def _cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
 # ---- the plans that an experiment has had ----
 
 
-def history_path(experiment: str, scale: str, results_dir: Path) -> Path:
-    """The file with all plans of an experiment at a scale."""
-    return results_dir / "plans" / f"{experiment}.{scale}.json"
+def history_name(experiment: str, scale: str) -> str:
+    """The file below RESULTS-DIR with all plans of an experiment at a scale."""
+    return f"plans/{experiment}.{scale}.json.zst"
 
 
 def history(experiment: str, scale: str, results_dir: Path) -> tuple[Planned, ...]:
-    """The plans that an experiment has had at a scale, oldest first; none where nothing was started under one."""
-    path = history_path(experiment, scale, results_dir)
-    try:
+    """The plans that an experiment has had at a scale, oldest first; none where nothing was started under one. The
+    published ones are among them, whatever has been planned here since."""
+    planned: tuple[Planned, ...] = ()
+    for path in listed(results_dir, history_name(experiment, scale)):
         stat = path.stat()
-    except FileNotFoundError:
-        return ()
-    return _read_history(path, stat.st_mtime_ns, stat.st_size)
+        planned = _joined(_read_history(path, stat.st_mtime_ns, stat.st_size), planned)
+    return planned
+
+
+def _joined(plans: tuple[Planned, ...], others: tuple[Planned, ...]) -> tuple[Planned, ...]:
+    """Two histories of an experiment as one, in the order of their dates."""
+    known = Counter((one.digest, one.date) for one in plans)
+    # A plan may return to what it was before, so that entries are counted.
+    seen = Counter[tuple[str, str]]()
+    left = []
+    for one in others:
+        seen[one.digest, one.date] += 1
+        left += [one] if seen[one.digest, one.date] > known[one.digest, one.date] else []
+    return tuple(sorted([*plans, *left], key=lambda one: one.date))
 
 
 @lru_cache(maxsize=256)
@@ -182,7 +196,7 @@ def write_history(experiment: str, scale: str, plans: Iterable[Planned], results
         {"digest": one.digest, "date": one.date, "plan": one.content} | ({"runs": sorted(one.runs)} if one.runs else {})
         for one in plans
     ]
-    write_json(history_path(experiment, scale, results_dir), {"plans": entries})
+    write_json(results_dir / history_name(experiment, scale), {"plans": entries})
 
 
 def readers(experiment: Experiment, scale: str, ids: Iterable[str]) -> Iterator[Experiment]:

@@ -4,7 +4,7 @@
 a paper prints, with a column for each quantity. Here each quantity is a table of its own, with the interval and p of
 every difference, corrected over its rows; and a grid is made again from the hashes of its runs alone.
 
-results/<id>/  grid.json  table.json  table.csv  table.md  table.tex  figure.png  figure.pdf
+results/<id>/  grid.json  table.json  table.md  figure.png, and if they are wanted table.csv  table.tex  figure.pdf
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hybridlab.errors import UserError
-from hybridlab.files import read_object, write_json, write_text
-from hybridlab.papers.cells import copied_record
+from hybridlab.files import compact_json, read_object, write_json, write_text
 from hybridlab.reporting.latex import Panel, tex_table
-from hybridlab.reporting.style import COLOURS, label_axes, write_picture
+from hybridlab.reporting.style import COLOURS, Also, asked, label_axes, write_picture
 from hybridlab.reporting.table import DASH
 from hybridlab.runs.ablate import PREFIX
 from hybridlab.runs.record import Record, load_record, number_at
@@ -34,7 +33,7 @@ from hybridlab.statistics import (
     mean_interval,
     paired_t,
 )
-from hybridlab.store.folders import RunFolder
+from hybridlab.store.results import find, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,27 +76,26 @@ METRICS = {
 
 
 def write_grid(
-    definition: dict[str, Any], results_dir: Path, runs_dir: Path | None = None
+    definition: dict[str, Any], results_dir: Path, runs_dir: Path | None = None, also: Also = ()
 ) -> tuple[dict[str, Any], Path]:
     """Write the files of a grid from the records that are there; returns the content of table.json, and the folder.
 
-    runs_dir: where records that results_dir lacks are copied from.
+    runs_dir: see `load_record`.
     """
     records: dict[str, Record] = {}
     for digest in (digest for row in definition["rows"] for digest in row["runs"].values()):
-        record = load_record(digest, results_dir)
-        if record is None and runs_dir is not None:
-            record = copied_record(RunFolder(runs_dir / digest), results_dir)
-        if record is not None:
+        if (record := load_record(digest, results_dir, runs_dir)) is not None:
             records[digest] = record
     table = grid_table(definition, records)
     folder = results_dir / definition["id"]
     write_json(folder / "grid.json", definition)
-    write_json(folder / "table.json", table)
-    write_text(folder / "table.csv", pd.DataFrame(map(_flat, table["rows"])).to_csv(index=False))
+    write_text(folder / "table.json", compact_json(table) + "\n")
     write_text(folder / "table.md", _page(table))
-    write_text(folder / "table.tex", _latex(table))
-    write_picture(folder / "figure", (lambda: draw(table)) if measured(table) else None)
+    if asked(numbers := folder / "table.csv", also):
+        write_text(numbers, pd.DataFrame(map(_flat, table["rows"])).to_csv(index=False))
+    if asked(latex := folder / "table.tex", also):
+        write_text(latex, _latex(table))
+    write_picture(folder / "figure", (lambda: draw(table)) if measured(table) else None, also)
     return table, folder
 
 
@@ -107,11 +105,11 @@ def is_grid(identifier: str) -> bool:
 
 def read_grid(identifier: str, results_dir: Path) -> dict[str, Any]:
     """The definition of a grid that `hybridlab ablate` has made; UserError if there is none."""
-    path = results_dir / identifier / "grid.json"
+    path = find(results_dir, f"{identifier}/grid.json")
     try:
         return read_object(path, "grid", ("id", "command", "seeds", "settings", "rows"), "run `hybridlab ablate` again")
     except FileNotFoundError:
-        known = sorted(found.parent.name for found in results_dir.glob(f"{PREFIX}*/grid.json"))
+        known = sorted({found.parent.name for found in listed(results_dir, f"{PREFIX}*/grid.json")})
         raise UserError(f"{path}: there is no such grid; known: {', '.join(known) or 'none'}") from None
 
 

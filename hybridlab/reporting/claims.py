@@ -1,6 +1,6 @@
 """The claims of a table or figure: on its page, in LaTeX, on the terminal, and their comparisons as a picture.
 
-hybridlab report sgt-selection    # results/sgt-selection/desk/claims.png, claims.pdf, claims.csv
+hybridlab report sgt-selection --pdf --csv    # results/sgt-selection/desk/claims.png, claims.pdf, claims.csv
 
 The picture has a line for each difference of two arms that has an interval over seeds, claims one below the other; a
 panel for each quantity, so that small and large differences each have an axis of their own.
@@ -25,7 +25,7 @@ from hybridlab.papers.claims.verdict import MOST_SEEDS_HERE
 from hybridlab.papers.ids import VERDICTS
 from hybridlab.papers.verdicts import is_method, seeds_in_words
 from hybridlab.reporting.latex import Panel
-from hybridlab.reporting.style import COLOURS, PAPER, write_picture
+from hybridlab.reporting.style import COLOURS, PAPER, Also, asked, write_picture
 from hybridlab.statistics import LEVEL
 
 if TYPE_CHECKING:
@@ -260,7 +260,6 @@ def _value(value: Any) -> str:
 # ---- the picture of a table ----
 
 
-FILES = ("claims.csv", "claims.png", "claims.pdf")
 _WIDTH, _ROW, _LEFT, _RIGHT = 7.2, 0.17, 2.5, 0.7
 """Inches: of the picture, of a line, and of the names and numbers beside the axes."""
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -285,15 +284,16 @@ def lines_of(table: dict[str, Any]) -> list[Line]:
     ]
 
 
-def write_claims_figure(table: dict[str, Any], folder: Path) -> bool:
-    """claims.png, claims.pdf and claims.csv beside a table; False, and none of them, where nothing is to be drawn."""
-    lines = lines_of(table)
-    write_picture(folder / "claims", (lambda: draw(table, lines)) if lines else None)
+def write_claims_figure(table: dict[str, Any], folder: Path, also: Also = ()) -> bool:
+    """claims.png beside a table, and claims.pdf and claims.csv if they are wanted; False, and none of them, where
+    nothing is to be drawn."""
+    lines, numbers = lines_of(table), folder / "claims.csv"
+    write_picture(folder / "claims", (lambda: draw(table, lines)) if lines else None, also)
     if not lines:
-        (folder / "claims.csv").unlink(missing_ok=True)
-        return False
-    write_text(folder / "claims.csv", pd.DataFrame(map(_flat, lines)).to_csv(index=False))
-    return True
+        numbers.unlink(missing_ok=True)
+    elif asked(numbers, also):
+        write_text(numbers, pd.DataFrame(map(_flat, lines)).to_csv(index=False))
+    return bool(lines)
 
 
 def _flat(line: Line) -> dict[str, Any]:

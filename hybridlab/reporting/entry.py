@@ -16,22 +16,28 @@ from hybridlab.papers.verdicts import history, register
 from hybridlab.reporting.claims import print_claims
 from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.figures import write_figure
+from hybridlab.reporting.style import Also
 from hybridlab.reporting.table import Part, below, error_text, parts, short_text, tally_text, write_table
 
 
 def write_entry(
-    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None, all_columns: bool = False
+    experiment: Experiment,
+    scale: str,
+    results_dir: Path,
+    runs_dir: Path | None = None,
+    all_columns: bool = False,
+    also: Also = (),
 ) -> tuple[dict[str, Any], Path]:
     """Its files under results_dir/<id>/<scale>/; returns its data and that folder.
 
-    runs_dir: where records that results_dir lacks are copied from. all_columns: see `write_table`. A plan that has
-    changed since runs were started is added to its history first, which gives the change a date.
+    runs_dir: see `load_record`. all_columns: see `write_table`. also: endings of further files, .csv, .pdf and .tex. A
+    plan that has changed since runs were started is added to its history first, which gives the change a date.
     """
     if history(experiment.id, scale, results_dir):
         register(experiment, scale, results_dir)
     if experiment.plot is None:
-        return write_table(experiment, scale, results_dir, runs_dir, all_columns)
-    return write_figure(experiment, scale, results_dir, runs_dir)
+        return write_table(experiment, scale, results_dir, runs_dir, all_columns, also)
+    return write_figure(experiment, scale, results_dir, runs_dir, also)
 
 
 def print_entry(

@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridlab.config.study import HUB
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import Records, complete_seeds
+from hybridlab.papers.cells import Records, complete_seeds, runs_of
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
 from hybridlab.papers.ids import SAYS
@@ -48,10 +48,8 @@ def entry_data(
     ]
     machine = experiment.machine(scale)
     asked = experiment.scales[scale].seeds if scale in experiment.scales else []
-    runs = {cell: {str(seed): record.hash for seed, record in by_seed.items()} for cell, by_seed in records.items()}
     if benchmark is not None:
         machine = f"{machine}; measured on {benchmark.machine['name']} ({benchmark.machine['device']})"
-        runs[BENCHMARK] = {"0": benchmark.hash}
     return {
         "id": experiment.id,
         "title": experiment.title,
@@ -66,7 +64,7 @@ def entry_data(
         "claims": claims,
         "controls": {numbers[text]: {"text": text, **one.verdict.as_json()} for text, one in controls.items()},
         "notes": [*experiment.notes, *notes],
-        "runs": runs,
+        "runs": runs_of(records, benchmark),
     }
 
 

@@ -1,4 +1,4 @@
-"""Figures from records: PNG, PDF, and files with the plotted numbers.
+"""Figures from records: PNG or PDF, and files with the plotted numbers.
 
 hybridlab report consa-fig10
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hybridlab.errors import UserError
-from hybridlab.files import write_json, write_text
+from hybridlab.files import compact_json, write_text
 from hybridlab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.papers.experiment import CELL, Experiment, Panel, Plot, Series
 from hybridlab.papers.sweep import sweep_notes
@@ -25,7 +25,7 @@ from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, model_of, models_text, named_in_errors
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
-from hybridlab.reporting.style import PAPER, at_least, write_picture
+from hybridlab.reporting.style import PAPER, Also, asked, at_least, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,35 +146,42 @@ def _errors_text(panels: list[dict[str, Any]]) -> str:
 
 
 def write_figure(
-    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None
+    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None, also: Also = ()
 ) -> tuple[dict[str, Any], Path]:
-    """figure.json, figure.csv and figure.md always; figure.png and figure.pdf if there is something to draw."""
+    """figure.json and figure.md, figure.png if there is something to draw, figure.csv and figure.pdf if these are
+    wanted."""
     plot = _plot_of(experiment)
     data = build_figure(experiment, scale, results_dir, runs_dir)
     folder = results_dir / experiment.id / scale
-    write_json(folder / "figure.json", data)
-    write_text(folder / "figure.csv", pd.DataFrame(_csv_lines(data, plot)).to_csv(index=False))
+    write_text(folder / "figure.json", compact_json(data) + "\n")
     write_text(folder / "figure.md", _page(data))
+    if asked(numbers := folder / "figure.csv", also):
+        write_text(numbers, pd.DataFrame(csv_lines(data, plot)).to_csv(index=False))
     drawn = any(series["data"] for panel in data["panels"] for series in panel["series"])
-    write_picture(folder / "figure", (lambda: draw(data, plot)) if drawn else None)
+    write_picture(folder / "figure", (lambda: draw(data, plot)) if drawn else None, also)
     return data, folder
 
 
-def _csv_lines(data: dict[str, Any], plot: Plot) -> list[dict[str, Any]]:
+def csv_lines(data: dict[str, Any], plot: Plot) -> list[dict[str, Any]]:
     """One line for each plotted number, then one for each that the paper prints."""
-    kind: FigureKind = FIGURE_KINDS.get(plot.kind)
-    lines = [
-        {"panel": panel["title"], "series": series["label"], **line}
-        for panel in data["panels"]
-        for series in panel["series"]
-        for line in (kind.csv_lines(series["data"]) if series["data"] else ())
-    ]
+    lines = plotted(data, plot)
     for panel in data["panels"]:
         for mark in panel["paper"]:
             about = {"panel": panel["title"], "series": f"paper: {mark['label']}", "source": mark["source"]}
             for x, y in zip_longest(mark["x"], mark["y"]):
                 lines.append({**about, "x": x, "y": y})
     return lines
+
+
+def plotted(data: dict[str, Any], plot: Plot) -> list[dict[str, Any]]:
+    """One line for each plotted number."""
+    kind: FigureKind = FIGURE_KINDS.get(plot.kind)
+    return [
+        {"panel": panel["title"], "series": series["label"], **line}
+        for panel in data["panels"]
+        for series in panel["series"]
+        for line in (kind.csv_lines(series["data"]) if series["data"] else ())
+    ]
 
 
 def _page(data: dict[str, Any]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.files import writing
+from hybridlab.files import write_bytes, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,16 +31,46 @@ BLOCKS = "0.8"
 """The grey of lines where blocks of layers begin."""
 
 
-def write_picture(path: Path, draw: Callable[[], Figure] | None) -> None:
-    """A figure as PATH.png and PATH.pdf; None: neither stays. The same numbers give the same bytes: no date is in the
-    files, and each has its own drawing, because saving one changes its layout."""
-    kinds: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
-    for ending, metadata in kinds.items():
-        path.with_suffix(ending).unlink(missing_ok=True)
-        if draw is None:
-            continue
-        with writing(path.with_suffix(ending)):
-            draw().savefig(path.with_suffix(ending), dpi=200, metadata=metadata)
+DOTS = 125
+"""Dots per inch of a PNG: a picture as wide as a page has 900, which is how wide pages show it."""
+
+Also = Collection[str]
+"""The endings of further files that are wanted of an entry: .csv, .pdf, .tex."""
+
+
+def asked(file: Path, also: Also) -> bool:
+    """Whether a further file is to be written: it is wanted, or was before, and would not fit the page any more."""
+    return file.suffix in also or file.exists()
+
+
+def write_picture(path: Path, draw: Callable[[], Figure] | None, also: Also = ()) -> None:
+    """A figure as PATH.png and, if it is wanted, PATH.pdf; None: neither stays. The same numbers give the same bytes:
+    no date is in the files, and each has its own drawing, because saving one changes its layout."""
+    png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")
+    if draw is None:
+        png.unlink(missing_ok=True)
+        pdf.unlink(missing_ok=True)
+        return
+    write_bytes(png, _small_png(draw()))
+    if asked(pdf, also):
+        with writing(pdf):
+            draw().savefig(pdf, metadata={"CreationDate": None})
+
+
+def _small_png(figure: Figure) -> bytes:
+    """A figure in a palette of 256 colours, a fifth of the bytes of true colours."""
+    from PIL import Image
+
+    full, small = BytesIO(), BytesIO()
+    # Colour bars find their place only when a figure is drawn a second time.
+    figure.set_dpi(DOTS)
+    figure.draw_without_rendering()
+    figure.savefig(full, format="png", dpi=DOTS)
+    # The usual median cut loses the rare colours at the ends of a colour bar, and an octree the light greys.
+    colours = Image.open(full).convert("RGB")
+    palette = colours.quantize(method=Image.Quantize.MAXCOVERAGE, kmeans=3, dither=Image.Dither.NONE)
+    palette.save(small, format="PNG", optimize=True)
+    return small.getvalue()
 
 
 def numbered(count: int) -> list[str]:

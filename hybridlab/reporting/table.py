@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from hybridlab.files import write_json, write_text
+from hybridlab.files import compact_json, write_text
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.papers.experiment import BENCHMARK, CellClass, Column, Experiment, Row
@@ -45,6 +45,7 @@ from hybridlab.reporting.seeds import (
     measured_numbers,
     numbers_at,
 )
+from hybridlab.reporting.style import Also, asked
 from hybridlab.runs.record import BenchmarkRecord, Record
 from hybridlab.statistics import Measurement
 
@@ -396,20 +397,27 @@ def _signed(value: float, digits: int) -> str:
 
 
 def write_table(
-    experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None, all_columns: bool = False
+    experiment: Experiment,
+    scale: str,
+    results_dir: Path,
+    runs_dir: Path | None = None,
+    all_columns: bool = False,
+    also: Also = (),
 ) -> tuple[dict[str, Any], Path]:
-    """The table as JSON, CSV, Markdown and LaTeX under results_dir/<id>/<scale>/, with a picture of its claims where
-    their comparisons have intervals over seeds; returns its data and that folder.
+    """The table as JSON and Markdown under results_dir/<id>/<scale>/, and as CSV and LaTeX if these are wanted, with a
+    picture of its claims where their comparisons have intervals over seeds; returns its data and that folder.
 
     all_columns: also show the columns that nothing here can measure; table.json always has them.
     """
     table = build_table(experiment, scale, results_dir, runs_dir)
     folder = results_dir / experiment.id / scale
-    write_json(folder / "table.json", table)
-    write_text(folder / "table.csv", _flat_frame(table, experiment, all_columns).to_csv(index=False))
-    drawn = write_claims_figure(table, folder)
+    write_text(folder / "table.json", compact_json(table) + "\n")
+    drawn = write_claims_figure(table, folder, also)
     write_text(folder / "table.md", _markdown(table, experiment, all_columns, drawn))
-    write_text(folder / "table.tex", _latex(table, experiment, all_columns))
+    if asked(numbers := folder / "table.csv", also):
+        write_text(numbers, _flat_frame(table, experiment, all_columns).to_csv(index=False))
+    if asked(latex := folder / "table.tex", also):
+        write_text(latex, _latex(table, experiment, all_columns))
     return table, folder
 
 

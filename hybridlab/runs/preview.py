@@ -16,7 +16,8 @@ from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
 from hybridlab.runs.queued_run import QueuedRun, check_runs, queued, run_flops, with_examples
-from hybridlab.runs.record import Record, read_record
+from hybridlab.runs.record import Record, read_record, record_name
+from hybridlab.store.results import listed
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
 
 _WEIGHT, _CHECKPOINT = 4, 12
@@ -38,7 +39,7 @@ def preview(
     check_runs(left, prepare=False)
     jobs = max(1, min(jobs or default_jobs(left), len(left)))
     threads_of_all = threads_by_run(left, jobs) if jobs > 1 else {}
-    speeds = _Speeds([*(results_dir / "records").glob("*.json"), *runs_dir.glob("*/record.json")])
+    speeds = _Speeds([*listed(results_dir, record_name("*")), *runs_dir.glob("*/record.json")])
     by_run = {run.digest: _threads(run, threads_of_all.get(run.digest)) for run in runs.values()}
     rows = [_row(run, by_run[run.digest], speeds) for run in runs.values()]
     threads = sorted({by_run[run.digest] for run in left}) or [torch.get_num_threads()]

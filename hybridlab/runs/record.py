@@ -1,4 +1,7 @@
-"""Records, the source of all tables and figures: one small JSON file per run, in its folder and in results/records/."""
+"""Records, the source of all tables and figures: one small JSON file per run, in its folder and below RESULTS-DIR.
+
+zstd -dc results/published/records/HASH.json.zst | python -m json.tool
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from hybridlab.errors import UserError
 from hybridlab.evaluation.results import Results
 from hybridlab.files import read_object, write_json
 from hybridlab.statistics import NOT_MEASURED, Measurement
+from hybridlab.store.folders import RunFolder
+from hybridlab.store.results import PUBLISHED, find
 
 
 class _Typed(BaseModel):
@@ -166,21 +171,30 @@ class BenchmarkRecord(_Typed):
 AnyRecord = TypeVar("AnyRecord", Record, BenchmarkRecord)
 
 
-def record_path(name: str, results_dir: Path) -> Path:
-    """name: a run's hash, or `benchmark-` and a benchmark's."""
-    return results_dir / "records" / f"{name}.json"
+def record_name(name: str) -> str:
+    """The file of a record below RESULTS-DIR. name: a run's hash, or `benchmark-` and a benchmark's."""
+    return f"records/{name}.json.zst"
 
 
-def write_record(record: Record | BenchmarkRecord, path: Path) -> None:
-    """Write a record under RESULTS-DIR, see `record_path`; that of a run's folder is written by the folder."""
-    write_json(path, record.model_dump(mode="json"))
+def save_record(record: Record | BenchmarkRecord, results_dir: Path) -> None:
+    """Write a record below RESULTS-DIR, so that tables can be made again without the run's folder. Its command is kept
+    without the folders of this machine, since records are published; see `without_lists` for what stays with the
+    run."""
+    content = record.model_dump(mode="json")
+    if isinstance(record, Record):
+        content["command"] = record.command and _without_folders(record.command)
+    name = record.hash if isinstance(record, Record) else f"benchmark-{record.hash}"
+    write_json(results_dir / record_name(name), without_lists(content))
 
 
-def save_record(record: Record, results_dir: Path) -> None:
-    """Write the record under RESULTS-DIR, so that tables can be made again without the run's folder. Its command is
-    kept without the folders of this machine, since records are published."""
-    command = record.command and _without_folders(record.command)
-    write_record(record.model_copy(update={"command": command}), record_path(record.hash, results_dir))
+def without_lists(content: dict[str, Any]) -> dict[str, Any]:
+    """A record as JSON without the long lists behind means at steps before the end, which no page reads: the loss of
+    each validation window, and the maps of the probe `dependency`."""
+    for step in ((content.get("results") or {}).get("at") or {}).values():
+        for loss in (step["validation"], *step["validation"].get("sources", {}).values()):
+            loss["windows"] = []
+        step.get("probes", {}).get("dependency", {}).pop("maps", None)
+    return content
 
 
 def _without_folders(command: str) -> str:
@@ -225,12 +239,24 @@ def _remedy(path: Path) -> str:
     """What to do about a record that cannot be read: the one of a run folder cannot be made again without the run."""
     if path.name == "record.json":
         return "train again in another folder; the model in final/ can still be used"
+    if path.parent.parent.name == PUBLISHED:
+        return "restore it from version control"
     return "remove it and reproduce again"
 
 
-def load_record(digest: str, results_dir: Path) -> Record | None:
-    """The record of a finished run; None if there is none."""
-    record = read_record(record_path(digest, results_dir))
+def load_record(digest: str, results_dir: Path, runs_dir: Path | None = None) -> Record | None:
+    """The record of a finished run, one's own before the published one; None if there is none.
+
+    runs_dir: a record of one's own that is missing is copied from its run in this folder, so that deleted results come
+    back.
+    """
+    name = record_name(digest)
+    if runs_dir is not None and not (results_dir / name).exists():
+        folder = RunFolder(runs_dir / digest)
+        record = read_record(folder.path / "record.json") if folder.finished() else None
+        if record is not None:
+            save_record(record, results_dir)
+    record = read_record(find(results_dir, name))
     return record if record is not None and record.status == "finished" else None
 
 

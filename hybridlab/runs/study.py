@@ -21,7 +21,7 @@ from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
 from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model, including
-from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, record_path, write_record
+from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, save_record
 from hybridlab.runs.run import model_facts
 from hybridlab.store.artifacts import Artifact, dropping, open_model
 from hybridlab.store.folders import Runs
@@ -50,7 +50,7 @@ def run_study(
     record = _record(study, digest, seed, model, opened, results, names)
     seconds = round(time.monotonic() - started, 1)
     record = record.model_copy(update={"evaluation_seconds": seconds, "plans": list(plans)})
-    write_record(record, record_path(digest, results_dir))
+    save_record(record, results_dir)
     return record
 
 

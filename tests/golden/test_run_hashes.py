@@ -1,5 +1,5 @@
 """The runs of every experiment at every scale, as a digest of their hashes with the first seed. A change of these means
-that other runs are trained than those whose records are in results/.
+that other runs are trained than those whose records are published.
 
     HYBRIDLAB_WRITE_GOLDEN=1 pytest tests/golden
 """

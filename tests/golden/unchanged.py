@@ -1,6 +1,7 @@
 """Make every committed table and figure again, from the committed records, and say which files differ.
 
     make unchanged
+    make published      # put them in the place of the committed ones
 
 A change of the code that is meant to compute nothing new leaves all of them as they are, byte for byte.
 """
@@ -14,11 +15,11 @@ from rich.progress import track
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.reporting.entry import write_entry
 
-RESULTS = Path("results")
+RESULTS = Path("results/published")
 
 
 def main(folder: Path) -> list[str]:
-    """The paths, below `results/`, of files that differ from those made here, in `folder`."""
+    """The paths, below `results/published/`, of files that differ from those made here, in `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("records", "plans"):
         shutil.copytree(RESULTS / name, folder / name)
@@ -36,6 +37,14 @@ def main(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    differing = main(Path("build/unchanged"))
-    print("\n".join(f"results/{name} differs from build/unchanged/{name}" for name in differing))
+    made = Path("build/unchanged")
+    differing = main(made)
+    if sys.argv[1:] == ["--write"]:
+        for name in differing:
+            (RESULTS / name).unlink(missing_ok=True)
+            if (made / name).exists():
+                (RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(made / name, RESULTS / name)
+        sys.exit()
+    print("\n".join(f"{RESULTS}/{name} differs from build/unchanged/{name}" for name in differing))
     sys.exit(bool(differing))

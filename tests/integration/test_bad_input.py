@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import zstandard
 
 from hybridlab.config.resolve import resolve
 from hybridlab.data.preparing import corpus_for, prepare
@@ -11,7 +12,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.huggingface import load_hf
 from hybridlab.plan.allocation import read_masks
-from hybridlab.runs.record import load_record
+from hybridlab.runs.record import load_record, record_name
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 
@@ -34,10 +35,12 @@ def test_damaged_files_of_every_kind_are_user_errors(tmp_path, content, trained)
     (copy / "config.json").write_text(content)
     with pytest.raises(UserError):
         load_hf(copy)
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "abc.json").write_text(content)
-    with pytest.raises(UserError):
-        load_record("abc", tmp_path)
+    record = tmp_path / record_name("abc")
+    record.parent.mkdir(exist_ok=True)
+    for damaged in (content.encode(), zstandard.compress(content.encode())):
+        record.write_bytes(damaged)
+        with pytest.raises(UserError):
+            load_record("abc", tmp_path)
 
 
 def test_a_run_refuses_shards_that_changed_at_equal_size(small, tmp_path, text_file):

@@ -10,6 +10,7 @@ from hybridlab.papers.speed import share_in_products
 from tests.integration.test_cli import hybridlab
 
 ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "results" / "published"
 SMALL = ["--rounds", "2", "--repeats", "2", "--batch", "1", "--seq-len", "8", "--set", "shape.layers=2"]
 
 
@@ -111,7 +112,7 @@ def test_the_tables_of_the_documentation_are_those_of_the_files():
     costs = re.findall(r"\[`([\w-]+)`\]\(\S+\) \| `([\w-]+)` \| (.+) × (.+) \| (.+) \| (.+) \| (.+) \|", text)
     assert len(costs) == 6
     for file, name, batch, length, *cells in costs:
-        found = json.loads((ROOT / "results" / "bench" / f"{file}.json").read_text())
+        found = json.loads((PUBLISHED / "bench" / f"{file}.json").read_text())
         part, first = ("run" if file == "grown-mini" else "step"), next(iter(found["speeds"]))
         ratio = found["speeds"][name][part]["time_ratio"]
         flops, memory = (found["flops"][of][part] for of in (name, first)), found["gigabytes"]
@@ -122,7 +123,7 @@ def test_the_tables_of_the_documentation_are_those_of_the_files():
     peers = re.findall(r"\[`([\w-]+)`\]\(\S+\) \| (step|forward|generate) \| (.+); (.+) \| (.+) \|", text)
     assert len(peers) == 6
     for file, part, one, other, cell in peers:
-        against = json.loads((ROOT / "results" / "bench" / f"{file}.json").read_text())["to_fastest_peer"][part]
+        against = json.loads((PUBLISHED / "bench" / f"{file}.json").read_text())["to_fastest_peer"][part]
         assert (one, other) == (against["model"], against["peer"])
         assert cell == "{value:.3f} ± {stderr:.3f}".format(**against["ratio"])
 

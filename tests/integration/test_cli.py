@@ -195,7 +195,7 @@ def test_ablate(workdir):
     assert first["loss"]["difference"] is None
     assert second["loss"]["difference"] == pytest.approx(second["loss"]["mean"] - first["loss"]["mean"])
     assert second["loss"]["difference_stderr"] is not None and first["inside"]["mean"] is None
-    assert (workdir / "res" / table["id"] / "table.csv").is_file()
+    assert (workdir / "res" / table["id"] / "table.md").is_file()
     assert "paired" in hybridlab(*arguments, cwd=workdir).stdout
 
 
@@ -308,7 +308,7 @@ def test_reproduce_and_report_table_4(workdir):
     assert round(cells["1.7B"]["reduction"]["measured"], 2) == 10.54
     assert cells["1.7B"]["reduction"]["verdict"] == "differs"
     folder = workdir / "res" / "consa-table4" / "smoke"
-    assert sorted(p.name for p in folder.iterdir()) == ["table.csv", "table.json", "table.md", "table.tex"]
+    assert sorted(p.name for p in folder.iterdir()) == ["table.json", "table.md"]
     written = {p.name: p.read_text() for p in folder.iterdir()}
     assert json_of(hybridlab("report", "consa-table4", "--results-dir", "res", "--json", cwd=workdir)) == table
     assert {p.name: p.read_text() for p in folder.iterdir()} == written

@@ -18,7 +18,7 @@ from hybridlab.runs.cluster import Cluster, Training, jobs
 from hybridlab.runs.queue import run_all
 from hybridlab.runs.queued_run import queued
 from tests.integration.test_cli import hybridlab
-from tests.integration.test_queues import child_of, named, seeded
+from tests.integration.test_queues import child_of, named, recorded, seeded
 from tests.training import assert_same_run, train
 
 submitit = pytest.importorskip("submitit")
@@ -33,7 +33,7 @@ def test_jobs_train_what_is_missing_and_the_same_call_collects(small, tmp_path, 
         first = run_all(pending, runs, tmp_path / "results", LOCAL)
     assert sorted(first.left) == ["run 0", "run 1", "run 2"] and not first.finished and not first.failed
     assert said[-1].startswith("submitted 3 jobs; `hybridlab runs --jobs` shows them")
-    assert {path.stem for path in (tmp_path / "results" / "records").iterdir()} == set(pending)
+    assert recorded(tmp_path / "results") == set(pending)
     assert {(job.name, job.state) for job in jobs(runs)} == {(f"run {i}", "finished") for i in range(3)}
     train(child, tmp_path / "here", runs)
     assert_same_run(tmp_path / "here", runs / run_hash(child))

@@ -12,7 +12,8 @@ import torch
 from hybridlab import export_hf, load_checkpoint, load_hf
 from hybridlab.errors import UserError
 from hybridlab.evaluation.results import BenchmarkResult
-from hybridlab.runs.record import read_record, write_record
+from hybridlab.files import write_json
+from hybridlab.runs.record import read_record
 from hybridlab.statistics import NOT_MEASURED, Measurement
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import train, train_until
@@ -100,7 +101,7 @@ def test_the_model_card_has_the_scores_of_benchmarks(run, tmp_path):
         task="arc_easy", metrics=scores, shots=5, limit=40, harness="lm-eval 0.4.13", max_length=32, batch_size=8
     )
     results = record.results.model_copy(update={"lm_eval": {"arc_easy@5": found}})
-    write_record(record.model_copy(update={"results": results}), run / "record.json")
+    write_json(run / "record.json", record.model_copy(update={"results": results}).model_dump(mode="json"))
     export_hf(run, tmp_path / "out", quiet=True)
     row = "| arc_easy, acc (lm-eval 0.4.13, 5 shots, the first 40 questions of each task) | 0.3251 | 0.0123 | 40 |"
     card = (tmp_path / "out" / "README.md").read_text()

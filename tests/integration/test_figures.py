@@ -16,7 +16,7 @@ from hybridlab.papers.experiment import benchmark_hash
 from hybridlab.plan.lineage import lineage_to_json
 from hybridlab.reporting.entry import print_entry, write_entry
 from hybridlab.reporting.figures import build_figure
-from hybridlab.runs.record import record_path, write_record
+from hybridlab.runs.record import record_name, save_record
 from tests.depth_probes import depth_probes, sublayers
 from tests.experiments import experiment_ids, load_experiment
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
@@ -221,17 +221,16 @@ def results(tmp_path_factory):
         experiment = load_experiment(name)
         for number, config in enumerate(cell_configs(experiment, cheapest(experiment), 0).values()):
             digest = run_hash(config)
-            write_record(record_for(config, digest, number), record_path(digest, folder))
+            save_record(record_for(config, digest, number), folder)
     for experiment in (load_experiment(name) for name in MEASURED):
-        digest = f"benchmark-{benchmark_hash(experiment, 'smoke')}"
-        record = make_benchmark(benchmark_results(experiment.benchmark, "smoke"), hash=digest)
-        write_record(record, record_path(digest, folder))
+        digest = benchmark_hash(experiment, "smoke")
+        save_record(make_benchmark(benchmark_results(experiment.benchmark, "smoke"), hash=digest), folder)
     return folder
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn_with_its_numbers(name, results):
-    data, folder = write_entry(load_experiment(name), "smoke", results)
+    data, folder = write_entry(load_experiment(name), "smoke", results, also=[".csv", ".pdf"])
     assert sorted(p.name for p in folder.iterdir()) == [
         "figure.csv",
         "figure.json",
@@ -259,7 +258,7 @@ def test_the_same_records_give_the_same_bytes(results):
 def test_without_runs_nothing_is_drawn(name, tmp_path, capsys):
     experiment = load_experiment(name)
     data, folder = write_entry(experiment, "smoke", tmp_path)
-    assert sorted(p.name for p in folder.iterdir()) == ["figure.csv", "figure.json", "figure.md"]
+    assert sorted(p.name for p in folder.iterdir()) == ["figure.json", "figure.md"]
     assert all(claim["verdict"] in ("not run", "holds", "fails") for claim in data["claims"])
     assert all(claim["n"] in (None, 0) for claim in data["claims"])
     print_entry(data, experiment, Console(width=80))
@@ -271,7 +270,7 @@ def test_a_figure_with_some_runs_missing_draws_the_others(results, tmp_path):
     configs = cell_configs(experiment, "smoke", 0)
     kept = run_hash(configs["layer-50/1"])
     (tmp_path / "records").mkdir()
-    (tmp_path / "records" / f"{kept}.json").write_text((results / "records" / f"{kept}.json").read_text())
+    (tmp_path / record_name(kept)).write_bytes((results / record_name(kept)).read_bytes())
     data, folder = write_entry(experiment, "smoke", tmp_path)
     drawn = [s["label"] for panel in data["panels"] for s in panel["series"] if s["data"]]
     assert drawn == ["ρ = 0.50"] and (folder / "figure.png").is_file()

@@ -1,6 +1,7 @@
 """`reproduce ./mine.yaml` and `report ./mine.yaml`: experiments in files of one's own."""
 
 import json
+import shutil
 
 import pytest
 
@@ -52,6 +53,26 @@ def test_a_file_is_reproduced_and_reported(folder):
     assert done.returncode == 0 and "Full is better" in done.stdout and table.read_text() == first
     listed = json_of(hybridlab("list", "--json", cwd=folder))["entries"]
     assert "mine-table1" not in {entry["id"] for entry in listed}
+
+
+def test_reproduce_trains_what_is_published_too_and_compares_with_it(folder):
+    """Report reads what is published; reproduce makes all of it anew, of runs of one's own alone."""
+    hybridlab("reproduce", "lab/mine.yaml", cwd=folder)
+    published = hybridlab("report", "lab/mine.yaml", "--publish", cwd=folder)
+    assert "published in results/published (5 new files" in published.stderr
+    before = {path: path.read_bytes() for path in (folder / "results" / "published").rglob("*") if path.is_file()}
+    for part in ("records", "plans", "mine-table1"):
+        shutil.rmtree(folder / "results" / part)
+    (folder / "runs").rename(folder / "away")
+    assert "records: 2 published; same as published" in hybridlab("report", "lab/mine.yaml", cwd=folder).stderr
+    done = hybridlab("reproduce", "lab/mine.yaml", cwd=folder)
+    assert "2 of 2 runs to do" in done.stderr
+    assert "without training: `hybridlab report mine-table1 --scale smoke` (published)" in done.stderr
+    assert "records: 2 your own; same as published (2 cells, 1 verdict)" in done.stderr
+    assert len(list((folder / "runs").glob("*/record.json"))) == 2
+    assert {path: path.read_bytes() for path in before} == before
+    again = hybridlab("reproduce", "lab/mine.yaml", cwd=folder)
+    assert "finished before" in again.stderr and "runs to do" not in again.stderr
 
 
 @pytest.mark.parametrize(

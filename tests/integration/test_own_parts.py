@@ -151,7 +151,7 @@ def test_the_paper_has_a_table_a_figure_and_judged_claims(folder, printed):
     assert gap["verdict"] == "open" and gap["note"] == "direction only" and gap["n"] == 1
     assert "full − window = " in gap["evidence"] and "asked -0.5 to +0.5" in gap["evidence"]
     figure = folder / "results/windows-fig1/smoke"
-    assert (figure / "figure.png").stat().st_size > 1000 and "loss" in (figure / "figure.csv").read_text()
+    assert (figure / "figure.png").stat().st_size > 1000 and "loss" in (figure / "figure.md").read_text()
 
 
 def test_the_controller_changes_the_plan_and_its_cost_is_known(folder):

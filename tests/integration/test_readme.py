@@ -1,4 +1,4 @@
-"""README and docs/: examples run, commands and ids exist, links lead somewhere, tables are those of results/."""
+"""README and docs/: examples run, commands and ids exist, links lead somewhere, tables are the published ones."""
 
 import importlib
 import operator
@@ -13,7 +13,7 @@ from hybridlab.cli.main import app
 from hybridlab.config.loading import parse_setting
 from hybridlab.config.resolve import resolve
 from hybridlab.papers.ids import SAYS
-from tests.conftest import ROOT
+from tests.conftest import PUBLISHED, ROOT
 from tests.experiments import experiment_ids, load_experiment
 from tests.pages import FRONT, PAGES
 
@@ -69,23 +69,15 @@ def commands_of(*targets):
     return [line.split()[1:] for line in lines if line.split()[:1] == [".venv/bin/hybridlab"]]
 
 
-def test_make_reproduce_and_make_evidence_leave_the_committed_results_as_they_are():
-    """README quotes results/, and `make test` compares the two; so the numbers of another machine go elsewhere."""
+def test_the_commands_of_the_makefile_write_into_what_git_ignores():
+    """README quotes results/published/, and `make test` compares the two; so own numbers go beside it."""
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    commands = commands_of("reproduce", "evidence")
-    assert [words[0] for words in commands] == ["reproduce", "reproduce"]
-    for words in commands:
-        folder = words[words.index("--results-dir") + 1]
-        assert f"/{folder.split('/')[0]}/" in ignored
-
-
-def test_make_all_tables_and_all_figures_read_the_committed_records_alone():
-    """A finished run in runs/ that results/ has no record of would be added to the committed tables."""
-    commands = commands_of("all-tables", "all-figures")
-    assert [words[:2] for words in commands] == [["report", "--tables"], ["report", "--figures"]]
-    for words in commands:
-        folder = ROOT / words[words.index("--runs-dir") + 1]
-        assert folder.is_dir() and not [*folder.glob("*/run.json"), *folder.glob("*/record.json")]
+    assert {"/results/*", "!/results/published/", "/runs/", "/build/"} <= set(ignored)
+    commands = commands_of("reproduce", "evidence", "all-tables", "all-figures")
+    assert [words[0] for words in commands] == ["reproduce", "reproduce", "report", "report"]
+    assert [words[1] for words in commands[2:]] == ["--tables", "--figures"]
+    given = {word for words in commands for word in words if word.startswith("--")}
+    assert given == {"--scale", "--tables", "--figures"}, "folders are the default ones"
 
 
 def test_every_id_is_in_the_page_of_its_method():
@@ -140,8 +132,8 @@ def rows_of(text):
     return {cells[0]: cells for cells in rows}
 
 
-def test_the_table_is_the_one_in_results_to_the_digit():
-    source = (ROOT / "results" / "consa-table1" / "smoke" / "table.md").read_text()
+def test_the_table_is_the_published_one_to_the_digit():
+    source = (PUBLISHED / "consa-table1" / "smoke" / "table.md").read_text()
     whole, shown = rows_of(source.split("## Claims")[0]), rows_of(README.split("## What comes out")[1].split("PPL:")[0])
     columns = [whole[""].index(name) for name in shown[""]]
     for name in set(shown) - {"---"}:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
+from hybridlab.files import read_object
 from hybridlab.messages import heard_by
 from hybridlab.papers import cells as cells_module
 from hybridlab.papers import loading as experiment_module
@@ -21,6 +22,7 @@ from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.table import build_table, write_table
 from hybridlab.runs import queued_run as attempt_module
 from hybridlab.runs.queue import run_all
+from hybridlab.runs.record import record_name
 from hybridlab.runs.run import train_run
 from tests import experiments
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
@@ -108,7 +110,7 @@ def test_an_experiment_file_becomes_a_table(toy, tmp_path):
     experiment = toy()
     outcome, messages = reproduce(experiment, tmp_path)
     assert not outcome.failed and len(list((tmp_path / "runs").glob("*/record.json"))) == 4, "equal cells are one run"
-    table, folder = write_table(experiment, "smoke", tmp_path / "results")
+    table, folder = write_table(experiment, "smoke", tmp_path / "results", also=[".csv"])
     dense, learned = (row["cells"] for row in table["rows"])
     assert dense["sparsity"]["verdict"] == learned["sparsity"]["verdict"] == "agrees"
     assert learned["sparsity"]["measured"] == 0.5
@@ -196,7 +198,7 @@ def test_seeds_give_a_mean_with_its_error(toy, tmp_path):
     reproduce(experiment, tmp_path)
     table = build_table(experiment, "smoke", tmp_path / "results")
     cell = table["rows"][0]["cells"]["loss"]
-    records = [json.loads(p.read_text()) for p in (tmp_path / "results" / "records").iterdir()]
+    records = [read_object(path, "record") for path in (tmp_path / "results" / "records").iterdir()]
     hashes = table["runs"]["dense"].values()
     losses = [r["results"]["validation"]["loss"]["value"] for r in records if r["hash"] in hashes]
     assert cell["n"] == 3 == len(losses) and cell["measured"] == pytest.approx(sum(losses) / 3)
@@ -278,10 +280,10 @@ def test_further_seeds_that_are_complete_count(toy, tmp_path):
     assert table["complete_seeds"] == table["seeds"] == [0, 1, 2] and one["seeds"] == [0], "100 is for tuning"
     assert table["rows"][0]["cells"]["loss"]["n"] == 3 == table["claims"][0]["n"]
     assert list(table["runs"]["dense"]) == ["0", "1", "2"] and "3 seeds" in caption(table)
-    (tmp_path / "results" / "records" / f"{table['runs']['base']['2']}.json").unlink()
+    (tmp_path / "results" / record_name(table["runs"]["base"]["2"])).unlink()
     assert build_table(experiment, "smoke", tmp_path / "results")["seeds"] == [0, 1], "all of a further seed or nothing"
     assert build_table(experiment, "smoke", tmp_path / "results", tmp_path / "runs") == table
-    (tmp_path / "results" / "records" / f"{table['runs']['base']['0']}.json").unlink()
+    (tmp_path / "results" / record_name(table["runs"]["base"]["0"])).unlink()
     part = build_table(experiment, "smoke", tmp_path / "results")
     assert part["complete_seeds"] == [1, 2] and "3 seeds, of which 2 are complete" in caption(part)
 

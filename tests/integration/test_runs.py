@@ -8,12 +8,12 @@ import shutil
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.files import write_json
+from hybridlab.files import read_text, write_json
 from hybridlab.runs.record import read_record, save_record
 from hybridlab.store import checkpoints, folders
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
-from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING, write_text
+from tests.conftest import PUBLISHED, SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import Stop, assert_same_run, train, train_until
 
@@ -59,20 +59,23 @@ def test_name_tags_and_start_are_in_folder_and_record(work):
         assert facts["started"].endswith("+00:00")
 
 
+def committed_records():
+    return [path for path in sorted((PUBLISHED / "records").iterdir()) if not path.name.startswith("benchmark-")]
+
+
 def test_committed_records_without_these_facts_can_be_read():
-    paths = (p for p in sorted((ROOT / "results" / "records").glob("*.json")) if len(p.stem) == 16)
-    path = next(p for p in paths if "command" not in json.loads(p.read_text()))
+    path = next(path for path in committed_records() if "command" not in json.loads(read_text(path)))
     record = read_record(path)
     assert record.name is None and record.command is None and record.tags == []
 
 
 def test_committed_records_name_no_folder_of_a_machine():
-    texts = [path.read_text() for path in (ROOT / "results" / "records").glob("*.json")]
+    texts = [read_text(path) for path in (PUBLISHED / "records").iterdir()]
     assert not [text[:200] for text in texts if "--runs-dir" in text]
 
 
 def test_a_stored_record_keeps_the_command_without_the_folders_of_this_machine(tmp_path):
-    [path] = [p for p in sorted((ROOT / "results" / "records").glob("*.json")) if len(p.stem) == 16][:1]
+    path = committed_records()[0]
     command = "hybridlab reproduce a --runs-dir '/home/me/my runs' --jobs 2 --results-dir=/x --data-root /y"
     record = read_record(path).model_copy(update={"command": command})
     save_record(record, tmp_path)

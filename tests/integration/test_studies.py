@@ -7,7 +7,7 @@ import pytest
 from hybridlab import UserError
 from hybridlab.config.loading import Layer, check
 from hybridlab.config.study import Study, study_hash
-from hybridlab.runs.record import read_record
+from hybridlab.runs.record import read_record, save_record
 from hybridlab.runs.study import dropped_heads
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
@@ -67,8 +67,8 @@ def test_a_run_is_trained_and_then_measured_with_and_without_heads(folder):
     assert whole["loss"]["measured"] != high["loss"]["measured"] and whole["arc"]["measured"] is not None
     assert "not measured: piqa" in done.stderr
     records = folder / "results" / "records"
-    record = read_record(records / f"{data['runs']['high']['0']}.json")
-    measured = read_record(records / f"{data['runs']['entropies']['0']}.json").results.probes["entropy"]
+    record = read_record(records / f"{data['runs']['high']['0']}.json.zst")
+    measured = read_record(records / f"{data['runs']['entropies']['0']}.json.zst").results.probes["entropy"]
     table = measured["lowest"]
     values = sorted(((v, i, j) for i, row in enumerate(table) for j, v in enumerate(row)), key=lambda one: -one[0])
     assert set(record.config["dropped"]) == {f"L{i + 1}-H{j + 1}" for _, i, j in values[:2]}
@@ -80,7 +80,7 @@ def test_a_run_is_trained_and_then_measured_with_and_without_heads(folder):
     text = json.dumps({"goal": "sit", "sol1": "on a mat", "sol2": "on rain", "label": 0}) + "\n"
     (folder / "root" / "piqa" / "validation.jsonl").write_text(text)
     json_of(hybridlab("reproduce", "./mine.yaml", "--data-root", "root", "--json", cwd=folder))
-    later = read_record(records / f"{data['runs']['entropies']['0']}.json").results.probes["entropy"]
+    later = read_record(records / f"{data['runs']['entropies']['0']}.json.zst").results.probes["entropy"]
     assert list(later["tasks"]) == ["arc_easy", "piqa"] and later["missing"] == {}
 
 
@@ -91,7 +91,7 @@ def test_a_study_of_a_suite_has_the_columns_of_the_paper(folder):
     written = (folder / "mine.yaml").read_text().replace("mine-table1", "mine-table2")
     (folder / "suite.yaml").write_text(written.replace("{tasks: [arc_easy], limit", "{suite: saobp, limit"))
     data = json_of(hybridlab("reproduce", "./suite.yaml", "--data-root", "root", "--json", cwd=folder))
-    record = read_record(folder / "results" / "records" / f"{data['runs']['whole']['0']}.json")
+    record = read_record(folder / "results" / "records" / f"{data['runs']['whole']['0']}.json.zst")
     assert list(record.results.suites["saobp"]) == ["BoolQ"]
     assert record.results.suites["saobp"]["BoolQ"].n == 3 and "race_middle" in record.results.lm_eval_missing
 
@@ -132,8 +132,7 @@ def test_the_hash_covers_the_model_and_what_is_asked():
 def test_heads_are_chosen_by_the_entropies_of_a_record(tmp_path):
     heads = [[0.9, 0.1, 0.5], [0.4, 0.8, 0.2]]
     record = make_record(hash="ab", results=make_results(probes={"entropy": {"heads": heads}}))
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "ab.json").write_text(json.dumps(record.model_dump(mode="json")))
+    save_record(record, tmp_path)
 
     def chosen(**settings):
         choice = {"of": "ab", "n": 2, **settings}
@@ -149,5 +148,5 @@ def test_heads_are_chosen_by_the_entropies_of_a_record(tmp_path):
     # Over several tasks the least entropy decides what is high, and the largest what is low.
     tasks = {"heads": heads, "lowest": [[0.0, 0.1, 0.5], [0.4, 0.8, 0.2]], "highest": heads}
     record = make_record(hash="ab", results=make_results(probes={"entropy": tasks}))
-    (tmp_path / "records" / "ab.json").write_text(json.dumps(record.model_dump(mode="json")))
+    save_record(record, tmp_path)
     assert chosen(select="high") == ["L2-H2", "L1-H3"]

@@ -3,7 +3,7 @@
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.reporting.figures import _csv_lines
+from hybridlab.reporting.figures import csv_lines
 from tests.unit.test_figure_kinds import drawn, numbers, probed, shown
 
 ENTROPY = {
@@ -32,7 +32,7 @@ def test_task_entropy_is_a_line_for_each_task_and_their_mean():
     (ax,), legend = drawn(plot, data)
     assert legend == ["gsm8k", "mmlu", "mean over tasks"]
     assert [list(line.get_ydata()) for line in ax.lines] == [[0.7, 0.2], [0.9, 0.4], [0.8, 0.3]]
-    assert list(ax.lines[0].get_xdata()) == [1, 2] and len(_csv_lines(data, plot)) == 6
+    assert list(ax.lines[0].get_xdata()) == [1, 2] and len(csv_lines(data, plot)) == 6
     assert numbers("task entropy", probed(entropy={"heads": [[1.0]], "layer_means": [1.0]})) is None, "of text alone"
 
 
@@ -58,6 +58,6 @@ def test_attention_maps_are_a_panel_for_each_head_with_the_marked_tokens_in_red(
     words = [[(text.get_text(), text.get_fontweight()) for text in ax.texts] for ax in axes]
     assert [weight for _, weight in words[0]] == ["normal", "normal", "bold"] and words[0][0][0] == "_a"
     assert [weight for _, weight in words[1]] == ["bold", "bold", "normal"]
-    lines = _csv_lines(data, plot)
+    lines = csv_lines(data, plot)
     assert len(lines) == 6 and lines[2]["marked"] and lines[2]["y"] == 0.8
     assert numbers("attention maps", probed(**{"attention-maps": MAPS}), metric="gsm8k") is None

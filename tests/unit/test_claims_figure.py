@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.reporting.claims import FILES, draw, lines_of, write_claims_figure
+from hybridlab.reporting.claims import draw, lines_of, write_claims_figure
 from hybridlab.statistics import Above, Always, Below, Between
 
 
@@ -98,9 +98,10 @@ def test_all_text_is_inside_the_picture_and_no_two_overlap():
 
 
 def test_the_files_hold_the_drawn_numbers_and_go_where_there_are_none(tmp_path):
-    assert write_claims_figure(TABLE, tmp_path)
+    assert write_claims_figure(TABLE, tmp_path) and [path.name for path in tmp_path.iterdir()] == ["claims.png"]
+    assert write_claims_figure(TABLE, tmp_path, [".csv", ".pdf"])
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert sorted(first) == sorted(FILES) and first["claims.png"][:4] == b"\x89PNG"
+    assert sorted(first) == ["claims.csv", "claims.pdf", "claims.png"] and first["claims.png"][:4] == b"\x89PNG"
     lines = list(csv.DictReader((tmp_path / "claims.csv").open()))
     assert len(lines) == 5 and lines[0]["label"] == "a − b" and lines[3]["asked_low"] == "-0.1"
     assert [float(lines[0][name]) for name in ("value", "low", "high")] == pytest.approx([-1.0, -1.3, -0.7])

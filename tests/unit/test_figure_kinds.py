@@ -11,7 +11,7 @@ from hybridlab.errors import UserError
 from hybridlab.papers.experiment import Experiment, Panel, PaperMark, Plot
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import FigureKind, moving_average, one_run, whole
-from hybridlab.reporting.figures import _csv_lines, _errors_text, _panel_data, draw
+from hybridlab.reporting.figures import _errors_text, _panel_data, csv_lines, draw
 from hybridlab.reporting.kinds.attention import _short
 from hybridlab.reporting.style import PAPER
 from tests.records import config_of, make_loss, make_record, make_results
@@ -86,7 +86,7 @@ def test_a_history_is_smoothed_and_may_be_a_perplexity():
     (ax,), _ = drawn(plot, data)
     assert [list(line.get_ydata()) for line in ax.lines] == [[0.0, 3.0, 6.0], [1.0, 1.0]]
     assert (ax.get_xlabel(), ax.get_ylabel(), legend_of(ax)) == ("step", "loss", ["run", "target"])
-    assert _csv_lines(data, plot)[1] == {"panel": "", "series": "run", "x": 2, "y": 3.0}
+    assert csv_lines(data, plot)[1] == {"panel": "", "series": "run", "x": 2, "y": 3.0}
 
 
 def test_layer_masks_are_a_row_for_each_run():
@@ -96,7 +96,7 @@ def test_layer_masks_are_a_row_for_each_run():
     assert ax.figure.get_size_inches() == pytest.approx([3.4 + 0.4, 1.3 + 2 * 0.3]), "as high as two rows need"
     assert ax.images[0].get_array().tolist() == [[0, 0, 1], [0, 0, 1]]
     assert [text.get_text() for text in ax.texts] == ["w", "w", "F"] * 2 and legend == ["full attention", "window"]
-    assert len(_csv_lines(data, plot)) == 12
+    assert len(csv_lines(data, plot)) == 12
 
 
 def test_head_masks_are_a_panel_for_each_run():
@@ -107,7 +107,7 @@ def test_head_masks_are_a_panel_for_each_run():
     assert axes[0].images[0].get_array().tolist() == [[0, 0, 1], [0, 1, 1]], "heads upwards, layers to the right"
     assert legend == ["full attention", "window"]
     expected = {"panel": "a title", "series": "run 0", "layer": 2, "kv_head": 2, "full": 1}
-    assert _csv_lines(data, plot)[3] == expected
+    assert csv_lines(data, plot)[3] == expected
 
 
 def test_the_window_share_is_that_of_heads_in_a_layer():
@@ -117,7 +117,7 @@ def test_the_window_share_is_that_of_heads_in_a_layer():
     (ax,), _ = drawn(plot, data)
     assert [list(line.get_ydata()) for line in ax.lines][:2] == [share["y"], share["smooth"]]
     assert legend_of(ax) == ["run 0", "each layer (thick lines: mean of 3 layers)"], "thin lines have a name too"
-    assert _csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", "x": 1, "y": 1.0, "smooth": 0.75}
+    assert csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", "x": 1, "y": 1.0, "smooth": 0.75}
 
 
 def test_scores_are_means_over_the_heads_of_a_layer():
@@ -125,7 +125,7 @@ def test_scores_are_means_over_the_heads_of_a_layer():
     assert scores["x"] == [1, 2, 3] and scores["y"] == pytest.approx([0.2, 0.6, 0.9])
     plot, data = shown("scores", learned())
     (ax,), _ = drawn(plot, data)
-    assert ax.lines[0].get_marker() == "o" and len(_csv_lines(data, plot)) == 3
+    assert ax.lines[0].get_marker() == "o" and len(csv_lines(data, plot)) == 3
 
 
 def test_stages_are_bars_of_tokens_or_the_masks_of_one_run():
@@ -134,7 +134,7 @@ def test_stages_are_bars_of_tokens_or_the_masks_of_one_run():
     (ax,), legend = drawn(plot, data)
     assert [(bar.get_x(), bar.get_width()) for bar in ax.patches] == [(0.0, 3.0), (3.0, 1.0)]
     assert legend == ["full attention", "window"]
-    assert [line.get("tokens") for line in _csv_lines(data, plot)] == [3_000_000, *[None] * 6, 1_000_000]
+    assert [line.get("tokens") for line in csv_lines(data, plot)] == [3_000_000, *[None] * 6, 1_000_000]
     (ax,), _ = drawn(*shown("stages", learned()))
     assert ax.get_xlabel() == "layer 2: key positions", "the first layer with both kinds"
     drawn_map = ax.images[0].get_array()
@@ -168,7 +168,7 @@ def test_head_entropies_end_with_the_variance_in_each_layer():
     assert legend == ["head 1", "head 2", begins, "layer 1", "layer 2"], "one legend, outside the panels"
     assert [legend_of(ax) for ax in axes] == [["head 1", "head 2", begins]] * 2 + [["layer 1", "layer 2", begins]]
     assert [list(ax.lines[-1].get_xdata()) for ax in axes] == [[20, 20]] * 3
-    assert len(_csv_lines(data, plot)) == 18 and _csv_lines(data, plot)[-1]["picture"] == "variance in each layer"
+    assert len(csv_lines(data, plot)) == 18 and csv_lines(data, plot)[-1]["picture"] == "variance in each layer"
 
 
 def test_two_runs_show_the_same_heads_those_that_move_most_over_both():
@@ -216,7 +216,7 @@ def test_entropy_variance_has_a_line_for_each_chosen_layer():
     plot, data = shown("entropy variance", logged(TWO_LAYERS), logged(TWO_LAYERS))
     axes, _ = drawn(plot, data)
     assert [ax.get_title() for ax in axes] == ["a title, run 0", "a title, run 1"]
-    assert legend_of(axes[0]) == ["layer 1", "layer 2"] and len(_csv_lines(data, plot)) == 12
+    assert legend_of(axes[0]) == ["layer 1", "layer 2"] and len(csv_lines(data, plot)) == 12
 
 
 def test_layer_entropy_reads_early_and_takes_means_over_heads():
@@ -226,7 +226,7 @@ def test_layer_entropy_reads_early_and_takes_means_over_heads():
     assert entropies["lines"]["step 40"] == pytest.approx([0.015, 0.6])
     plot, data = shown("layer entropy", logged(tables), count=2)
     (ax,), _ = drawn(plot, data)
-    assert [line.get_marker() for line in ax.lines] == ["o", "o"] and len(_csv_lines(data, plot)) == 4
+    assert [line.get_marker() for line in ax.lines] == ["o", "o"] and len(csv_lines(data, plot)) == 4
 
 
 def test_growth_cuts_a_layers_time_where_passes_or_heads_change():
@@ -249,7 +249,7 @@ def test_growth_cuts_a_layers_time_where_passes_or_heads_change():
     assert [bar.get_hatch() for bar in ax.patches] == ["///", None, None, None], "heads are fading"
     assert [text.get_text() for text in ax.texts] == ["1 ×", "1 ×", "2 ×", "2 ×"]
     assert legend_of(ax)[1:] == ["kept heads, 1 extra pass", "kept heads, 2 extra passes"]
-    assert len(legend_of(ax)) == 3 and len(_csv_lines(data, plot)) == 4
+    assert len(legend_of(ax)) == 3 and len(csv_lines(data, plot)) == 4
 
 
 def test_growth_ends_with_the_run_in_the_middle_of_a_fade():
@@ -276,7 +276,7 @@ def test_contributions_are_those_of_the_chosen_example():
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "_b"]
     assert [text.get_color() for text in ax.texts] == ["white", "white"], "on dark cells"
     assert [text.get_text() for text in ax.texts] == ["+50 %", "−50 %"] and ax.get_ylabel() == "layer 2, head 4"
-    assert _csv_lines(data, plot)[3] == {
+    assert csv_lines(data, plot)[3] == {
         "panel": "a title",
         "series": "run 0",
         "loop": 1,
@@ -306,7 +306,7 @@ def test_points_are_in_the_order_of_x_and_leave_out_missing_runs():
     }
     (ax,), _ = drawn(plot, data)
     assert [text.get_text() for text in ax.texts] == ["3.000", "3.000"]
-    assert list(ax.lines[0].get_xdata()) == [1.0, 2.0] and _csv_lines(data, plot)[0]["run"] == "b"
+    assert list(ax.lines[0].get_xdata()) == [1.0, 2.0] and csv_lines(data, plot)[0]["run"] == "b"
     given = Panel(series=[{"cells": ["a", "not run", "b"], "label": "given", "x": [7.0, 8.0, 5.0]}])
     line = _panel_data(plot, given, runs)["series"][0]
     assert [(point["run"], point["x"]) for point in line["data"]["points"]] == [("b", 5.0), ("a", 7.0)]
@@ -371,7 +371,7 @@ def test_distributions_are_over_dynamic_heads_or_all_in_two_panels():
     assert [ax.get_xlabel() for ax in axes] == ["entropy", "loop (resolution)"]
     assert [label.get_text() for label in axes[0].get_yticklabels()] == ["1\n(1/4)", "2\n(1)"], "beside the bars"
     assert [label.get_text() for label in axes[1].get_xticklabels()] == ["1\n(1/4)", "2\n(1)"]
-    assert list(axes[1].lines[-1].get_ydata()) == pytest.approx([0.25, 0.7]) and len(_csv_lines(data, plot)) == 4
+    assert list(axes[1].lines[-1].get_ydata()) == pytest.approx([0.25, 0.7]) and len(csv_lines(data, plot)) == 4
 
 
 def test_head_ranges_are_stretched_over_all_heads():
@@ -386,7 +386,7 @@ def test_head_ranges_are_stretched_over_all_heads():
     plot, data = shown("head ranges", probed(loops=LOOPS), metric="entropy")
     (ax,), _ = drawn(plot, data)
     assert len(ax.patches) == 2, "dynamic heads are boxed"
-    assert ax.images[0].get_array().tolist() == [[0.0, 0.0], [0.0, 1.0]] and len(_csv_lines(data, plot)) == 4
+    assert ax.images[0].get_array().tolist() == [[0.0, 0.0], [0.0, 1.0]] and len(csv_lines(data, plot)) == 4
 
 
 def test_reach_is_a_panel_for_each_iteration():
@@ -397,7 +397,7 @@ def test_reach_is_a_panel_for_each_iteration():
     plot, data = shown("reach", probed(reach={"chunks": [2, 1], "maps": maps}))
     axes, legend = drawn(plot, data)
     assert legend == ["the output depends on this input"]
-    assert [ax.images[0].get_array().tolist() for ax in axes] == maps and len(_csv_lines(data, plot)) == 5
+    assert [ax.images[0].get_array().tolist() for ax in axes] == maps and len(csv_lines(data, plot)) == 5
 
 
 KINDS_OF_ONE_RUN = [name for name in FIGURE_KINDS.names() if name not in ("history", "points", "stages")]
@@ -430,7 +430,7 @@ def test_a_profile_is_a_line_for_a_list_with_the_level_of_its_run():
     (ax,), legend = drawn(plot, data)
     assert legend == ["run 0", "run 1", "intact model, in its colour"]
     assert list(ax.lines[1].get_ydata()) == [1.5, 1.5] and ax.lines[1].get_color() == ax.lines[0].get_color()
-    assert _csv_lines(data, plot)[1] == {"panel": "a title", "series": "run 0", "x": 3, "y": 0.6}
+    assert csv_lines(data, plot)[1] == {"panel": "a title", "series": "run 0", "x": 3, "y": 0.6}
 
 
 def test_a_profile_is_a_bar_for_a_number_with_its_error():
@@ -441,7 +441,7 @@ def test_a_profile_is_a_bar_for_a_number_with_its_error():
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["run 0", "run 1"], "names below the bars"
     assert [text.get_text() for text in ax.texts] == ["1.50", "−1.00"] and len(ax.collections) == 1, "one has an error"
     assert _errors_text(data["panels"]).endswith("over the sequences of a single run; it decides nothing")
-    assert _csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", "y": 1.5, "stderr": 0.25}
+    assert csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", "y": 1.5, "stderr": 0.25}
 
 
 def test_profiles_of_several_seeds():
@@ -530,7 +530,7 @@ def test_a_kind_from_outside_is_drawn_like_any_other():
         plot, data = shown("parameter count", make_record(), make_record(parameters={"total": 7}))
         axes, _ = drawn(plot, data)
         assert [ax.patches[0].get_height() for ax in axes] == [1000000, 7]
-        assert _csv_lines(data, plot)[1] == {"panel": "a title", "series": "run 1", "total": 7}
+        assert csv_lines(data, plot)[1] == {"panel": "a title", "series": "run 1", "total": 7}
     finally:
         FIGURE_KINDS.remove("parameter count")
 
@@ -558,7 +558,7 @@ def test_seeds_become_a_mean_with_a_band_of_one_standard_error():
     assert data["panels"][0]["series"][0]["seeds"] == [0, 1]
     (ax,), _ = drawn(plot, data)
     assert len(ax.collections) == 1, "the band"
-    assert _csv_lines(data, plot)[0] == {
+    assert csv_lines(data, plot)[0] == {
         "panel": "a title",
         "series": "run 0",
         "x": 1,
@@ -695,7 +695,7 @@ def test_what_the_paper_prints_is_drawn_in_grey_and_named_with_its_place():
     by_name = {line.get_label(): line for line in ax.lines}
     assert list(by_name["paper: a gain"].get_ydata()) == [2.5, 2.6] and by_name["paper: a gain"].get_color() == PAPER
     assert list(by_name["paper: its last step"].get_xdata()) == [3.0, 3.0], "at the same share of the run's axis"
-    assert _csv_lines(data, plot)[3:5] == [
+    assert csv_lines(data, plot)[3:5] == [
         {"panel": "", "series": "paper: a gain", "source": "Table 1", "x": 1.0, "y": 2.5},
         {"panel": "", "series": "paper: a gain", "source": "Table 1", "x": 2.0, "y": 2.6},
     ]

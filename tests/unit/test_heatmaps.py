@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 from hybridlab.errors import UserError
 from hybridlab.methods.depth import copied_layers
 from hybridlab.plan.lineage import first_lineage, grown_lineage, lineage_to_json
-from hybridlab.reporting.figures import _csv_lines
+from hybridlab.reporting.figures import csv_lines
 from hybridlab.reporting.kinds.metrics import MOST_TICKS
 from tests.records import config_of, make_record, make_results
 from tests.unit.test_figure_kinds import drawn, numbers, shown
@@ -41,7 +41,7 @@ def test_a_heat_map_is_a_panel_for_each_run_with_the_first_row_at_the_top():
     image = axes[0].images[0].get_array()
     assert image.filled(-1).tolist() == [[-1, 0.5, 2.0], [-1, -1, 0.25], [-1, -1, -1]], "null is no 0"
     assert axes[0].get_ylim()[0] > axes[0].get_ylim()[1] and axes[0].get_xlabel() == "later"
-    lines = _csv_lines(data, plot)
+    lines = csv_lines(data, plot)
     assert len(lines) == 6 and lines[0] == {"panel": "a title", "series": "run 0", "row": 1, "column": 2, "value": 0.5}
     json.dumps(data, allow_nan=False)
 
@@ -156,7 +156,7 @@ def test_the_drawing_of_a_lineage_has_a_box_for_each_layer_and_a_black_line_for_
     assert [colour == colours[0] for colour in colours] == [True, True, False, True, False, False], (
         "blocks of the source"
     )
-    assert _csv_lines(data, plot)[-1] == {
+    assert csv_lines(data, plot)[-1] == {
         "panel": "a title",
         "series": "run 1",
         "growth step": 2,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hybridlab.reporting.latex import LINE, Panel, escape, tex_table
 from hybridlab.reporting.table import write_table
-from tests.conftest import ROOT
+from tests.conftest import PUBLISHED
 from tests.experiments import experiment_ids, load_experiment
 
 MACROS = set(
@@ -91,21 +91,19 @@ def test_a_long_table_is_cut_into_pages_with_labels_of_their_own():
 
 @pytest.fixture(scope="module")
 def all_tables(tmp_path_factory):
-    """table.tex of every table at its cheapest scale, from the committed records and plans."""
+    """The folder of every table at its cheapest scale, from the published records and plans."""
     results = tmp_path_factory.mktemp("results")
-    (results / "records").symlink_to(ROOT / "results" / "records")
-    shutil.copytree(ROOT / "results" / "plans", results / "plans")
-    tables = [load_experiment(name) for name in experiment_ids()]
-    folders = [write_table(one, one.available_scales()[0], results)[1] for one in tables if one.kind == "table"]
-    return [folder / "table.tex" for folder in folders]
+    (results / "published").symlink_to(PUBLISHED)
+    tables = [load_experiment(name) for name in experiment_ids() if load_experiment(name).kind == "table"]
+    return [write_table(one, one.available_scales()[0], results, also=[".tex"])[1] for one in tables]
 
 
-def test_every_shipped_table_is_whole_and_the_committed_one(all_tables):
-    for path in all_tables:
-        check(path.read_text())
-        committed = ROOT / "results" / path.relative_to(path.parents[2])
-        command = f"hybridlab report {path.parents[1].name} --scale {path.parents[0].name}"
-        assert path.read_text() == committed.read_text(), f"run `{command}`"
+def test_every_shipped_table_is_whole_and_the_published_one(all_tables):
+    for folder in all_tables:
+        check((folder / "table.tex").read_text())
+        page = folder.relative_to(folder.parents[1]) / "table.md"
+        command = f"hybridlab report {page.parts[0]} --scale {page.parts[1]} --publish"
+        assert (folder / "table.md").read_text() == (PUBLISHED / page).read_text(), f"run `{command}`"
 
 
 ENGINE = next((name for name in ("tectonic", "pdflatex", "xelatex", "lualatex") if shutil.which(name)), None)
@@ -115,7 +113,8 @@ ENGINE = next((name for name in ("tectonic", "pdflatex", "xelatex", "lualatex") 
 def test_every_table_compiles_and_fits_the_page(all_tables, tmp_path):
     nasty = tex_table("n", NASTY, [Panel(NASTY, [NASTY, "b"], [[NASTY, "[1]"], ["*", NASTY]], [False, False])])
     (tmp_path / "nasty.tex").write_text(nasty)
-    inputs = "\n".join(rf"\input{{{path}}}\clearpage" for path in [*all_tables, tmp_path / "nasty.tex"])
+    paths = [*(folder / "table.tex" for folder in all_tables), tmp_path / "nasty.tex"]
+    inputs = "\n".join(rf"\input{{{path}}}\clearpage" for path in paths)
     document = f"\\documentclass{{article}}\n\\usepackage{{array,booktabs,graphicx}}\n\\begin{{document}}\n{inputs}\n"
     (tmp_path / "all.tex").write_text(document + "\\end{document}\n")
     options = ["--keep-logs"] if ENGINE == "tectonic" else ["-interaction=nonstopmode", "-halt-on-error"]

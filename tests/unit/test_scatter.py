@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hybridlab.errors import UserError
-from hybridlab.reporting.figures import _csv_lines
+from hybridlab.reporting.figures import csv_lines
 from tests.records import make_record, make_results
 from tests.unit.test_figure_kinds import drawn, numbers, shown
 
@@ -28,7 +28,7 @@ def test_each_entry_is_a_point_and_the_text_has_the_correlation():
     assert [len(points.get_offsets()) for points in ax.collections] == [4, 3], "null is no point"
     assert ax.texts[0].get_text() == "run 0: r = 0.60, p = 0.400\nrun 1: r = −1.00, p < 0.001"
     assert len(ax.lines) == 2 and not ax.child_axes, "few points have no histograms"
-    assert len(_csv_lines(data, plot)) == 7
+    assert len(csv_lines(data, plot)) == 7
     json.dumps(data, allow_nan=False)
 
 

@@ -27,7 +27,7 @@ from hybridlab.reporting.table import (
     verdict_on,
     write_table,
 )
-from hybridlab.runs.record import record_path, write_record
+from hybridlab.runs.record import save_record
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
 
@@ -424,9 +424,9 @@ def judged(monkeypatch):
 
 
 def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
-    digest = f"benchmark-{benchmark_hash(experiment(), 'smoke')}"
+    digest = benchmark_hash(experiment(), "smoke")
     results = {"70M": {"plain": {"1": {"decode": speed(1.0)}}, "A loop": {"1": {"decode": speed(0.8)}}}}
-    write_record(make_benchmark(results, hash=digest), record_path(digest, tmp_path))
+    save_record(make_benchmark(results, hash=digest), tmp_path)
     table, folder = write_table(experiment(), "smoke", tmp_path)
     keys = (
         "id title source scale machine planned_seeds seeds complete_seeds rows differ claims controls notes runs tally"
@@ -438,7 +438,7 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     assert [row["cells"]["speed"]["verdict"] for row in table["rows"]] == ["open", "same direction"]
     assert table["tally"] == {"timed": {"open": 1, "same direction": 1}}
     assert judged[0][0] == {} and judged[0][1].hash == digest
-    assert sorted(path.name for path in folder.iterdir()) == ["table.csv", "table.json", "table.md", "table.tex"]
+    assert sorted(path.name for path in folder.iterdir()) == ["table.json", "table.md"]
     assert "| 1 | met [x] | holds | as asked | – | – | – | – |" in (folder / "table.md").read_text()
     print_table(table, experiment(), Console(width=80))
     printed = capsys.readouterr().out
@@ -452,8 +452,8 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
 
 def test_a_mistake_in_a_metric_names_the_experiment(tmp_path):
     wrong = experiment(columns=[{"name": "speed", "title": "s", "kind": "timed", "metric": "results.{size}.{model}"}])
-    digest = f"benchmark-{benchmark_hash(wrong, 'smoke')}"
-    write_record(make_benchmark({}, hash=digest), record_path(digest, tmp_path))
+    digest = benchmark_hash(wrong, "smoke")
+    save_record(make_benchmark({}, hash=digest), tmp_path)
     with pytest.raises(UserError, match="toy-table1: column 'speed' asks for {size}, which row 'plain'"):
         build_table(wrong, "smoke", tmp_path)
 
@@ -529,7 +529,7 @@ def trained(monkeypatch, tmp_path):
 
     def write(all_columns=False, **changes):
         experiment = Experiment.model_validate({**content, **changes})
-        return experiment, *write_table(experiment, "smoke", tmp_path, all_columns=all_columns)
+        return experiment, *write_table(experiment, "smoke", tmp_path, all_columns=all_columns, also=(".csv", ".tex"))
 
     return write
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hybridlab.files import read_object, write_json
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import Claim
-from tests.conftest import ROOT
+from tests.conftest import PUBLISHED
 from tests.experiments import experiment_ids, load_experiment
 from tests.unit.verdicts.building import NOISE, record, table
 
-RESULTS = ROOT / "results"
+RESULTS = PUBLISHED
 KINDS = ("lower", "higher", "differs", "equivalent", "lower_or_equal", "lower_than_mean", "higher_than_mean")
 
 
@@ -146,7 +147,7 @@ def samples_of(test, runs, cell_of, results):
         arms = [runs.get(cell, {}) for cell in (left, *right)]
         values = []
         for seed in sorted(set.intersection(*map(set, arms)), key=int):
-            sides = [json.loads((results / "records" / f"{arm[seed]}.json").read_text()) for arm in arms]
+            sides = [read_object(results / "records" / f"{arm[seed]}.json.zst", "record") for arm in arms]
             values.append([number(side, metric) for side in sides])
         samples.append([difference(test, first, rest) for first, *rest in values if None not in (first, *rest)])
     return samples
@@ -241,7 +242,7 @@ def test_a_table_that_says_something_else_is_found(tmp_path):
         for seed, by in enumerate(NOISE[:4] if level == 3.0 else NOISE[1:]):
             digest = f"{cell.replace('/', '-')}{seed}"
             made = record([level + by]).model_dump(mode="json")
-            (tmp_path / "records" / f"{digest}.json").write_text(json.dumps(made))
+            write_json(tmp_path / "records" / f"{digest}.json.zst", made)
             runs.setdefault(cell, {})[str(seed)] = digest
     folder = tmp_path / identifier / "desk"
     folder.mkdir(parents=True)

@@ -2,12 +2,12 @@
 differ, and the other claims of the page. Each on an experiment of two arms with records made by hand."""
 
 import copy
-import json
 
 import pytest
 import yaml
 
 from hybridlab.errors import UserError
+from hybridlab.files import read_object, write_json
 from hybridlab.papers.cells import cell_runs, records_of
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, stamps
@@ -17,7 +17,7 @@ from hybridlab.papers.verdicts import (
     differences,
     digest_of,
     history,
-    history_path,
+    history_name,
     plan_of,
     register,
     settings_of,
@@ -25,7 +25,7 @@ from hybridlab.papers.verdicts import (
     write_history,
 )
 from hybridlab.reporting.entry import write_entry
-from hybridlab.runs.record import Stamp, record_path, save_record
+from hybridlab.runs.record import Stamp, record_name, save_record
 from tests.conftest import SMALL_SHAPE
 from tests.unit.verdicts.building import record
 
@@ -190,7 +190,7 @@ def test_runs_without_a_stamp_count_as_unplanned_once_there_is_a_plan(toy):
 def test_older_runs_have_the_plan_that_lists_them(toy):
     toy.train(a=A, b=B, stamped=False)
     content = plan_of(toy.load(), "desk")
-    hashes = frozenset(path.stem for path in (toy.results / "records").iterdir())
+    hashes = frozenset(path.name.partition(".")[0] for path in (toy.results / "records").iterdir())
     write_history("toy-table1", "desk", [Planned(digest_of(content), "2026-01-01", content, hashes)], toy.results)
     assert not toy.verdict().flags
     changed(toy, "effect")
@@ -199,10 +199,10 @@ def test_older_runs_have_the_plan_that_lists_them(toy):
 
 def test_a_history_that_was_edited_is_refused(toy):
     toy.train(a=A, b=B)
-    path = history_path("toy-table1", "desk", toy.results)
-    content = json.loads(path.read_text())
+    path = toy.results / history_name("toy-table1", "desk")
+    content = read_object(path, "history")
     content["plans"][0]["plan"]["seeds"] = [0, 1]
-    path.write_text(json.dumps(content))
+    write_json(path, content)
     with pytest.raises(UserError, match="was changed after it was written; restore the file"):
         toy.verdict()
 
@@ -375,10 +375,10 @@ def test_a_difference_that_the_claim_does_not_name_is_an_error_of_the_experiment
 def test_a_difference_in_the_record_of_a_later_seed_is_found(toy, name):
     toy.train(a=A, b=B)
     [digest] = [run.hash for run in cell_runs(toy.load(), "desk", 2) if run.cell == "b"]
-    path = record_path(digest, toy.results)
-    content = json.loads(path.read_text())
+    path = toy.results / record_name(digest)
+    content = read_object(path, "record")
     content["config"]["training"][name] = 77
-    path.write_text(json.dumps(content))
+    write_json(path, content)
     with pytest.raises(UserError, match=f"differ in training.{name} .*b: 77"):
         toy.verdict()
 
