@@ -54,6 +54,13 @@ def mean_and_error(values: Sequence[float] | np.ndarray) -> Measurement:
     return Measurement(value=float(array.mean()), stderr=error, n=len(array))
 
 
+def moving_average(values: Sequence[float], width: int) -> list[float]:
+    """A centred moving average; at both ends it is over fewer values."""
+    half = width // 2
+    windows = (values[max(0, i - half) : i - half + width] for i in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
+
+
 def clustered_mean(values: Sequence[float] | np.ndarray, clusters: Sequence[int] | np.ndarray) -> Measurement:
     """The mean of values that are not independent within a cluster, such as the answers of one row.
 

@@ -187,11 +187,16 @@ class Registered:
 
     def models(self) -> list[type[BaseModel]]:
         """The settings of all kinds, those of installed plug-ins only if these are loaded already."""
-        return [self.registry.items[name] for name in self.registry.names(installed=False)]
+        return [self.settings(name) for name in self.registry.names(installed=False)]
+
+    def settings(self, kind: str) -> type[BaseModel]:
+        """The settings of a kind."""
+        settings: type[BaseModel] = self.registry.get(kind)
+        return settings
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         def validated(value: Any) -> Any:
-            if isinstance(value, HookSettings):
+            if isinstance(value, BaseModel):
                 return value
             if not isinstance(value, dict):
                 raise PydanticKnownError("model_type", {"class_name": "settings"})
@@ -208,7 +213,7 @@ class Registered:
     def _settings_of(self, kind: Any) -> type[BaseModel]:
         """The settings of a kind, or pydantic's error about an unknown one."""
         if isinstance(kind, str) and kind in self.registry:
-            return self.registry.get(kind)
+            return self.settings(kind)
         known = [name for name in self.registry.names() if name != PYTHON]
         if self.registry is HOOKS and not nearest(str(kind), known).startswith("did you mean"):
             # Most hooks are those of plug-ins; a name that is like no built-in one is one of them.

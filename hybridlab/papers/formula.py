@@ -25,7 +25,7 @@ from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.calls import MetricPath
 from hybridlab.runs.record import Record
-from hybridlab.statistics import Pearson, pearson, rank_correlation
+from hybridlab.statistics import Pearson, moving_average, pearson, rank_correlation
 
 Values = Any
 """A number or a numpy array, with NaN for null."""
@@ -85,8 +85,34 @@ def _highest(m: Values) -> np.ndarray:
 def _row_means(m: Values) -> np.ndarray:
     """The mean of the known entries of each row of a matrix, null for a row without any."""
     known = ~np.isnan(m)
-    means: np.ndarray = np.where(known, m, 0.0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+    means: np.ndarray = np.where(known, m, 0.0).sum(axis=-1) / np.where(known.any(axis=-1), known.sum(axis=-1), np.nan)
     return means
+
+
+def _row_variances(m: Values) -> np.ndarray:
+    """The variance (divided by n) of the known entries of each row of a matrix, null for a row without any."""
+    means = _row_means(m)
+    return _row_means((m - means[..., None]) ** 2)
+
+
+def _turned(m: Values) -> np.ndarray:
+    """A matrix with its columns as rows; of more axes the first becomes the last."""
+    return np.moveaxis(m, 0, -1)
+
+
+def _smooth(y: Values, width: float) -> np.ndarray:
+    """The moving average over so many entries, of a list or of each row of a matrix."""
+    return np.apply_along_axis(lambda row: moving_average(row.tolist(), _whole(width)), -1, y)
+
+
+def _spaced(n: float, count: float) -> np.ndarray:
+    """`count` of the numbers 0, 1, … n − 1, evenly spaced, or all of them if there are fewer."""
+    return np.unique(np.rint(np.linspace(0, n - 1, _whole(count))))
+
+
+def _closest(x: Values, wanted: Values) -> np.ndarray:
+    """For each wanted value the number of the entry of a list that is closest to it."""
+    return np.array([np.nanargmin(np.abs(x - value)) for value in np.atleast_1d(wanted)])
 
 
 def _first(x: Values) -> float:
@@ -168,6 +194,11 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "lowest": (1, lambda m: -_highest(-m), "the lowest entry of each row of a matrix"),
     "row_means": (1, _row_means, "the mean of each row of a matrix"),
     "column_means": (1, lambda m: _row_means(m.T), "the mean of each column of a matrix"),
+    "row_variances": (1, _row_variances, "the variance of each row of a matrix (divided by n)"),
+    "turned": (1, _turned, "a matrix with its columns as rows; of more axes the first becomes the last"),
+    "smooth": (2, _smooth, "a moving average: smooth(y, 5)"),
+    "spaced": (2, _spaced, "so many of the numbers 0, 1, … n − 1, evenly spaced: spaced(len(y), 4)"),
+    "closest": (2, _closest, "for each wanted value the number of the closest entry: closest(x, 0.5 * x[-1])"),
     "rank_correlation": (2, _rank_correlation, "Spearman's, of two lists"),
     "correlation": (2, lambda x, y: float(_pearson(x, y).r or 0.0), "Pearson's, of two lists"),
     "correlation_p": (2, lambda x, y: float(_pearson(x, y).p or 0.0), "the two-sided p-value of that"),
@@ -351,7 +382,7 @@ class Measure(Strict):
 
 Measures = Mapping[str, Measure]
 EACH = "*"
-"""In a path, all entries of a table by name, in their order, as a list: `results.at.*.validation.loss`."""
+"""In a path, all entries of a table by name, or of a list, in their order: `results.at.*.validation.loss`."""
 
 
 class NotMeasured(NoValue):
@@ -401,8 +432,9 @@ def _at(record: Record, path: str) -> np.ndarray:
 def _under(here: Any, parts: list[str], path: str) -> Any:
     """What stands at the `parts` of a path below a part of a record."""
     for i, part in enumerate(parts):
-        if part == EACH and isinstance(here, dict) and here:
-            return [_under(entry, parts[i + 1 :], path) for entry in here.values()]
+        if part == EACH and isinstance(here, dict | list) and here:
+            entries = here.values() if isinstance(here, dict) else here
+            return [_under(entry, parts[i + 1 :], path) for entry in entries]
         if isinstance(here, dict) and part not in here and "skipped" in here:
             raise NoValue(str(here["skipped"]))
         here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)

@@ -21,6 +21,7 @@ from hybridlab.papers.entries import Entry, entries_in
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
 from hybridlab.papers.formula import measure_problem
 from hybridlab.papers.ids import experiments_folder
+from hybridlab.papers.plots import paths_in
 from hybridlab.runs.record import BenchmarkRecord, Record
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -213,6 +214,8 @@ class Names:
 
     def problem(self, what: str, name: str) -> str | None:
         """What is wrong with a name; None if the experiment has it."""
+        if what == "names":
+            return next(filter(None, (self.problem("metric or measure", path) for path in paths_in(name))), None)
         if what == "metric or measure" and name in self.experiment.measures:
             return measure_problem(name, self.experiment.measures)
         if what == "metric or measure" and "." not in name and self.experiment.measures:

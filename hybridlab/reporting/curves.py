@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.reporting.figure_kind import moving_average
 from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks
 from hybridlab.runs.curves import AXES, LABELS, Curve
+from hybridlab.statistics import moving_average
 
 ENDINGS = ("png", "pdf", "svg")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -1,18 +1,24 @@
 """A kind of figure: one object, registered under its name in `hybridlab.registry.FIGURE_KINDS`.
 
 The modules of reporting/kinds/ register the built-in kinds, a plug-in its own, by `FIGURE_KINDS.add(name,
-FigureKind(...))`. A kind has two tasks: it takes numbers from records,
-which are written to figure.json and figure.csv, and it draws these numbers.
+FigureKind(...))`. A kind has two tasks: it takes numbers from records, which are written to figure.json and
+figure.csv, and it draws these numbers. Its settings are what `plot:` of an experiment file accepts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers.experiment import Plot, Series
+from hybridlab.papers.formula import NotMeasured, NoValue, values_of
+from hybridlab.papers.plots import PlotSettings, Series, Usual
 from hybridlab.runs.record import Record
 
 if TYPE_CHECKING:
@@ -34,7 +40,7 @@ MANY = 4
 class Picture:
     """One panel as it is drawn. series: label and numbers of every series with numbers. targets: values to mark.
     value_range: what the axis of values shows at least. paper: what the paper prints, each a `PaperMark` as JSON.
-    labels: of the series of all panels."""
+    labels: of the series of all panels. plot: the settings of this panel."""
 
     title: str
     series: list[tuple[str, Numbers]]
@@ -44,6 +50,7 @@ class Picture:
     value_range: tuple[float, float] | None = None
     paper: list[dict[str, Any]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    plot: Any = None
 
     def place(self, label: str) -> int:
         """The index of a series among all of the figure, so that it looks the same in every panel."""
@@ -68,41 +75,46 @@ def fixed_size(width: float, height: float) -> Callable[[Sequence[Picture]], tup
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A kind of figure.
+    """A kind of figure. `plot`, an argument of several parts, has the settings of the panel, by name.
 
     show: the numbers of a series from the records of its cells (None: that cell has no record); see `one_run`.
     draw: one panel on an axis, with its axis labels. Labelled lines get a legend outside the panels.
     csv_lines: the numbers of a series as lines of figure.csv, column → value.
-    parts: for kinds that draw each series, or each part of one, in its own panel: the parts of a series. A part's
-    entries replace the series' numbers of the same names; its `title` is added to the panel's.
+    parts: for kinds that draw series, or parts of one, in panels of their own: the parts of a series, or None for one
+    that stands in a panel with the others. A part's entries replace the series' numbers of the same names; its `title`
+    is added to the panel's.
     size: width and height of a panel in inches.
     legend: draws one legend for all panels, from the figure, the axes of the panels and their number of rows.
-    merge: the numbers of a series from those of each seed, with errors over seeds; without it the first seed is shown.
+    merge: the numbers of a series from those of each seed, with errors over seeds; without it the first seed is shown,
+    as it is where `first_seed` says so.
     align: changes the numbers of all series of a panel together, so that they can be compared.
     relative: the numbers of a series less those of the panel's `relative_to`, of the same seed.
     shared: whether panels with the same axis labels get the same axes.
     own_paper: whether `draw` also draws the paper's values.
+    settings: what `plot:` accepts beside its panels, a subclass of `PlotSettings`.
     """
 
-    show: Callable[[Plot, Series, list[Record | None]], Numbers | None]
+    show: Callable[[Any, Series, list[Record | None]], Numbers | None]
     draw: Callable[[Axes, Picture], None]
     csv_lines: Callable[[Numbers], Iterable[dict[str, Any]]]
-    parts: Callable[[Plot, Numbers], list[Numbers]] | None = None
+    parts: Callable[[Any, Numbers], list[Numbers] | None] | None = None
     size: Callable[[Sequence[Picture]], tuple[float, float]] = usual_size
     legend: Callable[[Figure, Sequence[Axes], int], None] | None = None
     merge: Callable[[Mapping[int, Numbers]], Numbers] | None = None
-    align: Callable[[Plot, list[Numbers]], list[Numbers]] | None = None
-    relative: Callable[[Plot, Numbers, Numbers], Numbers] | None = None
+    align: Callable[[Any, list[Numbers]], list[Numbers]] | None = None
+    relative: Callable[[Any, Numbers, Numbers], Numbers] | None = None
     shared: bool = False
     own_paper: bool = False
+    settings: type[PlotSettings] = Usual
+    first_seed: Callable[[Any], bool] = lambda plot: False
 
 
 def one_run(
-    numbers_of: Callable[[Plot, Record], Numbers | None],
-) -> Callable[[Plot, Series, list[Record | None]], Numbers | None]:
+    numbers_of: Callable[[Any, Record], Numbers | None],
+) -> Callable[[Any, Series, list[Record | None]], Numbers | None]:
     """`show` of a kind whose series show one run each; None if that run has no record."""
 
-    def show(plot: Plot, series: Series, records: list[Record | None]) -> Numbers | None:
+    def show(plot: Any, series: Series, records: list[Record | None]) -> Numbers | None:
         if len(records) > 1:
             raise UserError(
                 f"the series {series.label!r} names {len(records)} cells; {plot.kind!r} shows one cell per series"
@@ -112,19 +124,9 @@ def one_run(
     return show
 
 
-def whole(plot: Plot, numbers: Numbers) -> list[Numbers]:
+def whole(plot: Any, numbers: Numbers) -> list[Numbers]:
     """`parts` of a kind that shows each series in one panel."""
     return [{}]
-
-
-def titled_parts(plot: Plot, numbers: Numbers) -> list[Numbers]:
-    """`parts` of a kind whose numbers list them under `layers`."""
-    return numbers["layers"]
-
-
-def point_lines(numbers: Numbers) -> list[dict[str, Any]]:
-    """`csv_lines` of a kind whose numbers are `points`."""
-    return numbers["points"]
 
 
 def series_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
@@ -134,36 +136,74 @@ def series_lines(numbers: Numbers) -> Iterator[dict[str, Any]]:
         yield {name: values[i] for name, values in columns.items()}
 
 
-def named_lines(x: list[float], lines: dict[str, list[float]], title: str | None = None) -> Iterator[dict[str, Any]]:
-    """Lines of figure.csv for named lines over the same x. title: of their panel, if a series has several panels."""
-    for name, values in lines.items():
-        for at, value in zip(x, values, strict=True):
-            yield {"picture": title, "line": name, "x": at, "y": value}
-
-
-def moving_average(values: list[float], width: int) -> list[float]:
-    """A centred moving average; at both ends it is over fewer values."""
-    half = width // 2
-    windows = (values[max(0, i - half) : i - half + width] for i in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
-
-
 # ---- parts of a record that several kinds show ----
 
 
-def probe_of(record: Record, name: str) -> dict[str, Any] | None:
-    """The result of a probe on a run; None if the probe was not run, or was skipped."""
-    measured = record.results.probes.get(name) if record.results else None
-    return None if measured is None or "skipped" in measured else measured
+def values(plot: Any, record: Record, metric: str, shape: str, *dimensions: int) -> Any:
+    """What a metric is in a record, an array with so many dimensions; None where the run has none.
+
+    shape: what the kind needs, for the error about another shape. UserError for a name that is no measure, and for a
+    column that the run's history does not have.
+    """
+    if "." not in metric and metric not in plot._measures and not hasattr(record, metric):
+        raise UserError(
+            f"plot.metric is {metric!r}, which is no measure of the experiment; "
+            f"{nearest(metric, [*plot._measures], 'write a dotted path into a record')}"
+        )
+    try:
+        found = values_of(record, metric, plot._measures)
+    except NotMeasured as missing:
+        first, _, column = str(missing).rpartition(": ")[2].partition(".")
+        if first == "history":
+            raise UserError(
+                f"{metric}: the history of run {record.hash} has no {column!r}; {nearest(column, [*record.history])}"
+            ) from None
+        return None
+    except NoValue:
+        return None
+    if found.ndim not in dimensions:
+        raise UserError(
+            f"plot.metric {metric!r} has the shape {found.shape} in run {record.hash}; {plot.kind!r} needs {shape}"
+        )
+    return found
+
+
+def names_of(plot: Any, record: Record, template: str, count: int) -> list[str]:
+    """The names of so many entries from a `Template`; UserError for a list of another length."""
+    names = [""] * count
+    for text, path, _, _ in Formatter().parse(template):
+        entries = [""] * count if path is None else _entries(plot, record, path, count)
+        names = [f"{name}{text}{entry}" for name, entry in zip(names, entries, strict=True)]
+    return names
+
+
+def _entries(plot: Any, record: Record, path: str, count: int) -> list[str]:
+    """What a path of a template stands for in each of so many names."""
+    if not path:
+        return [str(number + 1) for number in range(count)]
+    found: Any = record
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+    if not isinstance(found, dict):
+        found = [short_number(value) for value in np.atleast_1d(values(plot, record, path, "names for them", 0, 1))]
+    if len(found) != count:
+        raise UserError(f"{path} has {len(found)} entries in run {record.hash}, to name {count}; give as many")
+    return [*found]
+
+
+def short_number(value: float) -> str:
+    """A number as a name: 5, 0.25 as 1/4, others as 0.37."""
+    near = Fraction(value).limit_denominator(64)
+    return str(near) if math.isclose(near, value, rel_tol=1e-9) else f"{value:g}"
+
+
+def nested(array: Any) -> Any:
+    """An array as nested lists, with null for what was not measured."""
+    if isinstance(array, list):
+        return [nested(entry) for entry in array]
+    return nested(array.tolist()) if isinstance(array, np.ndarray) else None if array != array else array
 
 
 def grown_block(record: Record) -> int | None:
     """The layers that each growth step of a run added; None for a run that did not grow in depth by blocks."""
     return (record.config.get("controller") or {}).get("block")
-
-
-def named(known: Mapping[str, Any], name: str | None, setting: str, record: Record) -> Any:
-    """The value that a setting of the plot names. UserError with the nearest known name for an unknown one."""
-    if name is None or name not in known:
-        raise UserError(f"{setting} is {name!r}, which run {record.hash} does not have; {nearest(str(name), [*known])}")
-    return known[name]

@@ -18,14 +18,15 @@ import pandas as pd
 from hybridlab.errors import UserError
 from hybridlab.files import compact_json, write_text
 from hybridlab.papers.cells import Records, benchmark_record, records_of
-from hybridlab.papers.experiment import CELL, Experiment, Panel, Plot, Series
+from hybridlab.papers.experiment import CELL, Experiment
+from hybridlab.papers.plots import Panel, Plot, Series
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, model_of, models_text, named_in_errors
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
-from hybridlab.reporting.style import PAPER, Also, asked, at_least, write_picture
+from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, place_legend, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,42 +71,39 @@ def _plot_of(experiment: Experiment) -> Plot:
     return experiment.plot
 
 
-_OWN = ("metric", "x", "x_label", "y_label", "value_range", "skip", "level", "y_scale", "bar_label", "colours")
-"""What a panel can have of its own, in the place of the figure's."""
-
-
 def _panel_data(plot: Plot, panel: Panel, records: Records) -> dict[str, Any]:
     """One panel: its series with their numbers; a series whose runs are missing has none."""
     kind: FigureKind = FIGURE_KINDS.get(plot.kind)
-    plot = plot.model_copy(update={name: own for name in _OWN if (own := getattr(panel, name)) is not None})
-    all_series = [_series_data(kind, plot, panel, series, records) for series in panel.series]
+    plot = plot.of_panel(panel)
+    all_series = [_series_data(kind, plot, series, records) for series in panel.series]
     if kind.align is not None:
         drawn = [one for one in all_series if one["data"]]
         for one, numbers in zip(drawn, kind.align(plot, [one["data"] for one in drawn]), strict=True):
             one["data"] = numbers
     spent = [run.flops for series in panel.series for name in series.named for run in records.get(name, {}).values()]
     title = panel.title.replace("{flops}", _power(sorted(spent)[len(spent) // 2]) if spent else "–")
-    shown = plot.model_dump(mode="json")
-    settings = {name: shown[name] for name in ("x_label", "y_label", "value_range")}
+    about: dict[str, Any] = {"title": title, "targets": [], "x_label": "", "y_label": "", "value_range": None}
+    about |= {name: value for name, value in plot.model_dump(mode="json").items() if name in about}
     paper = [mark.model_dump(mode="json") for mark in panel.paper]
-    return {"title": title, "targets": panel.targets, **settings, "paper": paper, "series": all_series}
+    return {**about, "paper": paper, "series": all_series}
 
 
-def _series_data(kind: FigureKind, plot: Plot, panel: Panel, series: Series, records: Records) -> dict[str, Any]:
+def _series_data(kind: FigureKind, plot: Plot, series: Series, records: Records) -> dict[str, Any]:
     """A series with its numbers over all seeds, or those of the first seed if the kind cannot merge them. run: the
     hashes of the first seed's runs."""
+    plot = plot if series.metric is None else plot.model_copy(update={"metric": series.metric})
     seeds = sorted({seed for name in series.named for seed in records.get(name, {})})
     by_seed: dict[int, Numbers] = {}
-    for seed in seeds if kind.merge is not None else seeds[:1]:
+    for seed in seeds[:1] if kind.merge is None or kind.first_seed(plot) else seeds:
         numbers = kind.show(plot, series, [records.get(name, {}).get(seed) for name in series.named])
-        if numbers and panel.relative_to is not None:
-            numbers = _less(kind, plot, panel.relative_to, numbers, records, seed)
+        if numbers and (base := getattr(plot, "relative_to", None)) is not None:
+            numbers = _less(kind, plot, base, numbers, records, seed)
         if numbers:
             by_seed[seed] = numbers
     # A series that a kind cannot show says so even where nothing was run.
     data = kind.show(plot, series, [None for _ in series.named]) if not seeds else None
     if by_seed:
-        data = by_seed[min(by_seed)] if kind.merge is None else kind.merge(by_seed)
+        data = by_seed[min(by_seed)] if kind.merge is None or len(by_seed) == 1 else kind.merge(by_seed)
     firsts = [records.get(name, {}).get(seeds[0]) if seeds else None for name in series.named]
     hashes = [record and record.hash for record in firsts]
     return {"label": series.label, "cell": series.named, "run": hashes, "seeds": sorted(by_seed), "data": data}
@@ -197,9 +195,6 @@ def _page(data: dict[str, Any]) -> str:
 # ---- drawing ----
 
 
-_MARKERS = "osD^vPX*"
-
-
 def draw(data: dict[str, Any], plot: Plot) -> Figure:
     """A matplotlib figure of the data; panels without any numbers are left out."""
     import matplotlib
@@ -208,7 +203,8 @@ def draw(data: dict[str, Any], plot: Plot) -> Figure:
     from matplotlib.figure import Figure
 
     kind: FigureKind = FIGURE_KINDS.get(plot.kind)
-    pictures = [picture for panel in data["panels"] for picture in _pictures(panel, plot, kind)]
+    panels = zip(data["panels"], plot.panels, strict=True)
+    pictures = [picture for shown, panel in panels for picture in _pictures(shown, plot.of_panel(panel), kind)]
     labels = list(dict.fromkeys(label for picture in pictures for label, _ in picture.series))
     pictures = [replace(picture, labels=labels) for picture in pictures]
     width, height = kind.size(pictures)
@@ -249,12 +245,15 @@ def _pictures(panel: dict[str, Any], plot: Plot, kind: FigureKind) -> Iterator[P
     """The panel as one picture or, if the kind has parts, a picture for each part of each series."""
     series = [(entry["label"], entry["data"]) for entry in panel["series"] if entry["data"]]
     named = {key: panel[key] for key in ("x_label", "y_label", "value_range", "paper")}
-    whole = Picture(panel["title"], series, panel["targets"], **named)
-    if kind.parts is None:
-        yield from [whole] if series or (panel["paper"] and not panel["series"]) else []
+    whole = Picture(panel["title"], series, panel["targets"], **named, plot=plot)
+    parts = [None if kind.parts is None else kind.parts(plot, numbers) for _, numbers in series]
+    # What the paper prints can stand alone beside panels with the same axes.
+    alone = panel["paper"] and not panel["series"] and (kind.parts is None or kind.shared)
+    if None in parts or alone:
+        yield whole
         return
-    for label, numbers in series:
-        for part in kind.parts(plot, numbers):
+    for (label, numbers), own in zip(series, parts, strict=True):
+        for part in own or ():
             title = ", ".join(filter(None, (panel["title"], label, part.get("title"))))
             yield replace(whole, title=title, series=[(label, {**numbers, **part})])
 
@@ -267,7 +266,7 @@ def draw_paper(ax: Axes, marks: Sequence[dict[str, Any]]) -> None:
     for i, mark in enumerate(marks):
         label, x, y = f"paper: {mark['label']}", _scaled(ax, mark), mark["y"]
         if x and y:
-            style: dict[str, Any] = {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 5, "markerfacecolor": "none"}
+            style: dict[str, Any] = {"marker": MARKERS[i % len(MARKERS)], "markersize": 5, "markerfacecolor": "none"}
             style |= {"linestyle": ":" if mark["of"] is None else "none", "linewidth": 0.8, "zorder": 4}
             ax.plot(x, y, color=PAPER, label=label, **style)
         elif mark["band"]:
@@ -337,23 +336,3 @@ def name_power(ax: Axes) -> None:
 def power_text(exponent: int) -> str:
     """A power of ten: 10¹²."""
     return f"10{str(exponent).translate(str.maketrans('0123456789-', '⁰¹²³⁴⁵⁶⁷⁸⁹⁻'))}"
-
-
-MOST_NAMED = 40
-"""The most names that a legend has room for; with more there is no legend."""
-
-
-def place_legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend below all panels, with every name once, since it looks the same in all; the figure becomes higher."""
-    named = {
-        name: handle
-        for ax in axes
-        if ax.get_legend() is None
-        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    if named and len(named) <= MOST_NAMED:
-        room = int(17 * figure.get_figwidth())
-        columns = max(1, min(len(named), room // (max(map(len, named)) + 7)))
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
-        figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(named) // columns))
-        figure.legend(named.values(), named.keys(), fontsize=7, frameon=False, **place)

@@ -242,20 +242,6 @@ def _read_off(run: Numbers, key: str, xs: list[float]) -> list[float]:
     return [float(value) for value in np.interp(xs, run["x"], run[key])]
 
 
-def merge_named(by_seed: Mapping[int, Numbers]) -> Numbers:
-    """The same for `lines`, named lines over one x; their bands are under `bands`, (low, high) by name."""
-    runs = list(by_seed.values())
-    if len(runs) == 1:
-        return runs[0]
-    lines: dict[str, list[float]] = {}
-    bands: dict[str, tuple[list[float], list[float]]] = {}
-    for name in (name for name in runs[0]["lines"] if all(name in run["lines"] for run in runs)):
-        parts = {seed: {"x": run["x"], "y": run["lines"][name]} for seed, run in by_seed.items()}
-        merged = merge_lines(parts)
-        lines[name], bands[name] = merged["y"], (merged["low"], merged["high"])
-    return {**runs[0], "x": _within_all(runs), "lines": lines, "bands": bands, "seeds": len(runs)}
-
-
 def merge_points(by_seed: Mapping[int, Numbers]) -> Numbers:
     """`points` of the same run become one, with its error over seeds."""
     if len(by_seed) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-    from hybridlab.reporting.figure_kind import Numbers, Picture
+    from hybridlab.reporting.figure_kind import Picture
 
 # Okabe and Ito's palette: distinct for all common kinds of colour blindness.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # Paul Tol's muted palette, as safe: for more lines than Okabe and Ito's has colours.
 MANY_COLOURS = ("#332288", "#DDCC77", "#117733", "#CC6677", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499")
 STYLES = ("-", "--", "-.", ":")
+MARKERS = "osD^vPX"
 LIGHTEST = 0.78
 """How far lines go along viridis; what is lighter is hard to see on paper."""
 PAPER = "0.45"
@@ -73,11 +74,6 @@ def _small_png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def numbered(count: int) -> list[str]:
-    """Names of layers or heads on an axis, counted from 1."""
-    return [str(i + 1) for i in range(count)]
-
-
 def label_axes(ax: Axes, x: str, y: str) -> None:
     ax.set_xlabel(x, fontsize=7.5)
     ax.set_ylabel(y, fontsize=7.5)
@@ -115,16 +111,6 @@ def cycled(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index % len(STYLES)]}
 
 
-def draw_series(ax: Axes, picture: Picture, marker: str | None = None) -> None:
-    """A line for every series with its band over seeds, and dotted lines at the targets."""
-    for label, numbers in picture.series:
-        style = cycled(picture.place(label))
-        ax.plot(numbers["x"], numbers["y"], label=label, linewidth=1.3, marker=marker, markersize=4, **style)
-        draw_band(ax, numbers["x"], numbers.get("low"), numbers.get("high"), style["color"])
-    draw_targets(ax, picture)
-    label_axes(ax, picture.x_label, picture.y_label)
-
-
 def draw_targets(ax: Axes, picture: Picture) -> None:
     """Dotted lines at the targets; a line at 0 needs no name."""
     for target in picture.targets:
@@ -138,22 +124,24 @@ def draw_band(ax: Axes, x: list[float], low: list[float] | None, high: list[floa
         ax.fill_between(x, low, high, color=colour, alpha=0.22, linewidth=0)
 
 
-def draw_ordered(ax: Axes, numbers: Numbers, marker: str | None = None) -> None:
-    """The named lines of one series that have an order (layers, steps), from dark to light."""
-    import matplotlib
-
-    count = len(numbers["lines"])
-    for i, (name, values) in enumerate(numbers["lines"].items()):
-        colour = matplotlib.colormaps["viridis"](LIGHTEST * i / max(1, count - 1))
-        style: dict[str, Any] = {"linestyle": STYLES[i % 4], "linewidth": 1.2, "marker": marker, "markersize": 3}
-        ax.plot(numbers["x"], values, color=colour, label=name, **style)
-        low, high = numbers.get("bands", {}).get(name, (None, None))
-        draw_band(ax, numbers["x"], low, high, colour)
+# ---- legends ----
 
 
-def draw_unordered(ax: Axes, numbers: Numbers) -> None:
-    """The named lines of one series without an order (heads); no two look the same."""
-    colours = COLOURS if len(numbers["lines"]) <= len(COLOURS) else MANY_COLOURS
-    for i, (name, values) in enumerate(numbers["lines"].items()):
-        dashes = STYLES[i // len(colours) % 4]
-        ax.plot(numbers["x"], values, color=colours[i % len(colours)], linestyle=dashes, linewidth=1.0, label=name)
+MOST_NAMED = 40
+"""The most names that a legend has room for; with more there is no legend."""
+
+
+def place_legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below all panels, with every name once, since it looks the same in all; the figure becomes higher."""
+    named = {
+        name: handle
+        for ax in axes
+        if ax.get_legend() is None
+        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    if named and len(named) <= MOST_NAMED:
+        room = int(17 * figure.get_figwidth())
+        columns = max(1, min(len(named), room // (max(map(len, named)) + 7)))
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": columns}
+        figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(named) // columns))
+        figure.legend(named.values(), named.keys(), fontsize=7, frameon=False, **place)

@@ -278,8 +278,8 @@ def test_a_figure_with_some_runs_missing_draws_the_others(results, tmp_path):
 
 def test_a_metric_that_no_run_has_is_an_error_with_the_figures_id(results):
     experiment = load_experiment("consa-fig10")
-    plot = experiment.plot.model_copy(update={"metric": "expected_sparsit"})
-    with pytest.raises(UserError, match="consa-fig10: plot.metric is 'expected_sparsit'.*mean 'expected_sparsity'"):
+    plot = experiment.plot.model_copy(update={"metric": "history.expected_sparsit"})
+    with pytest.raises(UserError, match="consa-fig10: history.expected_sparsit: .*mean 'expected_sparsity'"):
         build_figure(experiment.model_copy(update={"plot": plot}), "smoke", results)
 
 

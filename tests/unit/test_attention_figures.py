@@ -1,16 +1,13 @@
-"""Figures of attention: entropies by task, the last token's row, and whole maps, from small handmade records."""
+"""Drawings of attention and of growth: whole maps, contributions of tokens, and loops as they began."""
 
 import pytest
 
 from hybridlab.errors import UserError
 from hybridlab.reporting.figures import csv_lines
-from tests.unit.test_figure_kinds import drawn, numbers, probed, shown
+from hybridlab.reporting.kinds.attention import _short
+from tests.records import make_record
+from tests.unit.test_figure_kinds import drawn, legend_of, numbers, probed, shown
 
-ENTROPY = {
-    "heads": [[0.9, 0.7], [0.4, 0.2]],
-    "layer_means": [0.8, 0.3],
-    "tasks": {"gsm8k": {"layer_means": [0.7, 0.2]}, "mmlu": {"layer_means": [0.9, 0.4]}},
-}
 MAPS = {
     "heads": {
         "L1-H2": {"kind": "low", "lowest": 0.1, "highest": 0.14},
@@ -27,29 +24,8 @@ MAPS = {
 }
 
 
-def test_task_entropy_is_a_line_for_each_task_and_their_mean():
-    plot, data = shown("task entropy", probed(entropy=ENTROPY), x_label="layer", y_label="entropy")
-    (ax,), legend = drawn(plot, data)
-    assert legend == ["gsm8k", "mmlu", "mean over tasks"]
-    assert [list(line.get_ydata()) for line in ax.lines] == [[0.7, 0.2], [0.9, 0.4], [0.8, 0.3]]
-    assert list(ax.lines[0].get_xdata()) == [1, 2] and len(csv_lines(data, plot)) == 6
-    assert numbers("task entropy", probed(entropy={"heads": [[1.0]], "layer_means": [1.0]})) is None, "of text alone"
-
-
-def test_last_token_shows_a_list_of_the_record_in_percent():
-    record = probed(**{"last-token": {"row": [0.5, 0.3, 0.2], "rows": [[1, 0]]}})
-    line = numbers("last token", record, metric="results.probes.last-token.row")
-    assert line["x"] == [1, 2, 3] and line["y"] == pytest.approx([50, 30, 20])
-    plot, data = shown("last token", record, metric="results.probes.last-token.row")
-    (ax,), legend = drawn(plot, data)
-    assert legend == ["the same for all tokens"] and ax.get_yscale() == "log"
-    assert list(ax.lines[0].get_ydata()) == pytest.approx([100 / 3] * 2)
-    with pytest.raises(UserError, match=r"has the shape \(1, 2\) in run 0+; give a list"):
-        numbers("last token", record, metric="results.probes.last-token.rows")
-
-
 def test_attention_maps_are_a_panel_for_each_head_with_the_marked_tokens_in_red():
-    plot, data = shown("attention maps", probed(**{"attention-maps": MAPS}), metric="mmlu")
+    plot, data = shown("attention maps", probed(**{"attention-maps": MAPS}), task="mmlu")
     axes, _ = drawn(plot, data)
     assert [ax.get_title() for ax in axes] == [
         "a title, run 0, L1-H2, low entropy, 0.10 to 0.14",
@@ -60,4 +36,74 @@ def test_attention_maps_are_a_panel_for_each_head_with_the_marked_tokens_in_red(
     assert [weight for _, weight in words[1]] == ["bold", "bold", "normal"]
     lines = csv_lines(data, plot)
     assert len(lines) == 6 and lines[2]["marked"] and lines[2]["y"] == 0.8
-    assert numbers("attention maps", probed(**{"attention-maps": MAPS}), metric="gsm8k") is None
+    assert numbers("attention maps", probed(**{"attention-maps": MAPS}), task="gsm8k") is None
+
+
+def test_growth_cuts_a_layers_time_where_passes_or_heads_change():
+    config = {"controller": {"kind": "entropy-growth", "fade_steps": 10}, "shape": {"layers": 3, "heads": 4}}
+    events = [
+        {"step": 20, "kind": "loop-added", "layer": 1, "heads": [0, 2], "passes": 1},
+        {"step": 50, "kind": "loop-deepened", "layer": 1, "passes": 2},
+        {"step": 60, "kind": "growth-frozen", "reason": "the target is reached"},
+    ]
+    record = make_record(config=config, events=events)
+    growth = numbers("growth", record)
+    segments = [
+        tuple(segment[key] for key in ("since", "until", "passes", "running", "kept")) for segment in growth["segments"]
+    ]
+    assert segments == [(20, 30, 1, 4, 2), (30, 50, 1, 2, 2), (50, 60, 2, 2, 2), (60, 100, 2, 2, 2)]
+    assert (growth["steps"], growth["layers"], growth["heads"]) == (100, 3, 4) and growth["segments"][0]["layer"] == 2
+    plot, data = shown("growth", record)
+    (ax,), _ = drawn(plot, data)
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx([0.8, 0.4, 0.4, 0.4])
+    assert [bar.get_hatch() for bar in ax.patches] == ["///", None, None, None], "heads are fading"
+    assert [text.get_text() for text in ax.texts] == ["1 ×", "1 ×", "2 ×", "2 ×"]
+    assert legend_of(ax)[1:] == ["kept heads, 1 extra pass", "kept heads, 2 extra passes"]
+    assert len(legend_of(ax)) == 3 and len(csv_lines(data, plot)) == 4
+
+
+def test_growth_ends_with_the_run_in_the_middle_of_a_fade():
+    config = {"controller": {"kind": "entropy-growth", "fade_steps": 10}, "shape": {"layers": 3, "heads": 4}}
+    event = {"step": 95, "kind": "loop-added", "layer": 0, "heads": [0], "passes": 1}
+    record = make_record(config=config, events=[event])
+    (segment,) = numbers("growth", record)["segments"]
+    assert segment == {"layer": 1, "since": 95, "until": 100, "passes": 1, "running": 4, "kept": 1}
+    (ax,), _ = drawn(*shown("growth", record))
+    assert not ax.texts, "a bar this short has no room for words"
+
+
+def test_contributions_are_those_of_the_chosen_example():
+    examples = [
+        {"layer": 1, "head": i, "entropy": 0.8, "tokens": ["a", " b"], "loops": [[0.4, 0.2], [0.2, 0.3]]}
+        for i in (0, 3)
+    ]
+    record = probed(contributions={"examples": examples})
+    example = numbers("contributions", record, example=1)
+    assert example == {"tokens": ["a", " b"], "loops": [[0.4, 0.2], [0.2, 0.3]], "layer": 1, "head": 3}
+    plot, data = shown("contributions", record, example=1)
+    (ax,), legend = drawn(plot, data)
+    assert legend == ["largest gain against the row above", "largest loss against the row above"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "_b"]
+    assert [text.get_color() for text in ax.texts] == ["white", "white"], "on dark cells"
+    assert [text.get_text() for text in ax.texts] == ["+50 %", "−50 %"] and ax.get_ylabel() == "layer 2, head 4"
+    assert csv_lines(data, plot)[3] == {
+        "panel": "a title",
+        "series": "run 0",
+        "loop": 1,
+        "place": 1,
+        "token": " b",
+        "y": 0.3,
+    }
+    assert [_short(token, 8) for token in ("a\n b", "12345678", "123456789")] == [
+        "a\\n_b",
+        "12345678",
+        "1234567…",
+    ]
+    with pytest.raises(
+        UserError, match="plot.example is 2, but run 0000000000000000 has 2 examples; write a number from 0 to 1"
+    ):
+        numbers("contributions", record, example=2)
+
+
+def test_contributions_without_head_loops_show_nothing():
+    assert numbers("contributions", probed(contributions={"sublayers": {}})) is None

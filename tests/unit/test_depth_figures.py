@@ -116,7 +116,7 @@ def test_every_measure_is_used_and_has_a_title():
 def test_every_figure_has_panels_notes_and_claims_that_can_be_judged(identifier):
     assert identifier in experiment_ids()
     experiment = load_experiment(identifier)
-    assert experiment.plot.kind == "profile" and len(experiment.plot.panels) >= 4
+    assert experiment.plot.kind == "lines" and len(experiment.plot.panels) >= 4
     # The paper says nothing of figure 17 alone.
     assert bool(experiment.claims) == (identifier != "depth-fig17")
     assert experiment.notes and {"smoke", "small", "paper"} <= set(experiment.scales)

@@ -82,6 +82,18 @@ def test_values(formula, value):
 def test_a_formula_may_give_a_list():
     assert computed(parsed("y[x < 2] - b"), GIVEN).tolist() == [-1.0, 2.0]
     assert computed(parsed("index(y) + 1"), GIVEN).tolist() == [1, 2, 3, 4, 5, 6]
+    assert computed(parsed("smooth(y, 3)"), GIVEN).tolist() == pytest.approx([2.5, 7 / 3, 14 / 3, 16 / 3, 7, 6.5])
+    assert computed(parsed("smooth(fold(y, 3), 3)[1]"), GIVEN).tolist() == [7, 7, 6.5], "each row alone"
+    assert computed(parsed("row_variances(fold(y, 2))"), GIVEN).tolist() == [2.25, 9.0, 0.25]
+    assert computed(parsed("row_variances(m)[1:]"), GIVEN).tolist() == [2.25, 0.0], "of known entries"
+    assert computed(parsed("turned(fold(y, 2))"), GIVEN).tolist() == [[1, 2, 6], [4, 8, 7]]
+    cube = {"c": np.arange(24.0).reshape(4, 3, 2)}
+    assert computed(parsed("turned(c)"), cube).shape == (3, 2, 4), "the first axis becomes the last"
+    assert computed(parsed("row_means(c)"), cube).shape == (4, 3)
+    assert computed(parsed("spaced(8, 4)"), {}).tolist() == [0, 2, 5, 7]
+    assert computed(parsed("spaced(2, 4)"), {}).tolist() == [0, 1]
+    assert computed(parsed("closest(x, spaced(3, 3) * 1.9)"), GIVEN).tolist() == [0, 2, 4]
+    assert computed(parsed("closest(gap, 2.1)"), GIVEN).tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +188,16 @@ def test_measures_read_records():
     assert value("mean(x)", {"x": "results.extrapolation.*.loss"}) == 3.0, "all of a table"
 
 
+def test_all_entries_of_a_list_or_of_a_table_by_name():
+    record = make_record(
+        hooks={"grown": {"looped": [{"since": 15}, {"since": 30}], "by": {"a": {"n": 1}, "b": {"n": 2}}}}
+    )
+    assert values_of(record, "hooks.grown.looped.*.since", {}).tolist() == [15, 30]
+    assert values_of(record, "hooks.grown.by.*.n", {}).tolist() == [1, 2]
+    with pytest.raises(NotMeasured):
+        values_of(make_record(hooks={"grown": {"looped": []}}), "hooks.grown.looped.*.since", {})
+
+
 def test_what_a_record_does_not_have():
     with pytest.raises(NotMeasured, match="not measured: results.probes.lens.nothing"):
         value("y", {"y": f"{LENS}.nothing"})
@@ -240,7 +262,7 @@ def test_a_claim_names_a_measure_or_the_nearest(tmp_path):
 def test_a_plot_has_the_measures_of_its_experiment(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text(
-        "id: mine\ntitle: t\npaper: mine\nsource: s\nplot: {kind: history, panels: []}\n"
+        "id: mine\ntitle: t\npaper: mine\nsource: s\nplot: {kind: lines, metric: late, panels: []}\n"
         "measures:\n  late: {title: t, of: {y: flops}, formula: y}\n"
     )
     plot = check(Experiment, load_file(file)).plot

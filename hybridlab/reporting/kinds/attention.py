@@ -1,44 +1,40 @@
-"""Kinds of figures of the attention of single heads and rows.
+"""Kinds of figures of attention with what no grid of colours has: the tokens of a text, and messages between rows.
 
-attention maps  whole maps of single heads on one prompt, of the task that `metric` names; the tokens that get half of
-                the last token's attention are red. A panel for each head of the probe `attention-maps`
-contributions   the contribution of each token to the last one in a looped head, by pass: a panel for each run
-last token      the attention of the last token of a sequence on every token before it: a panel for each layer, head or
-                task. metric: a measure or a dotted path into a record, to the list of the attention on each token
+attention maps  whole maps of single heads on one prompt; below, its tokens, of which those that get half of the last
+                token's attention are red. A panel for each head of the probe `attention-maps`
+contributions   the contribution of each token to the last one in a looped head, by pass: a panel for each run. Each row
+                has its own scale, and what changed most against the row above is framed, with the change
 belief          one row of attention as the node of a factor graph, and one step of belief propagation (SAOBP, figure
                 1), drawn with the attention of a trained model: one layer on the first tokens of a sequence, a mean
                 over heads. Its parts: the attention A before the step; the row j with the factors f_ij through which
-                the other rows send; the row before the step and after it. metric gives the matrix A
+                the other rows send; the row before the step and after it
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from hybridlab.errors import UserError
-from hybridlab.papers.experiment import Plot
-from hybridlab.papers.formula import NoValue, values_of
+from hybridlab.papers.calls import MetricPath
+from hybridlab.papers.plots import Labels, PlotSettings
 from hybridlab.registry import FIGURE_KINDS
-from hybridlab.reporting.figure_kind import (
-    WIDTH,
-    FigureKind,
-    Numbers,
-    Picture,
-    fixed_size,
-    one_run,
-    probe_of,
-    series_lines,
-    whole,
-)
+from hybridlab.reporting.figure_kind import WIDTH, FigureKind, Numbers, Picture, fixed_size, one_run, values, whole
 from hybridlab.reporting.style import COLOURS, label_axes
 from hybridlab.runs.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+def _probe_of(record: Record, name: str) -> dict[str, Any] | None:
+    """The result of a probe on a run; None if the probe was not run, or was skipped."""
+    measured = record.results.probes.get(name) if record.results else None
+    return None if measured is None or "skipped" in measured else measured
 
 
 def _short(token: str, longest: int) -> str:
@@ -53,13 +49,20 @@ def _short(token: str, longest: int) -> str:
 _RED = COLOURS[1]
 
 
-def attention_maps_of(plot: Plot, record: Record) -> Numbers | None:
+class AttentionMaps(Labels):
+    """What `plot:` accepts."""
+
+    task: str
+    """Its prompt is shown."""
+
+
+def attention_maps_of(plot: Any, record: Record) -> Numbers | None:
     """tokens: of the prompt. heads: of each its title, weights [query][key], and marked, the places of the tokens that
     get half of the last token's attention. None without a map of the task."""
-    measured = probe_of(record, "attention-maps")
-    if measured is None or plot.metric not in measured["maps"]:
+    measured = _probe_of(record, "attention-maps")
+    if measured is None or plot.task not in measured["maps"]:
         return None
-    shown = measured["maps"][plot.metric]
+    shown = measured["maps"][plot.task]
     heads = [
         {
             "title": f"{name}, {_kind(about['kind'])}, {_range(about)}",
@@ -117,6 +120,7 @@ FIGURE_KINDS.add(
         attention_maps_csv,
         parts=lambda plot, numbers: numbers["heads"],
         size=fixed_size(3.5, 3.6),
+        settings=AttentionMaps,
     ),
 )
 
@@ -124,10 +128,17 @@ FIGURE_KINDS.add(
 # ---- contributions ----
 
 
-def contributions_of(plot: Plot, record: Record) -> Numbers | None:
+class Contributions(Labels):
+    """What `plot:` accepts."""
+
+    example: Annotated[int, Field(ge=0)] = 0
+    """Index of the text, among those in the run's record."""
+
+
+def contributions_of(plot: Any, record: Record) -> Numbers | None:
     """tokens: of one example of the probe `contributions`. loops: [pass][token]. layer, head: counted from 0. None for
     a model without head loops."""
-    measured = probe_of(record, "contributions")
+    measured = _probe_of(record, "contributions")
     if measured is None or "examples" not in measured:
         return None
     examples = measured["examples"]
@@ -140,8 +151,8 @@ def contributions_of(plot: Plot, record: Record) -> Numbers | None:
 
 
 def contributions_csv(numbers: Numbers) -> Iterator[dict[str, Any]]:
-    for loop, values in enumerate(numbers["loops"]):
-        for index, (token, value) in enumerate(zip(numbers["tokens"], values, strict=True)):
+    for loop, row in enumerate(numbers["loops"]):
+        for index, (token, value) in enumerate(zip(numbers["tokens"], row, strict=True)):
             yield {"loop": loop, "place": index, "token": token, "y": value}
 
 
@@ -182,50 +193,13 @@ def _frame_changes(ax: Axes, loop: int, before: list[float], after: list[float],
 FIGURE_KINDS.add(
     "contributions",
     FigureKind(
-        one_run(contributions_of), draw_contributions, contributions_csv, parts=whole, size=fixed_size(2 * WIDTH, 2.2)
+        one_run(contributions_of),
+        draw_contributions,
+        contributions_csv,
+        parts=whole,
+        size=fixed_size(2 * WIDTH, 2.2),
+        settings=Contributions,
     ),
-)
-
-
-# ---- last token ----
-
-
-_LOWEST = 1e-5
-"""Attention below this is drawn as this: a logarithmic axis shows spikes beside what lies between them."""
-
-
-def last_token_of(plot: Plot, record: Record) -> Numbers | None:
-    """x: places, 1 for the first token. y: attention on each, in percent. None if it was not measured."""
-    try:
-        values = values_of(record, plot.metric or "", plot._measures)
-    except NoValue:
-        return None
-    if values.ndim != 1:
-        raise UserError(f"plot.metric {plot.metric!r} has the shape {values.shape} in run {record.hash}; give a list")
-    return {"x": list(range(1, len(values) + 1)), "y": (100 * values).tolist()}
-
-
-def last_token_size(pictures: Sequence[Picture]) -> tuple[float, float]:
-    """Three in a row, or four where the panels fill such rows."""
-    return (1.75, 1.6) if len(pictures) % 4 == 0 else (2.3, 1.8)
-
-
-def draw_last_token(ax: Axes, picture: Picture) -> None:
-    """Attention as an area on a logarithmic axis, and what every token would get if all got the same."""
-    from matplotlib.ticker import FuncFormatter
-
-    x, y = picture.numbers["x"], picture.numbers["y"]
-    ax.fill_between(x, 100 * _LOWEST, [max(v, 100 * _LOWEST) for v in y], color=COLOURS[0], linewidth=0, step="mid")
-    ax.axhline(100 / len(x), color=COLOURS[1], linewidth=0.9, linestyle="--", label="the same for all tokens")
-    ax.set_yscale("log")
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.set_xlim(0.5, len(x) + 0.5)
-    label_axes(ax, picture.x_label, picture.y_label)
-
-
-FIGURE_KINDS.add(
-    "last token",
-    FigureKind(one_run(last_token_of), draw_last_token, series_lines, parts=whole, size=last_token_size, shared=True),
 )
 
 
@@ -238,13 +212,20 @@ STRENGTH = 0.2
 """λ of the drawing, that of BERT-Mini."""
 
 
-def belief_of(plot: Plot, record: Record) -> Numbers | None:
+class Belief(PlotSettings):
+    """What `plot:` accepts."""
+
+    metric: MetricPath
+    """A matrix: the attention of a layer."""
+
+
+def belief_of(plot: Any, record: Record) -> Numbers | None:
     """prior and belief: [row][label], of the first tokens alone, whose rows are made to sum up to 1. strength: λ. None
     if the run has no attention map."""
-    try:
-        weights = values_of(record, plot.metric or "", plot._measures)[:TOKENS, :TOKENS]
-    except NoValue:
+    found = values(plot, record, plot.metric, "a matrix", 2)
+    if found is None:
         return None
+    weights = found[:TOKENS, :TOKENS]
     prior = weights / weights.sum(-1, keepdims=True)
     return {"prior": prior.tolist(), "belief": refined(prior, STRENGTH).tolist(), "strength": STRENGTH}
 
@@ -321,4 +302,7 @@ def _draw_row(ax: Axes, before: np.ndarray, after: np.ndarray, row: int) -> None
     ax.legend(fontsize=6, frameon=False)
 
 
-FIGURE_KINDS.add("belief", FigureKind(one_run(belief_of), draw_belief, belief_csv, size=fixed_size(6.8, 2.6)))
+FIGURE_KINDS.add(
+    "belief",
+    FigureKind(one_run(belief_of), draw_belief, belief_csv, size=fixed_size(6.8, 2.6), settings=Belief),
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.papers.experiment import Plot
+from hybridlab.papers.plots import Labels
 from hybridlab.plan.lineage import growth_steps, lineage_from_json
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.figure_kind import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # ---- growth ----
 
 
-def growth_of(plot: Plot, record: Record) -> Numbers | None:
+def growth_of(plot: Any, record: Record) -> Numbers | None:
     """segments: layer, first and last step, passes, heads that run and heads that are kept; None for a run without
     growth."""
     fade = (record.config.get("controller") or {}).get("fade_steps")
@@ -110,7 +110,9 @@ def _name_colours(ax: Axes, segments: list[dict[str, Any]]) -> None:
 
 FIGURE_KINDS.add(
     "growth",
-    FigureKind(one_run(growth_of), draw_growth, growth_csv, parts=whole, size=fixed_size(1.6 * WIDTH, HEIGHT)),
+    FigureKind(
+        one_run(growth_of), draw_growth, growth_csv, parts=whole, size=fixed_size(1.6 * WIDTH, HEIGHT), settings=Labels
+    ),
 )
 
 
@@ -121,7 +123,7 @@ _LARGE = 16
 """With more layers than this, boxes are small, and so are their numbers."""
 
 
-def lineage_of(plot: Plot, record: Record) -> Numbers | None:
+def lineage_of(plot: Any, record: Record) -> Numbers | None:
     """steps: the model at the start, then after each growth step: layer → source, the layer of the model before that it
     continues or was copied from, from 0; at the start, itself. copied: whether it was copied. block: layers of a block.
     None for a run without growth in depth."""
@@ -213,4 +215,7 @@ def _draw_copies(ax: Axes, row: int, step: dict[str, Any], before: int, widest: 
         ax.plot(ends, (row - 0.64, row), zorder=1, **style)
 
 
-FIGURE_KINDS.add("lineage", FigureKind(one_run(lineage_of), draw_lineage, lineage_csv, parts=whole, size=lineage_size))
+FIGURE_KINDS.add(
+    "lineage",
+    FigureKind(one_run(lineage_of), draw_lineage, lineage_csv, parts=whole, size=lineage_size, settings=Labels),
+)

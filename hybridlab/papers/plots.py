@@ -1,0 +1,157 @@
+"""`plot:` of an experiment file: a figure, with its panels, their series and what the paper prints.
+
+Each kind of figure declares its settings; `plot:` accepts these alone, for all panels or in a panel for that one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from string import Formatter
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validator
+
+from hybridlab.config.method import Registered
+from hybridlab.config.types import Strict
+from hybridlab.papers.calls import CellName, MetricPath, Refers
+from hybridlab.papers.formula import Measure
+from hybridlab.registry import FIGURE_KINDS
+
+
+class Series(Strict):
+    """One line, row or matrix of a figure, from the run of one cell, or with a point for the run of each of several
+    cells. x: the points' x values, if no metric gives them. metric: in the place of the panel's."""
+
+    cell: str = ""
+    cells: list[CellName] = []
+    label: str
+    x: list[float] = []
+    metric: MetricPath | None = None
+
+    @property
+    def named(self) -> list[str]:
+        return self.cells or [self.cell]
+
+
+class PaperMark(Strict):
+    """Values that the paper prints, drawn in grey: points at x and y; with x or y alone a line at each, or a band
+    between two. source: where the paper prints them. of: the paper's whole x axis, such as its number of layers or
+    steps, where these differ from the run's; x is then drawn at the same share of the run's axis."""
+
+    label: str
+    source: str
+    x: list[float] = []
+    y: list[float] = []
+    band: bool = False
+    of: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> PaperMark:
+        if not self.x and not self.y:
+            raise ValueError("give the values that the paper prints: x and y for points, x or y alone for lines")
+        if self.x and self.y and (len(self.x) != len(self.y) or self.band):
+            raise ValueError(f"points need as many x ({len(self.x)}) as y ({len(self.y)}), and are no band")
+        if self.band and len(self.x or self.y) != 2:
+            raise ValueError(f"a band lies between two values, not {len(self.x or self.y)}")
+        return self
+
+
+Template = Annotated[str, Refers("names")]
+"""Names of the entries of a list or matrix. `{}` stands for the number of an entry, counted from 1, `{PATH}` for what
+another list has there, or for the name of an entry of a table: `"step {hooks.entropy-log.steps}"`."""
+
+
+def paths_in(template: str) -> list[str]:
+    """The paths and measures in a template."""
+    return [path for _, path, _, _ in Formatter().parse(template) if path]
+
+
+# ---- settings of a kind of figure ----
+
+
+class PlotSettings(Strict):
+    """Base class of the settings of a kind of figure; see `FigureKind.settings`."""
+
+
+class Labels(PlotSettings):
+    """Settings of a kind with names at its axes."""
+
+    x_label: str = ""
+    y_label: str = ""
+
+
+class Usual(Labels):
+    """Settings of a kind that declares none of its own."""
+
+    metric: str | None = None
+    x: str | None = "step"
+    value_range: tuple[float, float] | None = None
+    """What the axis of values shows at least, so that figures which are compared have the same."""
+    targets: list[float] = []
+    """Target values, drawn as dotted lines."""
+    relative_to: CellName | None = None
+    """A cell: the series are differences to its run, at the same x or, where x is not the step, at equal x."""
+
+
+class Panel(Strict):
+    """One picture of a figure. In the title, `{flops}` stands for the training FLOPs of its runs. Beside these it has
+    the settings of the figure's kind, in the place of the figure's own."""
+
+    title: str = ""
+    series: list[Series] = []
+    paper: list[PaperMark] = []
+
+
+class Plot(Strict):
+    """A figure. kind: one of reporting/kinds/, or one that a plug-in registers. Beside these it has the settings of its
+    kind, for all panels."""
+
+    kind: str
+    panels: list[Panel]
+    _measures: dict[str, Measure] = PrivateAttr(default_factory=dict)
+    """Those of the experiment, by name."""
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Plot:
+        needed = {name for name, field in settings_of(self.kind).model_fields.items() if field.is_required()}
+        for panel in self.panels:
+            if panel.series and (missing := sorted(needed - self.model_fields_set - panel.model_fields_set)):
+                raise ValueError(f"the kind {self.kind!r} needs `{missing[0]}`: add it here, or to every panel")
+        return self
+
+    def of_panel(self, panel: Panel) -> Any:
+        """The plot with what a panel has of its own."""
+        names = panel.model_fields_set & settings_of(self.kind).model_fields.keys()
+        return self.model_copy(update={name: getattr(panel, name) for name in names})
+
+    def relatives(self) -> list[str]:
+        """The cells that series are differences to."""
+        return [cell for part in (self, *self.panels) if (cell := getattr(part, "relative_to", None))]
+
+
+def settings_of(kind: str) -> type[PlotSettings]:
+    """The settings that a kind of figure declares."""
+    settings: type[PlotSettings] = FIGURE_KINDS.get(kind).settings
+    return settings
+
+
+@cache
+def _plot_with(kind: str, settings: type[PlotSettings]) -> type[Plot]:
+    """`plot:` of a kind with these settings. What these need can stand in the plot or in its panels."""
+    hints = get_type_hints(settings, include_extras=True)
+    needed = [name for name, field in settings.model_fields.items() if field.is_required()]
+    optional: Any = {name: (hints[name] | None, None) for name in needed}
+    panel: Any = create_model("Panel", __base__=(Panel, settings), **optional)
+    own: Any = {"kind": (Literal[kind], ...), "panels": (list[panel], ...), **optional}
+    plot: type[Plot] = create_model("Plot", __base__=(Plot, settings), **own)  # type: ignore[arg-type]
+    return plot
+
+
+class OfKind(Registered):
+    """Metadata of a type: a plot with the settings of one of the kinds of figures, which `kind` names."""
+
+    def settings(self, kind: str) -> type[BaseModel]:
+        return _plot_with(kind, settings_of(kind))
+
+
+AnyPlot = Annotated[Plot, OfKind(FIGURE_KINDS)]
