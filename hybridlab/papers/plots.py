@@ -72,6 +72,15 @@ def paths_in(template: str) -> list[str]:
 class PlotSettings(Strict):
     """Base class of the settings of a kind of figure; see `FigureKind.settings`."""
 
+    @property
+    def first_seed(self) -> bool:
+        """Whether the first seed is shown alone, also by a kind that can merge seeds."""
+        return False
+
+    def without_effect(self) -> list[str]:
+        """The settings that are given, but have no effect beside the others."""
+        return []
+
 
 class Labels(PlotSettings):
     """Settings of a kind with names at its axes."""
@@ -112,11 +121,16 @@ class Plot(Strict):
     """Those of the experiment, by name."""
 
     @model_validator(mode="after")
-    def _has_what_its_kind_needs(self) -> Plot:
-        needed = {name for name, field in settings_of(self.kind).model_fields.items() if field.is_required()}
+    def _fits_its_kind(self) -> Plot:
+        known = settings_of(self.kind).model_fields
+        needed = {name for name, field in known.items() if field.is_required()}
+        if "metric" not in known and any(series.metric for panel in self.panels for series in panel.series):
+            raise ValueError(f"a series has a `metric`, which the kind {self.kind!r} does not read; leave it out")
         for panel in self.panels:
             if panel.series and (missing := sorted(needed - self.model_fields_set - panel.model_fields_set)):
                 raise ValueError(f"the kind {self.kind!r} needs `{missing[0]}`: add it here, or to every panel")
+            if idle := self.of_panel(panel).without_effect():
+                raise ValueError(f"`{idle[0]}` has no effect beside the other settings; leave it out")
         return self
 
     def of_panel(self, panel: Panel) -> Any:

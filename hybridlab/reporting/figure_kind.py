@@ -86,7 +86,7 @@ class FigureKind:
     size: width and height of a panel in inches.
     legend: draws one legend for all panels, from the figure, the axes of the panels and their number of rows.
     merge: the numbers of a series from those of each seed, with errors over seeds; without it the first seed is shown,
-    as it is where `first_seed` says so.
+    as it is where the settings say so (`first_seed`).
     align: changes the numbers of all series of a panel together, so that they can be compared.
     relative: the numbers of a series less those of the panel's `relative_to`, of the same seed.
     shared: whether panels with the same axis labels get the same axes.
@@ -106,7 +106,6 @@ class FigureKind:
     shared: bool = False
     own_paper: bool = False
     settings: type[PlotSettings] = Usual
-    first_seed: Callable[[Any], bool] = lambda plot: False
 
 
 def one_run(

@@ -88,13 +88,13 @@ def _panel_data(plot: Plot, panel: Panel, records: Records) -> dict[str, Any]:
     return {**about, "paper": paper, "series": all_series}
 
 
-def _series_data(kind: FigureKind, plot: Plot, series: Series, records: Records) -> dict[str, Any]:
+def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records) -> dict[str, Any]:
     """A series with its numbers over all seeds, or those of the first seed if the kind cannot merge them. run: the
     hashes of the first seed's runs."""
     plot = plot if series.metric is None else plot.model_copy(update={"metric": series.metric})
     seeds = sorted({seed for name in series.named for seed in records.get(name, {})})
     by_seed: dict[int, Numbers] = {}
-    for seed in seeds[:1] if kind.merge is None or kind.first_seed(plot) else seeds:
+    for seed in seeds[:1] if kind.merge is None or plot.first_seed else seeds:
         numbers = kind.show(plot, series, [records.get(name, {}).get(seed) for name in series.named])
         if numbers and (base := getattr(plot, "relative_to", None)) is not None:
             numbers = _less(kind, plot, base, numbers, records, seed)

@@ -123,6 +123,18 @@ HEAD = "id: toy-fig1\ntitle: Toy\npaper: toy\nsource: x\n"
             "plot:\n  kind: lines\n  panels: [{metric: flops, series: []}, {series: [{cell: a, label: a}]}]\n",
             "fig1.yaml:5: plot: the kind 'lines' needs `metric`: add it here, or to every panel",
         ),
+        (
+            "plot:\n  kind: lines\n  metric: flops\n  panels: [{mean: m, area: 1.0}, {mean: m}]\n",
+            "fig1.yaml:5: plot: `mean` has no effect beside the other settings; leave it out",
+        ),
+        (
+            "plot:\n  kind: stages\n  panels: [{series: [{cell: a, label: a, metric: flops}]}]\n",
+            "fig1.yaml:5: plot: a series has a `metric`, which the kind 'stages' does not read; leave it out",
+        ),
+        (
+            "plot:\n  kind: heatmap\n  metric: flops\n  bar_label: b\n  panels: [{classes: [{}]}]\n",
+            "fig1.yaml:5: plot: `bar_label` has no effect beside the other settings; leave it out",
+        ),
     ],
 )
 def test_a_plot_accepts_the_settings_of_its_kind_alone(tmp_path, plot, message):

@@ -66,7 +66,7 @@ class Lines(Usual):
     both can be seen."""
     level: MetricPath | None = None
     """A further number of each run, as a dotted line across; or a further list, as a thin line. Both have the colour of
-    their run's line; beside the lines of a matrix, a list is a thick black one."""
+    their run's line; beside the lines of a matrix, it is a thick black one."""
     marks: MetricPath | None = None
     """Beside the lines of a matrix: places along x, such as steps, each with a dotted line."""
     names: Template = "{}"
@@ -81,6 +81,14 @@ class Lines(Usual):
     """Fill the area below the line, down to this value: a panel for each list, or row; the first seed alone."""
     mean: str = ""
     """The name of a line at the mean of an area's list."""
+
+    @property
+    def first_seed(self) -> bool:
+        return self.area is not None
+
+    def without_effect(self) -> list[str]:
+        idle = ("mean",) if self.area is None else ("level", "marks", "count", "ordered", "relative_to")
+        return [name for name in idle if getattr(self, name)]
 
 
 # ---- numbers of a run ----
@@ -114,6 +122,8 @@ def numbers_of(plot: Any, record: Record) -> Numbers | None:
         )
     kept = ~np.isnan(y).reshape(-1, y.shape[-1]).any(axis=0)
     xs = [int(at) if at == int(at) else at for at in x[kept].tolist()]
+    if y.ndim > 1 and level is not None:
+        level = np.broadcast_to(level, len(x))
     beside = {} if level is None else {"level": nested(level[kept] if level.ndim else level)}
     if y.ndim == 1:
         return {"x": xs, "y": y[kept].tolist(), **beside, **_blocks(plot, record, len(y))}
@@ -440,6 +450,5 @@ FIGURE_KINDS.add(
         relative=relative,
         shared=True,
         settings=Lines,
-        first_seed=lambda plot: plot.area is not None,
     ),
 )

@@ -76,6 +76,14 @@ class Heatmap(Labels):
     square: bool = True
     """Whether cells are squares; otherwise they fill the panel."""
 
+    @property
+    def first_seed(self) -> bool:
+        return bool(self.classes or self.boxed)
+
+    def without_effect(self) -> list[str]:
+        idle = {"value_range": None, "bar_label": "", "colours": "even"} if self.classes else {}
+        return [name for name, default in idle.items() if getattr(self, name) != default]
+
 
 def numbers_of(plot: Any, record: Record) -> Numbers | None:
     """parts: of each matrix its title and matrix [row][column], null where nothing was measured. boxed: the cells with
@@ -270,6 +278,5 @@ FIGURE_KINDS.add(
         legend=legend,
         merge=merge,
         settings=Heatmap,
-        first_seed=lambda plot: bool(plot.classes or plot.boxed),
     ),
 )
