@@ -24,11 +24,10 @@ from hybridlab.registry import Registry
 @dataclass(frozen=True)
 class Refers:
     """Marks a text as a name. to: the kind of thing it names. of: the argument with the id of another experiment that
-    must have it. row_if: the argument that, where it is true, makes it the short name of a row."""
+    must have it."""
 
     to: str
     of: str | None = None
-    row_if: str | None = None
 
 
 RowName = Annotated[str, Refers("row")]
@@ -45,8 +44,6 @@ MetricPath = Annotated[str, Refers("metric or measure")]
 """A dotted path into a record, or a measure of the file."""
 TablePath = Annotated[str, Refers("metric")]
 """A dotted path into a record, to a table."""
-METRICS = ("metric or measure", "metric")
-"""What a name refers to that stands for something in a record."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +107,7 @@ class Function:
                 if isinstance(mark, RefersIn):
                     yield from (one._replace(path=path) for one in mark.names(name))
                 else:
-                    to = "row" if mark.row_if and values.get(mark.row_if) else mark.to
-                    yield Reference(path, to, name, values[mark.of] if mark.of else None)
+                    yield Reference(path, mark.to, name, values[mark.of] if mark.of else None)
 
 
 _hints = lru_cache(get_type_hints)

@@ -4,10 +4,11 @@
     y[x >= 2/3 * n] - base                            entries whose x is large, less a number
     first(y >= 0.95 * y[-1]) / len(y)                 where a list first reaches 95 % of its last entry
     mean(m[row(m) % b == 1 and column(m) > row(m)])   some entries of a matrix
+    min([count(y), 3])                                a list that is written out
 
 Arithmetic works entry by entry, and so do comparisons and `and`, `or`, `not`, which choose entries in brackets. Entries
 count from 0; `y[-1]` is the last, `y[1:-1]` are all but the first and the last. Entries that a record holds as null
-count for none of the functions. `FUNCTIONS` has all functions.
+count for none of the functions. A list of matrices has rows too, those of each of them. `FUNCTIONS` has all functions.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _fold(x: Values, width: float) -> np.ndarray:
 
 def _highest(m: Values) -> np.ndarray:
     """The highest known entry of each row of a matrix, null for a row without any."""
-    found: np.ndarray = np.where(np.isnan(m), -np.inf, m).max(axis=1)
+    found: np.ndarray = np.where(np.isnan(m), -np.inf, m).max(axis=-1)
     return np.where(np.isneginf(found), np.nan, found)
 
 
@@ -115,12 +116,57 @@ def _closest(x: Values, wanted: Values) -> np.ndarray:
     return np.array([np.nanargmin(np.abs(x - value)) for value in np.atleast_1d(wanted)])
 
 
+def _firsts(m: Values) -> np.ndarray:
+    """For each row of a matrix the number of its first entry that is true, null for a row without any."""
+    true = np.asarray(m, dtype=bool)
+    return np.where(true.any(axis=-1), true.argmax(axis=-1), np.nan)
+
+
+def _evenness(m: Values) -> np.ndarray:
+    """Of each row of a matrix, as positive amounts, the entropy of their shares over that of equal ones."""
+    share = m / m.sum(axis=-1, keepdims=True)
+    entropies: np.ndarray = -np.where(share > 0, share * np.log(np.where(share > 0, share, 1.0)), 0.0).sum(axis=-1)
+    return entropies / np.log(m.shape[-1])
+
+
 def _first(x: Values) -> float:
     """The number of the first entry that is true."""
     true = np.flatnonzero(x)
     if not len(true):
         raise NoValue("no entry is as asked")
     return float(true[0])
+
+
+def _order(x: Values) -> np.ndarray:
+    """The numbers of a list's entries, from that of the lowest to that of the highest."""
+    return np.argsort(x, kind="stable")
+
+
+def _only_if(x: Values, so: Values) -> Values:
+    """A value where a condition is so in every entry; NoValue where it is not."""
+    if not np.all(so):
+        raise NoValue("a condition of the measure is not met")
+    return x
+
+
+def _of_largest(x: Values, share: float) -> float:
+    """The part of a list's sum that belongs to its largest entries, `share` of them by number; `share` itself where the
+    sum is 0, as it would be of equal entries."""
+    entries = np.sort(_known(x))[::-1]
+    total = float(entries.sum())
+    return float(entries[: max(1, round(share * len(entries)))].sum()) / total if total else share
+
+
+def _choice(x: Values, chosen: Values) -> float:
+    """How well some entries are chosen, within each row of a matrix: from 0, the mean sum of as many random ones, to 1,
+    the sum of the largest."""
+    rows, which = np.atleast_2d(x), np.atleast_2d(np.asarray(chosen, dtype=bool))
+    counts = which.sum(axis=1)
+    chance = float((rows.mean(axis=1) * counts).sum())
+    most = sum(float(np.sort(row)[::-1][:count].sum()) for row, count in zip(rows, counts, strict=True))
+    if most - chance < 1e-12:
+        raise NoValue("every choice has the same sum")
+    return (float(rows[which].sum()) - chance) / (most - chance)
 
 
 def _steps(x: Values) -> np.ndarray:
@@ -135,6 +181,8 @@ def _rounds_to(x: Values, stated: Values, digits: float) -> Values:
 
 def _rank_correlation(x: Values, y: Values) -> float:
     """Spearman's rank correlation of two lists, without the pairs in which one is null."""
+    if x.shape != y.shape:
+        raise NoValue(f"one table is of {x.shape}, the other one of {y.shape}")
     known = ~(np.isnan(x) | np.isnan(y))
     if not known.any():
         raise NoValue("nothing is selected")
@@ -142,6 +190,18 @@ def _rank_correlation(x: Values, y: Values) -> float:
     if value is None:
         raise NoValue("all entries of a list are the same")
     return value
+
+
+def _rank_correlations(m: Values, n: Values) -> np.ndarray:
+    """Spearman's rank correlation of each row of a matrix with that of another one; null where there is none."""
+
+    def of(one: np.ndarray, other: np.ndarray) -> float:
+        try:
+            return _rank_correlation(one, other)
+        except NoValue:
+            return np.nan
+
+    return np.array([of(one, other) for one, other in zip(m, n, strict=True)])
 
 
 def _pearson(x: Values, y: Values) -> Pearson:
@@ -199,7 +259,17 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "smooth": (2, _smooth, "a moving average: smooth(y, 5)"),
     "spaced": (2, _spaced, "so many of the numbers 0, 1, … n − 1, evenly spaced: spaced(len(y), 4)"),
     "closest": (2, _closest, "for each wanted value the number of the closest entry: closest(x, 0.5 * x[-1])"),
+    "firsts": (1, _firsts, "for each row of a matrix the number of its first entry that is true"),
+    "evenness": (1, _evenness, "of each row of a matrix the entropy of its shares, 1 where all are equal"),
+    "flat": (1, np.ravel, "all entries of a matrix as one list"),
+    "order": (1, _order, "the numbers of the entries, from the lowest to the highest: y[order(x)]"),
+    "lowest_so_far": (1, np.minimum.accumulate, "for each entry the lowest of those up to it"),
+    "filled": (2, lambda x, y: np.where(np.isnan(x), y, x), "entries with a number in the place of null"),
+    "only_if": (2, _only_if, "a value, where a condition is so: only_if(x, count(y) > 0)"),
+    "of_largest": (2, _of_largest, "the part of a sum that its largest entries hold, so large a share of them"),
+    "choice": (2, _choice, "how well entries are chosen in each row, from 0, by chance, to 1, the largest"),
     "rank_correlation": (2, _rank_correlation, "Spearman's, of two lists"),
+    "rank_correlations": (2, _rank_correlations, "Spearman's, of each row of two matrices"),
     "correlation": (2, lambda x, y: float(_pearson(x, y).r or 0.0), "Pearson's, of two lists"),
     "correlation_p": (2, lambda x, y: float(_pearson(x, y).p or 0.0), "the two-sided p-value of that"),
     "explained": (2, _explained, "share of a list's variance that lies between groups: explained(y, index(y) % 4)"),
@@ -208,6 +278,10 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
 
 BY_ENTRY = {"abs", "exp", "log", "log2", "rounds_to"}
 """Functions that give a number for each entry of a list; the others take the list as a whole."""
+SAME_UNIT = {"mean", "sum", "sd", "min", "max", "abs", "flat", "filled", "part"}
+"""Functions whose numbers are in the unit of the list."""
+PLACES = {"argmax", "argmin", "first"}
+"""Functions that give the place of an entry, which can be the same in lists that differ."""
 _ARITHMETIC: dict[type[ast.operator], Callable[..., Values]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -227,7 +301,7 @@ COMPARISONS: dict[type[ast.cmpop], Callable[..., Values]] = {
 }
 
 
-_ALLOWED = {ast.Name, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Slice, ast.Tuple}
+_ALLOWED = {ast.Name, ast.List, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Slice, ast.Tuple}
 _ALLOWED |= {ast.USub, ast.Not, *_ARITHMETIC, *COMPARISONS}
 
 
@@ -312,6 +386,8 @@ def _value(node: ast.AST | None, given: Mapping[str, Values]) -> Values:
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
         return join.reduce([_value(one, given) for one in node.values])
+    if isinstance(node, ast.List):
+        return np.array([_value(one, given) for one in node.elts])
     if isinstance(node, ast.Subscript):
         return _value(node.value, given)[_entries(node.slice, given)]
     raise AssertionError(f"parsed() lets no {type(node).__name__} through")
@@ -451,6 +527,13 @@ def _plain(here: Any) -> Any:
     if isinstance(here, dict) and {"value", "n"} <= here.keys():
         return here["value"]
     return here
+
+
+def reads_results(metric: str, measures: Measures) -> bool:
+    """Whether a metric is, or is made of, results of a run, and not only what its training logged and left behind."""
+    if metric not in measures:
+        return metric.startswith("results.")
+    return any(reads_results(path, measures) for _, path in measures[metric].paths())
 
 
 def measure_problem(name: str, measures: Measures) -> str | None:

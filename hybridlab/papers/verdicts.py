@@ -34,10 +34,11 @@ from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import Records, cell_runs
-from hybridlab.papers.claims.expression import expression, is_exact
+from hybridlab.papers.claims.expression import cells_read, expression, is_exact
 from hybridlab.papers.claims.judge import judge, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Flag, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in
+from hybridlab.papers.formula import reads_results
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
 from hybridlab.runs.record import BenchmarkRecord, Record, Stamp
@@ -567,7 +568,7 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     flags: list[Flag] = []
     confounded = False
     controls = [(test, control.verdict) for test, control in zip(claim.controls, verdict.controls, strict=False)]
-    for cells, metric in _cells_read([(claim.test, verdict), *controls]):
+    for cells, metric in _cells_read(experiment, [(claim.test, verdict), *controls]):
         found = (_swept_arm(experiment, scale, cell, metric) for cell in cells)
         arms = list({(arm.owner.id, arm.cell): arm for arm in found if arm is not None}.values())
         for_other = [arm for arm in arms if arm.chosen_by != metric]
@@ -591,14 +592,20 @@ def _at_own_rates(claim: Claim, experiment: Experiment, scale: str, verdict: Ver
     return replace(flagged, holds=None, word="cannot tell here", note="", direction="", evidence=evidence)
 
 
-def _cells_read(tests: Iterable[tuple[dict[str, Any], Verdict]]) -> dict[tuple[tuple[str, ...], str], None]:
+def _cells_read(
+    experiment: Experiment, tests: Iterable[tuple[dict[str, Any], Verdict]]
+) -> dict[tuple[tuple[str, ...], str], None]:
     """(cells that stand side by side, metric) of a claim's test and of its controls, each once. A control of one cell
-    asks what the arm does at the rate that it has, so that no other metric is in its place."""
+    asks what the arm does at the rate that it has, so that no other metric is in its place; and so does a metric of
+    what training left behind, such as masks, which is no result that a rate could be chosen by."""
     found: dict[tuple[tuple[str, ...], str], None] = {}
     for i, (test, verdict) in enumerate(tests):
-        for one in verdict.comparisons:
-            if len(one["cells"]) > 1 or i == 0:
-                found |= {(tuple(one["cells"]), metric): None for metric in metrics_of(test)}
+        for metric in (one for one in metrics_of(test) if reads_results(one, experiment.measures)):
+            read = cells_read(test, metric)
+            for one in verdict.comparisons:
+                cells = tuple(cell for cell in one["cells"] if read is None or cell in read)
+                if len(cells) > 1 or (cells and i == 0):
+                    found[cells, metric] = None
     return found
 
 

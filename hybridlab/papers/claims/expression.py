@@ -11,17 +11,21 @@ of another experiment's; `*` are all rows. METRIC[CELLS] is a number of these ce
 dotted path into a record, without a leading `results.`; `loss` is the validation loss. A bracket without a name, or
 without its last parts, reads as the one before it. Several names give several comparisons, each of which must hold;
 with several names on both sides the first goes with the first, and so on. Inside of a function that reduces a list,
-such as `mean(loss[a, b])`, the names are the list. `A|B[…]` are several metrics. A name with a comma stands in quotes.
-`@NAME` is a list of names under `lists:` of the file. Functions are those of formula.py and of analytic.py.
+such as `mean(loss[a, b])`, the names are the list; of one cell it is the list that the metric is, and `m[a][2]` an
+entry of it, `m[a][n[a] == 1]` several. `A|B[…]` are several metrics. A name with a comma stands in quotes. `@NAME` is a
+list of names under `lists:` of the file. Functions are those of formula.py and of analytic.py.
 
 An expression about runs gives comparisons, one number for each seed, and the rule decides (statistics.py). The number
 is the left side, less the right side if that reads runs too:
 
     … < 0.9          below a bound; `>` above it
     0.6 < … < 0.8    between two bounds (equivalence); also `abs(…) < 0.05`
-    … <= 0.05        lower, equal, or higher by less than that ("matches or exceeds"); `>=` the same upwards
+    … <= 0.05        lower, equal, or higher by less than that ("matches or exceeds")
     abs(…) > 0.1     farther from 0 than that, on either side
     always(…)        a yes in every run, such as `always(peaks-last[midas])`
+
+What is counted needs no seeds, such as FLOPs: one run decides it. `every(flops[a, b] < [c])` says that every number of
+the runs of `a` and `b` is below every one of those of `c`.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ from hybridlab.papers.formula import (
     BY_ENTRY,
     COMPARISONS,
     FUNCTIONS,
+    PLACES,
+    SAME_UNIT,
     NotMeasured,
     NoValue,
     computed,
@@ -60,6 +66,8 @@ from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Below, Betw
 LOSS = "results.validation.loss"
 TABLES = ("printed", "computed")
 ALL = "*"
+OF_RUNS = ("always", "every")
+"""What is asked of runs in the form of a function."""
 _BRACKET = re.compile(r"(?P<of>[A-Za-z_][\w.*-]*(?:\|[A-Za-z_][\w.*-]*)*)?(?<![)\]])\[(?P<names>[^\[\]]*)\]")
 _NAME = re.compile(r'\s*(?:"([^"]*)"|([^,;"]*))\s*([,;]|$)')
 
@@ -137,14 +145,37 @@ def expression(text: str) -> Expression:
         raise ValueError(f"expression {text!r}: {why}") from None
     calls: dict[str, dict[str, Any]] = {}
     tree = _Calls(calls, text).visit(tree)
-    if wrong := problem(tree, {"always": 1}):
+    if wrong := problem(tree, dict.fromkeys(OF_RUNS, 1)):
         raise ValueError(f"expression {text!r}: {_shown(wrong, brackets)}")
     if loose := [name for name in names_in(tree) if name not in brackets and name not in calls]:
         raise ValueError(f"expression {text!r}: {loose[0]!r} is no number; write what is read as {loose[0]}[CELLS]")
     found = Expression(tree, brackets, calls)
-    for part in parts_of(tree) if found.of_runs else ():
-        _question(part, found, text)
+    _check_questions(found, text)
     return found
+
+
+def _check_questions(found: Expression, text: str) -> None:
+    """ValueError where a part of an expression about runs is none of the questions."""
+    parts = parts_of(found.tree)
+    for name in OF_RUNS:
+        calls = [node for node in ast.walk(found.tree) if isinstance(node, ast.expr) and _argument(node, name)]
+        if calls and (not found.of_runs or any(call not in parts for call in calls)):
+            raise ValueError(f"expression {text!r}: {name}(…) is a whole part of an expression about runs")
+    counted = [_argument(part, "every") is not None for part in parts]
+    if any(counted) and not all(counted):
+        raise ValueError(f"expression {text!r}: write a claim of its own for every(…), which needs no seeds")
+    for part in parts if found.of_runs else ():
+        if any(found.brackets[name].of_table for name in names_in(part) if name in found.brackets):
+            why = "cells of a table and runs are compared apart; write the printed number itself"
+            raise ValueError(f"expression {text!r}: {why}")
+        if not any(counted):
+            _question(part, found, text)
+
+
+def _argument(tree: ast.expr, function: str) -> ast.expr | None:
+    """What stands in a call of this function, which takes one argument; None for anything else."""
+    called_so = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == function
+    return tree.args[0] if isinstance(tree, ast.Call) and called_so else None
 
 
 def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
@@ -234,6 +265,14 @@ def is_exact(test: Mapping[str, Any]) -> bool:
     return not expression(test["holds"]).of_runs if test["kind"] == SAYS else reads_print(test)
 
 
+def cells_read(test: Mapping[str, Any], metric: str) -> set[str] | None:
+    """The cells from whose runs an expression reads a metric; None for a test of another kind."""
+    if test["kind"] != SAYS:
+        return None
+    brackets = expression(test["holds"]).brackets.values()
+    return {cell for bracket in brackets if metric in bracket.of for cell in bracket.parts[0]}
+
+
 def reads_print(test: Mapping[str, Any]) -> bool:
     """Whether a claim's test reads nothing but what a paper prints or states."""
     kind = str(test["kind"])
@@ -255,7 +294,10 @@ def says(
     """What an expression says. reason: why a margin, or a bound, is as large as it is."""
     found = expression(holds)
     try:
-        return list(_of_runs(on, found)) if found.of_runs else _of_numbers(on, found)
+        if not found.of_runs:
+            return _of_numbers(on, found)
+        counted = _argument(parts_of(found.tree)[0], "every") is not None
+        return _of_every_run(on, found) if counted else list(_of_runs(on, found))
     except NotMeasured as missing:
         raise NotRun(str(missing)) from None
     except NoValue as none:
@@ -385,10 +427,8 @@ def _question(part: ast.expr, found: Expression, text: str) -> _Asked:
     def reads(node: ast.expr) -> bool:
         return any(name in found.brackets for name in names_in(node))
 
-    if any(found.brackets[name].of_table for name in names_in(part) if name in found.brackets):
-        raise wrong("cells of a table and runs are compared apart; write the printed number itself")
-    if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "always":
-        return _Asked(part.args[0], Always())
+    if (yes := _argument(part, "always")) is not None:
+        return _Asked(yes, Always())
     if not isinstance(part, ast.Compare):
         raise wrong("of runs write a comparison, such as `… < 0.9`, or `always(…)`")
     sides = [part.left, *part.comparators]
@@ -408,16 +448,17 @@ def _question(part: ast.expr, found: Expression, text: str) -> _Asked:
     number, bound = sides[0], bounds[1]
     if bound is None:
         number, bound = ast.BinOp(sides[0], ast.Sub(), sides[1]), 0.0
-    if isinstance(number, ast.Call) and isinstance(number.func, ast.Name) and number.func.id == "abs":
-        return _Asked(number.args[0], Apart(bound) if signs[0] == ">" else Between(-bound, bound))
-    question = {"<": Below, ">": Above}.get(signs[0])
-    return _Asked(number, question(bound) if question else Between(None, bound))
+    if (either_side := _argument(number, "abs")) is not None:
+        return _Asked(either_side, Apart(bound) if signs[0] == ">" else Between(-bound, bound))
+    if signs[0] == "<=":
+        return _Asked(number, Between(None, bound))
+    return _Asked(number, Below(bound) if signs[0] == "<" else Above(bound))
 
 
 def _of_runs(on: Given, found: Expression) -> Iterator[Comparison]:
     for part in parts_of(found.tree):
         asked = _question(part, found, "")
-        whole = _in_functions(asked.number)
+        whole, lists = _in_functions(asked.number), _with_entries(asked.number)
         names = set(names_in(asked.number))
         used = {name: bracket for name, bracket in found.brackets.items() if name in names}
         spread = {name: bracket for name, bracket in used.items() if name not in whole}
@@ -429,6 +470,7 @@ def _of_runs(on: Given, found: Expression) -> Iterator[Comparison]:
                         bracket.of[min(metric, len(bracket.of) - 1)],
                         bracket.parts[0] if name in whole else (bracket.parts[0][min(arm, len(bracket.parts[0]) - 1)],),
                         name in whole,
+                        name in lists,
                     )
                     for name, bracket in used.items()
                 }
@@ -442,19 +484,19 @@ def _count(lists: Iterable[tuple[str, ...]]) -> int:
 
 @dataclass(frozen=True)
 class _Read:
-    """What a bracket reads in one comparison: a metric of one cell's run, or as a list (whole) of those of several
-    cells, or what a table holds."""
+    """What a bracket reads in one comparison: a metric of one cell's run, or as a list (whole) those of several cells;
+    of one cell what the metric is, if a list is asked for (whole, or listed)."""
 
     metric: str
     cells: tuple[str, ...]
     whole: bool
+    listed: bool
 
     def value(self, on: Given, runs: Mapping[str, Record]) -> Any:
-        if not self.whole:
-            return on.number(runs[self.cells[0]], self.metric)
-        if len(self.cells) == 1:
-            return on.values(runs[self.cells[0]], self.metric)
-        return np.array([on.number(runs[cell], self.metric) for cell in self.cells])
+        if len(self.cells) > 1:
+            return np.array([on.number(runs[cell], self.metric) for cell in self.cells])
+        read = on.values if self.whole or self.listed else on.number
+        return read(runs[self.cells[0]], self.metric)
 
 
 def _compared(on: Given, asked: _Asked, read: Mapping[str, _Read], calls: Arrays) -> Comparison:
@@ -462,17 +504,24 @@ def _compared(on: Given, asked: _Asked, read: Mapping[str, _Read], calls: Arrays
 
     def number(*records: Record) -> float:
         runs = dict(zip(cells, records, strict=True))
+        values = {name: one.value(on, runs) for name, one in read.items()}
+        if _of_places(asked.number) and _same_on_both_sides(asked.number, values):
+            raise Open("both sides read the same numbers")
         try:
-            return float(computed(asked.number, {**calls, **{name: one.value(on, runs) for name, one in read.items()}}))
+            found = computed(asked.number, {**calls, **values})
         except NoValue as none:
-            raise Open(str(none)) from None
+            raise Open(_with_cells(on, str(none), read, metric)) from None
+        if found.ndim:
+            raise UserError(f"{label} is a list of {len(found)}, not a number; reduce it, as in `mean(…)`")
+        return float(found)
 
     metrics = list(dict.fromkeys(one.metric for one in read.values()))
     metric = metrics[0] if len(metrics) == 1 else ""
     title = on.titled(metric) if metric in on.experiment.measures else metric
-    about = {"metric": title, "unit": on.unit(metric) if metric else ""}
-    paired = len(cells) > 1 and _is_difference(asked.number)
-    made = on.compared(_label(on, asked.number, read, metric), cells, number, asked.question, paired=paired, **about)
+    unit = on.unit(metric) if metric and _keeps_unit(asked.number) else ""
+    about, label = {"metric": title, "unit": unit}, _label(on, asked.number, read, metric)
+    paired = len(cells) > 1 and _is_difference(asked.number) and not _of_places(asked.number)
+    made = on.compared(label, cells, number, asked.question, paired=paired, **about)
     if paired and 0 < made.n < FEWEST_SEEDS:
         made = replace(made, note=_over_windows(on, asked.number, read, calls, made))
     return made
@@ -483,6 +532,35 @@ def _is_difference(tree: ast.expr) -> bool:
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in ("log", "log2"):
         return isinstance(tree.args[0], ast.BinOp) and isinstance(tree.args[0].op, ast.Div)
     return isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Sub)
+
+
+def _keeps_unit(tree: ast.expr) -> bool:
+    """Whether a number of a metric has the metric's unit; a ratio, a logarithm, a rank or a place has none."""
+    return all(
+        node.func.id in SAME_UNIT
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        else not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div) or not names_in(node.right)
+        for node in ast.walk(tree)
+    )
+
+
+def _of_places(tree: ast.expr) -> bool:
+    """Whether a number is made of places in lists, which are often the same where the lists differ."""
+    return any(isinstance(node, ast.Name) and node.id in PLACES for node in ast.walk(tree))
+
+
+def _same_on_both_sides(tree: ast.expr, values: Arrays) -> bool:
+    """Whether the sides of a difference read the same numbers, as two names of the same runs do."""
+    if not isinstance(tree, ast.BinOp):
+        return False
+    ours, theirs = ([values[name] for name in names_in(side) if name in values] for side in (tree.left, tree.right))
+    return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
+
+
+def _with_entries(tree: ast.expr) -> set[str]:
+    """The names of lists of which entries are taken, such as `m[a][2]`."""
+    taken = (node.value for node in ast.walk(tree) if isinstance(node, ast.Subscript))
+    return {name for node in taken for name in names_in(node)}
 
 
 def _in_functions(tree: ast.expr) -> set[str]:
@@ -496,15 +574,19 @@ def _in_functions(tree: ast.expr) -> set[str]:
 
 def _label(on: Given, tree: ast.expr, read: Mapping[str, _Read], metric: str) -> str:
     """What is computed, in words: cells in the place of brackets, with the metric behind where there is one."""
-    text = ast.unparse(tree)
-    for name in sorted(read, key=len, reverse=True):
-        cells = " and ".join(read[name].cells)
-        text = text.replace(name, cells if metric else f"{_in_words(on, read[name].metric)} of {cells}")
-    text = text.replace(" - ", " − ").replace(" * ", " × ")
+    text = _with_cells(on, ast.unparse(tree), read, metric).replace(" - ", " − ").replace(" * ", " × ")
     if metric in ("", LOSS):
         return text
     words = _in_words(on, metric)
     return f"{text}: {words}" if isinstance(tree, ast.Name) else f"{text}, {words}"
+
+
+def _with_cells(on: Given, text: str, read: Mapping[str, _Read], metric: str) -> str:
+    """A text with cells in the place of what is read, and with the metrics, unless all is of one."""
+    for name in sorted(read, key=len, reverse=True):
+        cells = " and ".join(read[name].cells)
+        text = text.replace(name, cells if metric else f"{_in_words(on, read[name].metric)} of {cells}")
+    return text
 
 
 def _in_words(on: Given, metric: str) -> str:
@@ -531,3 +613,42 @@ def _windows(run: Record, metric: str) -> np.ndarray:
     except NotRun:
         return np.array([])
     return np.array(values if isinstance(values, list) else [], dtype=float)
+
+
+# ---- what is counted, so that one run decides ----
+
+
+def _of_every_run(on: Given, found: Expression) -> Verdict:
+    """Whether parts such as `every(flops[a, b] < [c])` are so of all numbers of the runs of these cells."""
+    on.require([cell for bracket in found.brackets.values() for cell in bracket.parts[0]])
+    given = {name: np.asarray(_computed(call)) for name, call in found.calls.items()}
+    given |= {name: _of_all_runs(on, bracket) for name, bracket in found.brackets.items()}
+    conditions = [condition for part in parts_of(found.tree) if (condition := _argument(part, "every")) is not None]
+    said = "; ".join(_counted_in_words(on, condition, given, found.brackets) for condition in conditions)
+    return Verdict(all(_so_of_all(condition, given) for condition in conditions), f"counted: {said}")
+
+
+def _of_all_runs(on: Given, bracket: Bracket) -> np.ndarray:
+    """The numbers of all runs of several cells, in one list."""
+    runs = [run for cell in bracket.parts[0] for _, run in sorted(on.runs(cell).items())]
+    return np.concatenate([np.ravel(on.values(run, metric)) for metric in bracket.of for run in runs])
+
+
+def _so_of_all(condition: ast.expr, given: Arrays) -> bool:
+    """Whether a condition is so; a comparison, of every number of one side and every one of the other."""
+    if not isinstance(condition, ast.Compare):
+        return bool(computed(condition, given).all())
+    sides = [np.ravel(computed(side, given)) for side in (condition.left, *condition.comparators)]
+    pairs = zip(condition.ops, itertools.pairwise(sides), strict=True)
+    return all(bool(COMPARISONS[type(op)](left[:, None], right[None, :]).all()) for op, (left, right) in pairs)
+
+
+def _counted_in_words(on: Given, condition: ast.expr, given: Arrays, brackets: Mapping[str, Bracket]) -> str:
+    """A condition with metrics, cells and the span of their numbers in the place of what it reads."""
+    text = ast.unparse(condition)
+    for name in sorted((name for name in names_in(condition) if name in brackets), key=len, reverse=True):
+        low, high = (f"{bound:,.6g}" for bound in (given[name].min(), given[name].max()))
+        read = " and ".join(_in_words(on, metric) for metric in brackets[name].of)
+        span = low if low == high else f"{low} to {high}"
+        text = text.replace(name, f"{read} of {', '.join(brackets[name].parts[0])} ({span})")
+    return text

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hybridlab.config.loading import Layer
-from hybridlab.papers.calls import CLAIM_KINDS, METRICS, called
+from hybridlab.papers.calls import CLAIM_KINDS, called
 from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison, least_as_claimed
 from hybridlab.papers.claims.kinds import Given
@@ -85,10 +85,7 @@ def metrics_of(test: dict[str, Any]) -> list[str]:
     """The metrics that a test reads: dotted paths into a record, and measures."""
     _, arguments = called(CLAIM_KINDS, "kind", Layer(test))
     kind = CLAIM_KINDS.get(test["kind"])
-    named = [(one.path[0], one.name) for one in kind.references(arguments) if one.to in METRICS]
-    # With `metrics`, the one metric that a kind has by default is not read.
-    several = [name for argument, name in named if argument == "metrics"]
-    return list(dict.fromkeys(several or [name for _, name in named]))
+    return list(dict.fromkeys(one.name for one in kind.references(arguments) if one.to == "metric or measure"))
 
 
 def _so_far(verdict: Verdict, experiment: Experiment, scale: str | None) -> Verdict:

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hybridlab.errors import UserError
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.calls import CLAIM_KINDS, Function
 from hybridlab.papers.cells import Records
@@ -31,7 +30,7 @@ from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.papers.experiment import Experiment, Row
 from hybridlab.papers.formula import NotMeasured, NoValue, number_of, values_of
 from hybridlab.runs.record import BenchmarkRecord, Record, number_at
-from hybridlab.statistics import Above, Below, Question
+from hybridlab.statistics import Question
 
 Kind = TypeVar("Kind", bound=Callable[..., Verdict | list[Comparison]])
 
@@ -104,12 +103,6 @@ class Given:
         except Open as reason:
             run = not isinstance(reason, NotRun)
             return Comparison(label, {}, asked, missing=f"{label}: {reason}", run=run, cells=named)
-
-    def each(
-        self, cells: Sequence[str], what: str, number: Callable[..., float], asked: Question, **more: Any
-    ) -> list[Comparison]:
-        """For each cell the comparison of a number of its runs, as `CELL: what`; see `compared`."""
-        return [self.compared(f"{cell}: {what}", [cell], number, asked, **more) for cell in cells]
 
     def minus(
         self, label: str, cell: str, other: str, number: Callable[..., float], asked: Question, *also: str, **more: Any
@@ -191,26 +184,12 @@ def probe_of(record: Record, name: str) -> dict[str, Any]:
     return measured
 
 
-def hook_of(record: Record, name: str) -> dict[str, Any]:
-    """The result of a hook in a run; NotRun without one."""
-    if name not in record.hooks:
-        raise NotRun(f"not measured: {name}")
-    return record.hooks[name]
-
-
 def metric_of(record: Record, path: str) -> float:
     """The number at a dotted path into a record; NotRun without one."""
     value = number_at(record, path).value
     if value is None:
         raise NotRun(f"not measured: {path}")
     return value
-
-
-def beyond(kind: str, above: float | None, below: float | None) -> list[Question]:
-    """What a kind of claim with these bounds asks; UserError where both are left out."""
-    if above is None and below is None:
-        raise UserError(f"{kind} asks for nothing; write above, below or both")
-    return [*([] if above is None else [Above(above)]), *([] if below is None else [Below(below)])]
 
 
 def within(said: str, values: Mapping[str, float], low: float, high: float, shown: str, unit: str = "") -> Verdict:

@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 
+import yaml
+
 from hybridlab.evaluation.results import LossResult, Results
 from hybridlab.papers.analytic import analytic
 from hybridlab.papers.claims.comparison import in_words
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.experiment import Benchmark, Claim, Column, Experiment, Row
+from hybridlab.papers.formula import Measure
+from hybridlab.papers.ids import experiments_folder
 from hybridlab.runs.record import Record, Speed
 from hybridlab.statistics import Measurement, mean_and_error
 from tests.records import make_benchmark, make_record
@@ -74,7 +78,19 @@ def case(kind, outcome, test=None, given=None, evidence="", claim=None, **fields
     CASES.append(Case(kind, word, test or {}, given or {}, claim or {}, parts, tuple(fields.items())))
 
 
+def says(outcome, holds, given=None, evidence="", claim=None, **fields):
+    """Add a case of an expression."""
+    case("says", outcome, {"holds": holds}, given, evidence, claim, **fields)
+
+
 # ---- experiments ----
+
+SHARED = {
+    name: Measure.model_validate(measure)
+    for path in ("_curves.yaml", "consa/_masks.yaml", "sgt/_entropies.yaml", "spiral/_loops.yaml")
+    for name, measure in yaml.safe_load((experiments_folder() / path).read_text())["measures"].items()
+}
+"""The measures that files of several experiments share; the experiments of cases have all of them."""
 
 
 @analytic
@@ -106,9 +122,10 @@ def table(printed=None, numbers=None, given=None, factor=1.0, benchmark=None):
         else Row(name=short, short=short, paper=printed.get(short, {}), given={"number": numbers[short]})
         for short in dict.fromkeys([*printed, *numbers])
     ]
-    return Experiment(
+    made = Experiment(
         id="toy-table1", title="t", paper="toy", source="s", columns=columns, rows=rows, benchmark=benchmark
     )
+    return made.model_copy(update={"measures": SHARED})
 
 
 def measures_of(**measures):
@@ -184,12 +201,6 @@ def made(run):
 def measured(**cells):
     """What a claim about cells is judged on."""
     return {"records": runs(**cells)}
-
-
-def rows_of(**cells):
-    """The same for the rows of a table, which have the cells `run A`, `run B` …"""
-    records = {f"run {name}": seeds for name, seeds in runs(**cells).items()}
-    return {"experiment": table({"A": {}, "B": {}, "C": {}}), "records": records}
 
 
 NOISE = (0.004, -0.003, 0.001, -0.002, 0.0)

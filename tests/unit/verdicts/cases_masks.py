@@ -1,6 +1,6 @@
 """Claims on the constraint's swings and on patterns of masks: 8 layers of 2 heads where it matters."""
 
-from tests.unit.verdicts.building import around, case, measured, record
+from tests.unit.verdicts.building import around, case, measured, record, says
 from tests.unit.verdicts.cases_consa import learned
 
 
@@ -14,53 +14,57 @@ def peaks(*levels, **left):
     return swinging(*((0.0, -level, 0.0) for level in levels), **left)
 
 
-one = {"cell": "a", "cells": ["b"]}
 small, large = peaks(1.0, 1.1, 0.9), peaks(3.0, 3.2, 3.1)
-case("larger_swings", True, one, measured(a=large, b=small), "^peak of the constraint loss, a − b = +2.1000")
-case("larger_swings", False, one, measured(a=small, b=large))
-case("larger_swings", None, one, measured(a=small, b=peaks(0.9, 1.2, 0.9)))
-case("larger_swings", "not run", one, measured(a=small), "not run: b")
-case("larger_swings", "not run", one, measured(a=small, b=[3.0]), "has logged no lagrangian")
+says(True, "constraint-peak[a] > [b]", measured(a=large, b=small), "^a − b, peak of the constraint loss = +2.1000")
+says(False, "constraint-peak[a] > [b]", measured(a=small, b=large))
+says(None, "constraint-peak[a] > [b]", measured(a=small, b=peaks(0.9, 1.2, 0.9)))
+says("not run", "constraint-peak[a] > [b]", measured(a=small), "not run: b")
+says("not run", "constraint-peak[a] > [b]", measured(a=small, b=[3.0]), "not measured: history.lagrangian")
 # head-single logs the sum over its four layers.
 single = peaks(8.0, 8.4, 8.2, granularity="head-single")
-case("larger_swings", True, one, measured(a=large, b=single), "= +1.0500")
+says(True, "constraint-peak[a] > constraint-peak-by-layer[b]", measured(a=large, b=single), "= +1.0500")
 
-double = {"cell": "a", "over_cell": "b", "low": 1.5, "high": 2.5}
-case(
-    "swings_in_proportion",
+says(
     True,
-    double,
+    "log2(1.5) < log2(constraint-peak[a] / [b]) < log2(2.5)",
     measured(a=peaks(2.0, 2.1, 2.0), b=peaks(1.0, 1.0, 1.02)),
-    "^log2 of the ratio of peaks, a / b = +1.0139",
+    "^log2(a / b), peak of the constraint loss = +1.0139",
 )
-case("swings_in_proportion", False, double, measured(a=peaks(4.0, 4.1, 4.0), b=peaks(1.0, 1.0, 1.02)))
-case("swings_in_proportion", False, double, measured(a=peaks(1.0, 1.01, 1.0), b=peaks(1.0, 1.0, 1.02)))
-case("swings_in_proportion", None, double, measured(a=peaks(2.0, 4.0, 1.0), b=peaks(1.0, 1.0, 1.0)))
-case("swings_in_proportion", "not run", double, {})
+says(
+    False,
+    "log2(1.5) < log2(constraint-peak[a] / [b]) < log2(2.5)",
+    measured(a=peaks(4.0, 4.1, 4.0), b=peaks(1.0, 1.0, 1.02)),
+)
+says(
+    False,
+    "log2(1.5) < log2(constraint-peak[a] / [b]) < log2(2.5)",
+    measured(a=peaks(1.0, 1.01, 1.0), b=peaks(1.0, 1.0, 1.02)),
+)
+says(
+    None,
+    "log2(1.5) < log2(constraint-peak[a] / [b]) < log2(2.5)",
+    measured(a=peaks(2.0, 4.0, 1.0), b=peaks(1.0, 1.0, 1.0)),
+)
+says("not run", "log2(1.5) < log2(constraint-peak[a] / [b]) < log2(2.5)", {})
 
-all_of = {"cells": ["a"]}
-case(
-    "oscillates",
+says(
     True,
-    all_of,
+    "always(constraint-oscillates[a])",
     measured(a=swinging(*[(0.0, 1.0, 0.2, 0.4, 0.0)] * 6)),
-    "^a: the constraint loss rises again: yes in 6 of 6",
+    "^a: the constraint loss rises again, by more than 5 % of its peak: yes in 6 of 6",
 )
-case("oscillates", False, all_of, measured(a=swinging(*[(0.0, 1.0, 0.5, 0.2, 0.0)] * 6)), "yes in 0 of 6")
+says(False, "always(constraint-oscillates[a])", measured(a=swinging(*[(0.0, 1.0, 0.5, 0.2, 0.0)] * 6)), "yes in 0 of 6")
 # What rises by less than the share, and what rises to the first peak, does not count.
-case("oscillates", False, all_of, measured(a=swinging(*[(0.1, 0.0, 1.0, 0.2, 0.24)] * 6)))
-case("oscillates", True, all_of | {"share": 0.03}, measured(a=swinging(*[(1.0, 0.2, 0.24)] * 6)))
-case("oscillates", True, all_of, measured(a=swinging(*[(0.0, 1.0, 0.2, -0.4)] * 6)))
-case("oscillates", None, all_of, measured(a=swinging(*[(1.0, 0.2, 0.4)] * 5)), "p = 0.0625")
-case("oscillates", "not run", all_of, {})
+says(False, "always(constraint-oscillates[a])", measured(a=swinging(*[(0.1, 0.0, 1.0, 0.2, 0.24)] * 6)))
+says(True, "always(constraint-oscillates[a])", measured(a=swinging(*[(0.0, 1.0, 0.2, -0.4)] * 6)))
+says(None, "always(constraint-oscillates[a])", measured(a=swinging(*[(1.0, 0.2, 0.4)] * 5)), "p = 0.0625")
+says("not run", "always(constraint-oscillates[a])", {})
 
 ends = [(0.0, 2.0, 0.04), (0.0, 2.0, -0.05), (0.0, -2.0, 0.06)]
-case(
-    "constraint_vanishes", True, all_of, measured(a=swinging(*ends)), "^a: last constraint loss over its peak = +0.0250"
-)
-case("constraint_vanishes", False, all_of, measured(a=swinging((1.0, 0.4), (1.0, 0.5), (1.0, 0.45))))
-case("constraint_vanishes", None, all_of, measured(a=swinging((1.0, 0.01), (1.0, 0.3), (1.0, 0.1))))
-case("constraint_vanishes", "not run", all_of, {})
+says(True, "constraint-left[a] < 0.1", measured(a=swinging(*ends)), "^a: last constraint loss over its peak = +0.0250")
+says(False, "constraint-left[a] < 0.1", measured(a=swinging((1.0, 0.4), (1.0, 0.5), (1.0, 0.45))))
+says(None, "constraint-left[a] < 0.1", measured(a=swinging((1.0, 0.01), (1.0, 0.3), (1.0, 0.1))))
+says("not run", "constraint-left[a] < 0.1", {})
 
 
 def back(*ways, target=0.5):
@@ -68,15 +72,19 @@ def back(*ways, target=0.5):
     return [learned(target=target, highest_expected_sparsity=target + way) for way in ways]
 
 
-order = {"cells": ["a", "b", "c"]}
 far, middle, near = back(0.6, 0.61, 0.6, target=0.3), back(0.4, 0.41, 0.42), back(0.2, 0.19, 0.2, target=0.7)
-case("less_to_correct", True, order, measured(a=far, b=middle, c=near), "^peak − ρ of a less that of b = +0.1933")
-case("less_to_correct", False, order, measured(a=near, b=middle, c=far))
-case("less_to_correct", False, order, measured(a=far, b=near, c=middle))
-case("less_to_correct", None, order, measured(a=far, b=middle, c=middle), "both gave the same numbers")
-case("less_to_correct", None, order, measured(a=far, b=middle), "not run: c")
-case("less_to_correct", "not run", order, {})
-case("less_to_correct", None, order, measured(a=far, b=middle, c=[learned()]), "no highest expected sparsity")
+says(True, "overshoot[a, b] > [b, c]", measured(a=far, b=middle, c=near), "^a − b, peak of E[ρ̂] − ρ = +0.1933")
+says(False, "overshoot[a, b] > [b, c]", measured(a=near, b=middle, c=far))
+says(False, "overshoot[a, b] > [b, c]", measured(a=far, b=near, c=middle))
+says(None, "overshoot[a, b] > [b, c]", measured(a=far, b=middle, c=middle), "both gave the same numbers")
+says(None, "overshoot[a, b] > [b, c]", measured(a=far, b=middle), "not run: c")
+says("not run", "overshoot[a, b] > [b, c]", {})
+says(
+    None,
+    "overshoot[a, b] > [b, c]",
+    measured(a=far, b=middle, c=[learned()]),
+    "not measured: controller.highest_expected_sparsity",
+)
 
 
 def realised(*gaps):
@@ -84,11 +92,11 @@ def realised(*gaps):
     return measured(a=[learned(expected_sparsity=0.5 + gap, threshold_sparsity=0.5) for gap in gaps])
 
 
-case("expectation_realised", True, all_of, realised(*around(0.0)), "^a: E[ρ̂] − sparsity by α > 0 = +0.0007")
-case("expectation_realised", False, all_of, realised(*around(0.2)))
-case("expectation_realised", False, all_of, realised(*around(-0.2)))
-case("expectation_realised", None, all_of, realised(0.0, 0.05, -0.04))
-case("expectation_realised", "not run", all_of, {})
+says(True, "abs(not-realised[a]) < 0.02", realised(*around(0.0)), "^a: E[ρ̂] − sparsity by α > 0 (Eq. 11) = +0.0007")
+says(False, "abs(not-realised[a]) < 0.02", realised(*around(0.2)))
+says(False, "abs(not-realised[a]) < 0.02", realised(*around(-0.2)))
+says(None, "abs(not-realised[a]) < 0.02", realised(0.0, 0.05, -0.04))
+says("not run", "abs(not-realised[a]) < 0.02", {})
 
 
 # ---- patterns; F a full layer, w windows, m one of each ----
@@ -101,42 +109,53 @@ def masks(*patterns):
 
 
 top, flat = masks("wwFFFmww", "wFFFFFww", "wwFFmFww"), masks("wFwFwFwF", "FwwFFwwF", "wFFwFwwF")
-case(
-    "windows_at_the_top", True, all_of, measured(a=top), "^a: windows in the top quarter − in the middle half = +0.9167"
+says(
+    True, "windows-at-the-top[a] > 0", measured(a=top), "^a: windows in the top quarter − in the middle half = +0.9167"
 )
-case("windows_at_the_top", False, all_of, measured(a=masks("FFwwwwFF", "FFwmwwFF", "FFwwwwFm")))
-case("windows_at_the_top", None, all_of, measured(a=masks("FFwwwwFF", "FFFFFFww", "FFwwwwFm")))
-case("windows_at_the_top", "not run", all_of, {})
+says(False, "windows-at-the-top[a] > 0", measured(a=masks("FFwwwwFF", "FFwmwwFF", "FFwwwwFm")))
+says(None, "windows-at-the-top[a] > 0", measured(a=masks("FFwwwwFF", "FFFFFFww", "FFwwwwFm")))
+says("not run", "windows-at-the-top[a] > 0", {})
 
-other = {"cell": "a", "cells": ["b"]}
-case("weaker_at_the_top", True, other, measured(a=flat, b=top), "to the top, a − b = -0.9167")
-case("weaker_at_the_top", False, other, measured(a=top, b=flat))
-case("weaker_at_the_top", None, other, measured(a=top, b=masks("wwFFFFww", "wFFFFFww", "wwFFmFww")))
-case("weaker_at_the_top", "not run", other, measured(a=flat), "not run: b")
-
-case("last_layer_windows", True, all_of, measured(a=masks(*["wFFw"] * 6)), "last layer is a window: yes in 6 of 6")
-case("last_layer_windows", False, all_of, measured(a=masks(*["wwwm"] * 6)), "yes in 0 of 6")
-case("last_layer_windows", None, all_of, measured(a=masks(*["wFFw"] * 4)))
-case("last_layer_windows", "not run", all_of, measured(a=[record()]), "has learned no masks")
-
-two = {"cells": ["a"], "most": 2}
-case(
-    "full_blocks_at_most", True, two, measured(a=masks(*["FFwwFFFw"] * 6)), "at most 2 blocks of full layers: yes in 6"
+says(
+    True,
+    "windows-at-the-top[a] < [b]",
+    measured(a=flat, b=top),
+    "a − b, windows in the top quarter − in the middle half = -0.9167",
 )
-case("full_blocks_at_most", True, two, measured(a=masks(*["wFmwmFmw"] * 6)))
-case("full_blocks_at_most", False, two, measured(a=masks(*["FwFwFwww"] * 6)), "yes in 0 of 6")
-case("full_blocks_at_most", None, two, measured(a=masks(*["FFwwFFFw"] * 3)))
-case("full_blocks_at_most", None, two, measured(a=masks(*["wwwm"] * 6)), "no layer has full attention")
-case("full_blocks_at_most", "not run", two, {})
+says(False, "windows-at-the-top[a] < [b]", measured(a=top, b=flat))
+says(None, "windows-at-the-top[a] < [b]", measured(a=top, b=masks("wwFFFFww", "wFFFFFww", "wwFFmFww")))
+says("not run", "windows-at-the-top[a] < [b]", measured(a=flat), "not run: b")
 
-case("not_interleaved", None, all_of, measured(a=masks("wFFFFwww", "FFFFwwww", "wwFFwFFw")), "= -1.1667 ± ")
-case("not_interleaved", False, all_of, measured(a=masks(*["wFwFwFwF"] * 6)), "halfway to even spreading = +1.5000")
-case("not_interleaved", None, all_of, measured(a=masks("FwFwFwFw", "FFFFwwww", "FwFwFFww")))
+says(True, "always(last-layer-windows[a])", measured(a=masks(*["wFFw"] * 6)), "last layer is a window: yes in 6 of 6")
+says(False, "always(last-layer-windows[a])", measured(a=masks(*["wwwm"] * 6)), "yes in 0 of 6")
+says(None, "always(last-layer-windows[a])", measured(a=masks(*["wFFw"] * 4)))
+says("not run", "always(last-layer-windows[a])", measured(a=[record()]), "not measured: controller.masks")
+
+says(
+    True,
+    "always(few-full-blocks[a])",
+    measured(a=masks(*["FFwwFFFw"] * 6)),
+    "at most 2 blocks of full layers: yes in 6",
+)
+says(True, "always(few-full-blocks[a])", measured(a=masks(*["wFmwmFmw"] * 6)))
+says(False, "always(few-full-blocks[a])", measured(a=masks(*["FwFwFwww"] * 6)), "yes in 0 of 6")
+says(None, "always(few-full-blocks[a])", measured(a=masks(*["FFwwFFFw"] * 3)))
+says(None, "always(few-full-blocks[a])", measured(a=masks(*["wwwm"] * 6)), "a condition of the measure is not met")
+says("not run", "always(few-full-blocks[a])", {})
+
+says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks("wFFFFwww", "FFFFwwww", "wwFFwFFw")), "= -1.1667 ± ")
+says(
+    False,
+    "full-blocks-less-halfway[a] < 0",
+    measured(a=masks(*["wFwFwFwF"] * 6)),
+    "halfway to even spreading = +1.5000",
+)
+says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks("FwFwFwFw", "FFFFwwww", "FwFwFFww")))
 # Six full layers leave room for three blocks only.
-case("not_interleaved", True, all_of, measured(a=masks(*["FFFFFFww"] * 6)), "= -1.0000")
-case("not_interleaved", False, all_of, measured(a=masks(*["FFwFFwFF"] * 6)), "= +1.0000")
-case("not_interleaved", None, all_of, measured(a=masks(*["FFmwFwFF"] * 3)), "= +0.5000")
-case("not_interleaved", "not run", all_of, {})
+says(True, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFFFFFww"] * 6)), "= -1.0000")
+says(False, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFwFFwFF"] * 6)), "= +1.0000")
+says(None, "full-blocks-less-halfway[a] < 0", measured(a=masks(*["FFmwFwFF"] * 3)), "= +0.5000")
+says("not run", "full-blocks-less-halfway[a] < 0", {})
 
 # Each seed's two masks against those of b in the next seed, in eight heads: 8 − 0, 7 − 0, 7 − 1 and 8 − 1 differ.
 differ = {"pairs": [["a", "b"]]}
@@ -160,13 +179,12 @@ case("masks_differ", None, differ, measured(a=masks("FFww"), b=masks("wwFF")), "
 case("masks_differ", "not run", differ, {})
 case("masks_differ", "not run", differ, measured(a=masks("FFww", "FFww"), b=[record(), record()]), "learned no masks")
 
-case(
-    "layers_are_mixed",
+says(
     True,
-    all_of,
+    "mixed-layers[a] > 0.5",
     measured(a=masks("mmmmF", "mmmmm", "mmmmw")),
-    "^a: share of mixed layers = +0.8667",
+    "^a: share of layers of both kinds = +0.8667",
 )
-case("layers_are_mixed", False, all_of, measured(a=masks("FFwF", "mFww", "FwFw")))
-case("layers_are_mixed", None, all_of, measured(a=masks("mmFF", "mmmm", "FFwF")))
-case("layers_are_mixed", "not run", all_of, {})
+says(False, "mixed-layers[a] > 0.5", measured(a=masks("FFwF", "mFww", "FwFw")))
+says(None, "mixed-layers[a] > 0.5", measured(a=masks("mmFF", "mmmm", "FFwF")))
+says("not run", "mixed-layers[a] > 0.5", {})

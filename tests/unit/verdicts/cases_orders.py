@@ -1,34 +1,29 @@
 """Cases of claims about orders that last."""
 
-from tests.unit.verdicts.building import case, measured, record
-
-TABLES = {"cell": "a", "before": "results.probes.early.heads", "after": "results.probes.late.heads"}
+from hybridlab.evaluation.results import AtStep
+from tests.unit.verdicts.building import loss, measured, record, says
 
 
 def ordered(*late):
-    """A run whose first table has rows that rise, and whose second has these."""
-    early = [[0.1, 0.2, 0.3, 0.4 + 0.1 * row] for row in range(len(late))]
-    return record(probes={"early": {"heads": early}, "late": {"heads": [list(row) for row in late]}})
+    """A run whose first table has rows that rise, and whose second has these; a layer above them is turned round."""
+    early = [[0.1, 0.2, 0.3, 0.4 + 0.1 * row] for row in range(len(late) + 1)]
+    made = record(probes={"entropy": {"heads": [list(TURNED), *map(list, late)]}})
+    at = {"400": AtStep(validation=loss([3.0]), probes={"entropy": {"heads": early}})}
+    return made.model_copy(update={"results": made.results.model_copy(update={"at": at})})
 
 
 SAME, NEAR, TURNED, FLAT = (1, 2, 3, 4), (2, 1, 3, 4), (4, 3, 2, 1), (1, 1, 1, 1)
+KEEPS = "head-order-since-400[a] > 0.5"
 keeps = [ordered(SAME, NEAR), ordered(NEAR, NEAR), ordered(SAME, SAME)]
-case(
-    "order_in_rows_keeps",
+says(
     True,
-    TABLES,
+    KEEPS,
     measured(a=keeps),
-    "^a: rank correlation within rows of probes.early.heads and probes.late.heads, mean = +0.9000",
+    "^a: rank correlation of the heads' entropies in layers 2 on, at step 400 and at the end = +0.9000",
 )
-case("order_in_rows_keeps", False, TABLES, measured(a=[ordered(SAME, TURNED)] * 2 + [ordered(NEAR, TURNED)]))
-case("order_in_rows_keeps", None, TABLES, measured(a=[*keeps[:2], ordered(TURNED, TURNED)]))
-# Rows that are not named do not count, and neither do those whose numbers are all the same.
-case(
-    "order_in_rows_keeps",
-    True,
-    TABLES | {"rows": [0]},
-    measured(a=[ordered(row, TURNED) for row in (SAME, NEAR, SAME)]),
-)
-case("order_in_rows_keeps", True, TABLES, measured(a=[ordered(row, FLAT) for row in (SAME, NEAR, SAME)]))
-case("order_in_rows_keeps", None, TABLES, measured(a=[ordered(FLAT)] * 3), "the numbers of every row are all the same")
-case("order_in_rows_keeps", "not run", TABLES, measured(a=[record()] * 3), "not measured: results.probes.early.heads")
+says(False, KEEPS, measured(a=[ordered(SAME, TURNED)] * 2 + [ordered(NEAR, TURNED)]))
+says(None, KEEPS, measured(a=[*keeps[:2], ordered(TURNED, TURNED)]))
+# Rows whose numbers are all the same do not count.
+says(True, KEEPS, measured(a=[ordered(row, FLAT) for row in (SAME, NEAR, SAME)]))
+says(None, KEEPS, measured(a=[ordered(FLAT)] * 3), "nothing is selected")
+says("not run", KEEPS, measured(a=[record()] * 3), "not measured: results.at.400.probes.entropy.heads")

@@ -2,24 +2,32 @@
 
 import numpy as np
 
-from tests.unit.verdicts.building import NOISE, around, case, measured, record, rows_of, speeds_of, table
+from tests.unit.verdicts.building import NOISE, around, case, measured, record, says, speeds_of, table
 
 LOW, HIGH, NEAR = around(3.0), around(3.1, (0.0,) * 3), around(3.0, (0.01, -0.02, 0.015))
-a = {"cell": "a"}
 
 
 def longer(ours, theirs):
     """The same loss at the training length, and these at twice that."""
     sides = ([record([3.0], {"2": [level]}) for level in side] for side in (ours, theirs))
-    return rows_of(**dict(zip("AB", sides, strict=True)))
+    return measured(**dict(zip("AB", sides, strict=True)))
 
 
-twice = {"rows": ["A"], "over": ["B"], "factors": [2]}
-case("extrapolates_better", True, twice, longer(LOW, HIGH), "^A − B, extrapolation 2 loss = -0.0993 ± 0.0020 nats")
-case("extrapolates_better", False, twice, longer(HIGH, LOW))
-case("extrapolates_better", None, twice, longer(LOW, NEAR))
-case("extrapolates_better", "not run", twice | {"factors": [3]}, longer(LOW, HIGH), "not measured")
-case("extrapolates_better", None, twice | {"factors": [2, 3]}, longer(LOW, HIGH), "extrapolation 3 loss: not measured")
+says(
+    True,
+    "extrapolation.2.loss[A] < [B]",
+    longer(LOW, HIGH),
+    "^A − B, extrapolation 2 loss = -0.0993 ± 0.0020 nats",
+)
+says(False, "extrapolation.2.loss[A] < [B]", longer(HIGH, LOW))
+says(None, "extrapolation.2.loss[A] < [B]", longer(LOW, NEAR))
+says("not run", "extrapolation.3.loss[A] < [B]", longer(LOW, HIGH), "not measured")
+says(
+    None,
+    "extrapolation.2.loss|extrapolation.3.loss[A] < [B]",
+    longer(LOW, HIGH),
+    "extrapolation 3 loss: not measured",
+)
 
 
 # ---- training curves ----
@@ -50,7 +58,6 @@ case("lower_at_flops", None, at_half, measured(a=curves(LOW), b=curves(NEAR), c=
 case("lower_at_flops", "not run", at_half, measured(a=curves(LOW), b=curves(HIGH)), "not run: c")
 sparse = "the log has fewer than four points near the budget"
 case("lower_at_flops", "not run", at_half, measured(a=curves(LOW, every=20), b=curves(HIGH, every=20), c=whole), sparse)
-three_points = measured(a=curves(LOW, every=8), b=curves(HIGH, every=8), c=whole)
 # Several budgets: where the curves cross, the claim holds at one of them and fails at the other.
 flops = np.arange(10, 1001, 10)
 crossing = [
@@ -86,43 +93,50 @@ def converging(high, low, violations=0, orders=(-0.5, -0.4, -0.45), skipped=Fals
 
 
 slow, fast = around(0.95), around(0.8, NOISE[2:])
-case(
-    "higher_entropy_converges_first",
+says(
     True,
-    a,
+    "high-factor[a] < 1 and [a] < low-factor[a]",
     converging(fast, slow),
-    ("^a: factor of a pass, high = +0.7997", "asked below 1", "a: factor of a pass, high − low = -0.1510"),
+    (
+        "^a: factor of a pass, high = +0.7997",
+        "asked below 1",
+        "factor of a pass, high of a − factor of a pass, low of a = -0.1510",
+    ),
 )
-case("higher_entropy_converges_first", False, a, converging(slow, fast))
-case("higher_entropy_converges_first", False, a, converging(around(1.1), around(1.3)))
-case("higher_entropy_converges_first", None, a, converging(around(0.95, (0.1, -0.1, 0.0)), slow))
-case("higher_entropy_converges_first", None, a, converging(fast, slow, skipped=True), "one head only")
-case("higher_entropy_converges_first", "not run", a, measured(a=[3.0]), "not measured: convergence")
-case("higher_entropy_converges_first", "not run", a, measured(a=[record(results=None)]), "not measured: convergence")
-case("higher_entropy_converges_first", "not run", a, {}, "not run: a")
+says(False, "high-factor[a] < 1 and [a] < low-factor[a]", converging(slow, fast))
+says(False, "high-factor[a] < 1 and [a] < low-factor[a]", converging(around(1.1), around(1.3)))
+says(None, "high-factor[a] < 1 and [a] < low-factor[a]", converging(around(0.95, (0.1, -0.1, 0.0)), slow))
+says(None, "high-factor[a] < 1 and [a] < low-factor[a]", converging(fast, slow, skipped=True), "one head only")
+says(
+    "not run",
+    "high-factor[a] < 1 and [a] < low-factor[a]",
+    measured(a=[3.0]),
+    "not measured: results.probes.convergence.sets.high.factor",
+)
+says(
+    "not run",
+    "high-factor[a] < 1 and [a] < low-factor[a]",
+    measured(a=[record(results=None)]),
+    "not measured: results.probes.convergence.sets.high.factor",
+)
+says("not run", "high-factor[a] < 1 and [a] < low-factor[a]", {}, "not run: a")
 
 six = [0.9] * 6
-case(
-    "lemma_holds",
+says(
     True,
-    a,
+    "always(lemma-unbroken[a])",
     converging(six, six, orders=six),
     "^a: no row breaks it: yes in 6 of 6 (n = 6 seeds, p = 0.0312",
 )
-case(
-    "lemma_holds",
+says(
     False,
-    a,
+    "always(lemma-unbroken[a])",
     converging(six, six, violations=-3, orders=six),
-    (
-        "yes in 0 of 6",
-        "rows that break it: 3 of 100; 3 of 100",
-        "worst: row 2 of layer 2, head 3: A_ii = 0.900 > 0.800",
-    ),
+    "yes in 0 of 6",
 )
-case("lemma_holds", None, a, converging(six[:5], six, orders=six), "p = 0.0625", n_needed=6)
-case("lemma_holds", None, a, converging(six, six, violations=3, orders=six), "yes in 3 of 6")
-case("lemma_holds", None, a, converging(six, six, skipped=True), "a: no row breaks it: one head only")
+says(None, "always(lemma-unbroken[a])", converging(six[:5], six, orders=six), "p = 0.0625", n_needed=6)
+says(None, "always(lemma-unbroken[a])", converging(six, six, violations=3, orders=six), "yes in 3 of 6")
+says(None, "always(lemma-unbroken[a])", converging(six, six, skipped=True), "a: no row breaks it: one head only")
 
 # −0.1 ln 0.1 − 0.9 ln 0.9 = 0.3251, exp(−0.3251 / 2) = 0.85.
 case("lemma_on_row", False, {"row": [0.1, 0.9]}, {}, "^exact: the row (0.1, 0.9) has A_ii = 0.9, bound 0.8500$")
@@ -131,19 +145,18 @@ case("lemma_on_row", True, {"row": [0, 0.95, 0.05]}, {}, "has A_ii = 0.05, bound
 case("lemma_on_row", None, {"row": [0.0, 0.0]}, {}, "no weights")
 case("lemma_on_row", None, {"row": [-1, 2.0]}, {}, "no weights")
 
-case("entropy_lowers_trace", True, a, converging(slow, slow), "^a: rank correlation of entropy and trace = -0.4500")
-case("entropy_lowers_trace", False, a, converging(slow, slow, orders=(0.5, 0.4, 0.45)))
-case("entropy_lowers_trace", None, a, converging(slow, slow, orders=(-0.5, 0.4, -0.1)))
-case("entropy_lowers_trace", None, a, converging(slow, slow, orders=(None,) * 3), "all heads have the same rank")
-case(
-    "entropy_lowers_trace",
+says(True, "entropy-and-trace[a] < 0", converging(slow, slow), "^a: rank correlation of entropy and trace = -0.4500")
+says(False, "entropy-and-trace[a] < 0", converging(slow, slow, orders=(0.5, 0.4, 0.45)))
+says(None, "entropy-and-trace[a] < 0", converging(slow, slow, orders=(-0.5, 0.4, -0.1)))
+says("not run", "entropy-and-trace[a] < 0", converging(slow, slow, orders=(None,) * 3), "not measured")
+says(
     None,
-    a,
+    "entropy-and-trace[a] < 0",
     converging(slow, slow, orders=(-0.5, None, -0.4)),
     "n = 2 seeds",
     note="direction only",
 )
-case("entropy_lowers_trace", "not run", a, {})
+says("not run", "entropy-and-trace[a] < 0", {})
 
 
 # ---- entropies over training ----
@@ -159,38 +172,34 @@ def logged(entropies, starts=None, selected=()):
     return record(hooks={"entropy-log": log}, controller=({"kind": "entropy-growth", "start_step": starts}, left))
 
 
-def jumping(*changes, starts=100, ends=200, readings=41):
-    """Two layers of two heads that all jump by 0.2 at these readings."""
-    level = np.cumsum([0.2 * (i in changes) for i in range(readings)])
+def jumping(*changes, starts=100, ends=200, readings=41, by=0.2):
+    """Two layers of two heads that all jump at these readings."""
+    level = np.cumsum([by * (i in changes) for i in range(readings)])
     return logged(np.broadcast_to(level[:, None, None], (readings, 2, 2)), starts, (150, ends))
 
 
-spikes = {"cell": "a", "over_cell": "b"}
 calm, wild = (
     [jumping(15), jumping(), jumping(12)],
     [jumping(*range(11, 18)), jumping(*range(13, 20)), jumping(*range(12, 18))],
 )
-case(
-    "more_spikes",
+says(
     True,
-    spikes,
+    "spikes[a] > [b]",
     measured(a=wild, b=calm),
-    (
-        "^share of changes above 0.05 during selection, a − b = +0.6000",
-        "a: 0.000 before, 0.667 during, 0.000 after; b: 0.000 before, 0.067 during, 0.000 after",
-    ),
+    "^a − b, share of changes above 0.05 during selection = +0.6000",
 )
-case("more_spikes", False, spikes, measured(a=calm, b=wild))
-case("more_spikes", None, spikes, measured(a=calm, b=calm[::-1]))
+says(False, "spikes[a] > [b]", measured(a=calm, b=wild))
+says(None, "spikes[a] > [b]", measured(a=calm, b=calm[::-1]))
 # Jumps before the selection begins and after it has ended are shown and do not count.
 outside = [jumping(*range(1, 11), *range(21, 41))] * 3
-case("more_spikes", None, spikes, measured(a=outside, b=calm), "a: 1.000 before, 0.000 during, 1.000 after")
-case("more_spikes", None, spikes, measured(a=wild, b=[jumping(11, ends=110), jumping(10, ends=110)]), "n = 2 seeds")
-case("more_spikes", None, spikes | {"jump": 0.3}, measured(a=wild, b=calm), "both gave the same numbers")
-case("more_spikes", "not run", spikes, measured(a=wild), "not run: b")
-case("more_spikes", "not run", spikes, measured(a=wild, b=[3.0]), "not measured: entropy-log")
-case("more_spikes", None, spikes, measured(a=wild, b=[logged(np.zeros((9, 2, 2)))]), "its run does not grow")
-case("more_spikes", None, spikes, measured(a=wild, b=[jumping(2, readings=9)]), "no entropies were measured while")
+says(None, "spikes[a] > [b]", measured(a=outside, b=calm), "= -0.0667")
+says(None, "spikes[a] > [b]", measured(a=wild, b=[jumping(11, ends=110), jumping(10, ends=110)]), "n = 2 seeds")
+small = [jumping(*range(11, 18), by=0.04)] * 3
+says(None, "spikes[a] > [b]", measured(a=small, b=small), "both gave the same numbers")
+says("not run", "spikes[a] > [b]", measured(a=wild), "not run: b")
+says("not run", "spikes[a] > [b]", measured(a=wild, b=[3.0]), "not measured: hooks.entropy-log.entropies")
+says("not run", "spikes[a] > [b]", measured(a=wild, b=[logged(np.zeros((9, 2, 2)))]), "not measured: config.controller")
+says(None, "spikes[a] > [b]", measured(a=wild, b=[jumping(2, readings=9)]), "nothing is selected")
 
 
 def spreading(reached):
@@ -202,12 +211,12 @@ def spreading(reached):
 
 deep_first = [spreading(r) for r in ([1, 9, 8, 7, 5, 4, 2], [1, 8, 9, 7, 5, 4, 2], [1, 9, 8, 7, 4, 5, 2])]
 label = "a: rank correlation of depth and the step of half the highest variance"
-case("deep_layers_differentiate_first", True, a, measured(a=deep_first), f"^{label} = -0.96")
+says(True, "half-variance-order[a] < 0", measured(a=deep_first), f"^{label} = -0.96")
 shallow_first = [spreading(r) for r in ([9, 2, 4, 5, 7, 8, 9], [9, 2, 5, 4, 7, 8, 9], [9, 4, 2, 5, 7, 8, 9])]
-case("deep_layers_differentiate_first", False, a, measured(a=shallow_first))
-case("deep_layers_differentiate_first", None, a, measured(a=[deep_first[0], shallow_first[0], deep_first[1]]))
-case("deep_layers_differentiate_first", None, a, measured(a=[spreading([1, 5, 5, 5])]), "at the same step")
-case("deep_layers_differentiate_first", "not run", a, {}, "not run: a")
+says(False, "half-variance-order[a] < 0", measured(a=shallow_first))
+says(None, "half-variance-order[a] < 0", measured(a=[deep_first[0], shallow_first[0], deep_first[1]]))
+says(None, "half-variance-order[a] < 0", measured(a=[spreading([1, 5, 5, 5])]), "all entries of a list are the same")
+says("not run", "half-variance-order[a] < 0", {}, "not run: a")
 
 
 def first_layer(lowest, apart, others=0.3, noise=NOISE):
@@ -221,27 +230,42 @@ def first_layer(lowest, apart, others=0.3, noise=NOISE):
     return measured(a=runs)
 
 
+UNIFORM = "first-layer-lowest[a] > 0.9 and first-layer-variance[a] < 0.1"
 # (0.05 / 0.3)² = 0.028.
-case(
-    "first_layer_stays_uniform",
+says(
     True,
-    a,
+    UNIFORM,
     first_layer(0.94, 0.05),
     ("^a: entropy of the lowest head of layer 1 = +0.9407", "a: variance in layer 1 / in the others = +0.0279", "0.1"),
 )
-case("first_layer_stays_uniform", False, a, first_layer(0.8, 0.05))
-case("first_layer_stays_uniform", False, a, first_layer(0.94, 0.05, others=0.06))
-case("first_layer_stays_uniform", True, a | {"near": 0.7}, first_layer(0.8, 0.05))
-case("first_layer_stays_uniform", True, a | {"variance": 1.5}, first_layer(0.94, 0.05, others=0.06))
-case("first_layer_stays_uniform", None, a, first_layer(0.9, 0.05))
-case("first_layer_stays_uniform", None, a, measured(a=[logged(np.full((3, 2, 2), 0.95))]), "do not differ")
-case("first_layer_stays_uniform", "not run", a, measured(a=[3.0]), "not measured: entropy-log")
+says(False, UNIFORM, first_layer(0.8, 0.05))
+says(False, UNIFORM, first_layer(0.94, 0.05, others=0.06))
+says(True, "first-layer-lowest[a] > 0.7", first_layer(0.8, 0.05))
+says(True, "first-layer-variance[a] < 1.5", first_layer(0.94, 0.05, others=0.06))
+says(None, UNIFORM, first_layer(0.9, 0.05))
+says(
+    None,
+    UNIFORM,
+    measured(a=[logged(np.full((3, 2, 2), 0.95))]),
+    "is no number here",
+)
+says(
+    "not run",
+    UNIFORM,
+    measured(a=[3.0]),
+    "not measured: hooks.entropy-log.entropies",
+)
 # One low reading among many does not decide.
 once = np.full((40, 3, 2), 0.95)
 once[:, 1:, 1], once[3, 0] = 0.5, 0.5
 runs = [logged(once + by * np.arange(3)[:, None] * [0, 1]) for by in NOISE[:3]]
-case("first_layer_stays_uniform", None, a, measured(a=runs), "= +0.9388")
-case("first_layer_stays_uniform", True, a, measured(a=runs * 3), "n = 9 seeds, p = 0.0078")
+says(None, UNIFORM, measured(a=runs), "= +0.9388")
+says(
+    True,
+    UNIFORM,
+    measured(a=runs * 3),
+    "n = 9 seeds, p = 0.0078",
+)
 
 
 def falling(slopes, turned=(), by=0.0):
@@ -257,22 +281,32 @@ def seeds_falling(slopes, turns=((), (), ())):
     return measured(a=[falling(slopes, turned, by) for turned, by in zip(turns, NOISE, strict=False)])
 
 
+IN_ORDER = "least-fall[a] > 0 and early-order[a] > 0.5"
 turns = ((), (18, 19), (3,))
-case("entropy_falls_in_order", None, a, seeds_falling([0.1, 0.2, 0.3]), "successive readings = +1.0000", n_needed=7)
-case(
-    "entropy_falls_in_order",
+says(
+    None,
+    IN_ORDER,
+    seeds_falling([0.1, 0.2, 0.3]),
+    "successive readings = +1.0000",
+    n_needed=7,
+)
+says(
     True,
-    a,
+    IN_ORDER,
     measured(a=[falling([0.1, 0.2, 0.3], by=by) for by in NOISE + (0.002,)]),
     "falls least = +0.0351",
 )
-case("entropy_falls_in_order", False, a, seeds_falling([0.1, 0.2, -0.1]), "falls least = -0.0")
-case("entropy_falls_in_order", False, a, seeds_falling([0.1, 0.2, 0.3], ((2, 4, 6), (3, 5, 7), (2, 4, 5))))
-case("entropy_falls_in_order", None, a, seeds_falling([0.1, 0.2, 0.3], ((18,), (15,), (4,))), "+0.8095")
-case("entropy_falls_in_order", "not run", a, {}, "not run: a")
+says(False, IN_ORDER, seeds_falling([0.1, 0.2, -0.1]), "falls least = -0.0")
+says(
+    False,
+    IN_ORDER,
+    seeds_falling([0.1, 0.2, 0.3], ((2, 4, 6), (3, 5, 7), (2, 4, 5))),
+)
+says(None, IN_ORDER, seeds_falling([0.1, 0.2, 0.3], ((18,), (15,), (4,))), "+0.8095")
+says("not run", IN_ORDER, {}, "not run: a")
 flat = [logged(np.broadcast_to(np.linspace(0.9, 0.5 + by, 21)[:, None, None], (21, 3, 2))) for by in NOISE[:3]]
-case("entropy_falls_in_order", None, a, measured(a=flat), "successive readings = +0.0000")
-case("entropy_falls_in_order", False, a, measured(a=flat * 2), "successive readings = +0.0000")
+says(None, IN_ORDER, measured(a=flat), "successive readings = +0.0000")
+says(False, IN_ORDER, measured(a=flat * 2), "successive readings = +0.0000")
 
 
 def contributing(*seeds):
@@ -282,31 +316,56 @@ def contributing(*seeds):
     )
 
 
+SHARPEN = "contributions-by-pass[a][1] < [a][0] and [a][2] < [a][1]"
 sharp = [[1, 1, 0, 0], [3, 1, 0, 0], [9, 1, 0, 0]]
-sharper, dull = [[1, 1, 1, 0], [3, 1, 0, 0], [12, 1, 0, 0]], [[9, 1], [1, 1], [1, 1]]
 mild = [[1, 1, 0, 0], [2, 1, 0, 0], [9, 1, 0, 0]]
-case(
-    "contributions_sharpen",
+says(
     True,
-    a,
+    SHARPEN,
     contributing(*[[sharp], [mild], [sharp, mild], [sharp]] * 4),
-    "a: entropy of loop 1 − loop 0 = -0.07",
+    "a[1] − a[0], entropy of contributions, by pass = -0.07",
 )
-case("contributions_sharpen", False, a, contributing(*[[sharp[::-1]], [mild[::-1]], [sharp[::-1]]] * 2))
-case("contributions_sharpen", None, a, contributing([sharp], [sharp[::-1]], [mild]))
-case("contributions_sharpen", None, a, contributing([sharp]), "loop 1 − loop 0 = -0.0944", note="direction only")
+says(
+    False,
+    SHARPEN,
+    contributing(*[[sharp[::-1]], [mild[::-1]], [sharp[::-1]]] * 2),
+)
+says(None, SHARPEN, contributing([sharp], [sharp[::-1]], [mild]))
+says(
+    None,
+    SHARPEN,
+    contributing([sharp]),
+    "a[1] − a[0], entropy of contributions, by pass = -0.0944",
+    note="direction only",
+)
 skipped = {"contributions": {"skipped": "no head is looped"}}
-case("contributions_sharpen", None, a, measured(a=[record(probes=skipped)]), "no head is looped")
+says(
+    None,
+    SHARPEN,
+    measured(a=[record(probes=skipped)]),
+    "no head is looped",
+)
 no_loops = {"contributions": {"sublayers": {}}}
-case("contributions_sharpen", None, a, measured(a=[record(probes=no_loops)]), "the plan has no head loops")
-case("contributions_sharpen", None, a, contributing([sharp]), "loop 2 − loop 1 = -0.1711")
-case("contributions_sharpen", None, a, contributing([sharp], [sharp[:2]]), "n = 2 seeds); 6 seeds")
-case("contributions_sharpen", "not run", a, {}, "not run: a")
+says(
+    "not run",
+    SHARPEN,
+    measured(a=[record(probes=no_loops)]),
+    "not measured: results.probes.contributions.examples.*.loops",
+)
+says(None, SHARPEN, contributing([sharp]), "a[2] − a[1], entropy of contributions, by pass = -0.1711")
+says(
+    None,
+    SHARPEN,
+    contributing([sharp], [sharp[:2]]),
+    "n = 2 seeds); a[2]",
+)
+says("not run", SHARPEN, {}, "not run: a")
 # The whole measurement where the record has it: one row for each sequence and head.
 whole_probe = [
     record(probes={"contributions": {"examples": [], "entropies": [[0.9, 0.8 + by], [0.9, 0.6]]}}) for by in NOISE[:3]
 ]
-case("contributions_sharpen", True, a, measured(a=whole_probe), "loop 1 − loop 0 = -0.1997")
+says(True, "contributions-by-pass[a][1] < [a][0]", measured(a=whole_probe), "= -0.1997")
+says(None, SHARPEN, measured(a=whole_probe), "a[2] - a[1]: index 2 is out of bounds")
 
 
 # ---- printed speeds ----

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tests.unit.verdicts.building import NOISE, around, case, measured, record
+from tests.unit.verdicts.building import NOISE, around, case, measured, record, says
 
-LOW, HIGH, NEAR = around(3.0), around(3.1, (0.0,) * 3), around(3.0, (0.01, -0.02, 0.015))
+LOW, HIGH = around(3.0), around(3.1, (0.0,) * 3)
 STEADY = np.array([[0.01, -0.01, 0.02, -0.02], [0.0, 0.01, -0.01, 0.0]])
 """How heads differ, by layer."""
 
@@ -30,102 +30,142 @@ def seeds(by_chunk, noise=NOISE, **changes):
 
 
 a = {"cell": "a"}
-falls = a | {"metric": "entropy", "direction": "falls"}
-rises = a | {"metric": "local_mass", "direction": "rises"}
+FALLS = "entropy-by-resolution[a][1] < [a][0] and [a][2] < [a][1]"
+RISES = "local-mass-by-resolution[a][1] > [a][0] and [a][2] > [a][1]"
 down, up = [0.3, 0.2, 0.0], [0.0, 0.2, 0.3]
-case(
-    "trend_with_resolution",
+says(
     True,
-    falls,
+    FALLS,
     measured(a=seeds(down)),
     (
-        "^a, dynamic heads, entropy, resolution 2 − 1 = -0.0993",
-        "a, dynamic heads, entropy, resolution 3 − 2 = -0.1993",
-        "the same by training alone = -0.1993 ± 0.0020 (n = 3 seeds))",
+        "^a[1] − a[0], entropy by resolution, dynamic heads = -0.0993",
+        "a[2] − a[1], entropy by resolution, dynamic heads = -0.1993",
     ),
 )
-case("trend_with_resolution", True, falls, measured(a=seeds(up, chunks=(1, 2, 4))), "resolution 3 − 2 = -0.2007")
-case("trend_with_resolution", False, falls, measured(a=seeds(up)))
-case("trend_with_resolution", False, falls, measured(a=seeds([0.3, 0.1, 0.2])))
-case("trend_with_resolution", None, falls, measured(a=[loops(down), loops(down), loops(up)]))
-case("trend_with_resolution", True, rises, measured(a=seeds(up)), "local mass, resolution 2 − 1 = +0.2007")
-case("trend_with_resolution", False, rises, measured(a=seeds(down)))
-case("trend_with_resolution", "not run", rises, {}, "not run: a")
-case("trend_with_resolution", "not run", falls, measured(a=[3.0]), "not measured: loops")
-# The paper's quantity decides; what fresh weights show is taken off in the note only.
+says(
+    True,
+    FALLS,
+    measured(a=seeds(up, chunks=(1, 2, 4))),
+    "a[2] − a[1], entropy by resolution, dynamic heads = -0.2007",
+)
+says(False, FALLS, measured(a=seeds(up)))
+says(
+    False,
+    FALLS,
+    measured(a=seeds([0.3, 0.1, 0.2])),
+)
+says(
+    None,
+    FALLS,
+    measured(a=[loops(down), loops(down), loops(up)]),
+)
+says(
+    True,
+    RISES,
+    measured(a=seeds(up)),
+    "a[1] − a[0], local mass by resolution, dynamic heads = +0.2007",
+)
+says(False, RISES, measured(a=seeds(down)))
+says("not run", RISES, {}, "not run: a")
+says(
+    "not run",
+    FALLS,
+    measured(a=[3.0]),
+    "not measured: results.probes.loops.entropy.values",
+)
+# The paper's quantity decides, not how it differs from that of fresh weights.
 all_of_it = seeds(down, fresh=(0.9, 0.7, 0.3))
-case("trend_with_resolution", True, falls, measured(a=all_of_it), "the same by training alone = +0.1007")
+says(
+    True,
+    FALLS,
+    measured(a=all_of_it),
+    "a[1] − a[0], entropy by resolution, dynamic heads = -0.0993",
+)
 # Only the first layer's heads are dynamic, and only there it falls.
 first_layer = np.array([[0.0, 0.01, 0.0, 0.01], [0.9, 0.8, 0.7, 0.9]])
 one_falls = seeds(down, heads=first_layer, dynamic=[[1, 1, 1, 1], [0, 0, 0, 0]])
-case("trend_with_resolution", True, falls, measured(a=one_falls), "a, dynamic heads")
-case("trend_with_resolution", False, falls | {"heads": "all"}, measured(a=one_falls), "a, all heads")
-
-shift = {"cell": "a", "over_cell": "b", "metric": "entropy"}
-small, large = seeds([0.2, 0.5, 0.3]), seeds([0.1, 0.0, 0.5], NOISE[2:])
-case(
-    "weaker_shift",
+says(
     True,
-    shift,
-    measured(a=small, b=large),
-    ("^change of entropy over the loops, a − b = -0.29", "the same by training alone = -0.29"),
+    FALLS,
+    measured(a=one_falls),
+    "dynamic heads",
 )
-case("weaker_shift", False, shift, measured(a=large, b=small))
-case("weaker_shift", None, shift, measured(a=small, b=[small[1], large[0], small[0]]))
-case("weaker_shift", "not run", shift, measured(a=small), "not run: b")
-drifting = seeds([0.2, 0.5, 0.3], fresh=(0.1, 0.5, 0.9))
-case("weaker_shift", True, shift, measured(a=drifting, b=large), ("a − b = -0.29", "by training alone = +0.29"))
-case("weaker_shift", True, shift | {"metric": "local_mass"}, measured(a=small, b=large), "change of local mass")
+says(
+    False,
+    "entropy-by-resolution-of-all[a][1] < [a][0] and [a][2] < [a][1]",
+    measured(a=one_falls),
+    "all heads",
+)
+turned = seeds(up, chunks=(1, 2, 4))
+says(
+    True,
+    "local-mass-by-resolution-of-all[a][1] < [a][0]",
+    measured(a=turned),
+    "local mass by resolution, all heads = -0.1",
+)
 
-special = {"cell": "a", "over_cell": "b", "metrics": ["entropy", "local_mass"]}
+small, large = seeds([0.2, 0.5, 0.3]), seeds([0.1, 0.0, 0.5], NOISE[2:])
+says(
+    True,
+    "entropy-shift[a] < [b]",
+    measured(a=small, b=large),
+    ("^a − b, size of the change of entropy over the loops = -0.29"),
+)
+says(False, "entropy-shift[a] < [b]", measured(a=large, b=small))
+says(None, "entropy-shift[a] < [b]", measured(a=small, b=[small[1], large[0], small[0]]))
+says("not run", "entropy-shift[a] < [b]", measured(a=small), "not run: b")
+drifting = seeds([0.2, 0.5, 0.3], fresh=(0.1, 0.5, 0.9))
+says(True, "entropy-shift[a] < [b]", measured(a=drifting, b=large), "= -0.29")
+says(True, "local-mass-shift[a] < [b]", measured(a=small, b=large), "size of the change of local mass")
+
 uneven = [loops(down, heads=(5 + 40 * by) * STEADY) for by in NOISE[:3]]
 even = [loops(down, heads=(1 + 40 * by) * STEADY) for by in NOISE[1:4]]
-case(
-    "less_specialized",
+says(
     True,
-    special,
+    "entropy-spread|local-mass-spread[a] < [b]",
     measured(a=even, b=uneven),
     (
-        "^spread over heads of the change of entropy, a − b = -0.1",
-        "spread over heads of the change of local mass, a − b",
+        "^a − b, spread over heads of the change of entropy = -0.1",
+        "a − b, spread over heads of the change of local mass",
     ),
 )
-case("less_specialized", False, special, measured(a=uneven, b=even))
-case("less_specialized", None, special, measured(a=even, b=[even[1], uneven[0], even[0]]))
-case("less_specialized", "not run", special, measured(a=even))
+says(False, "entropy-spread|local-mass-spread[a] < [b]", measured(a=uneven, b=even))
+says(None, "entropy-spread|local-mass-spread[a] < [b]", measured(a=even, b=[even[1], uneven[0], even[0]]))
+says("not run", "entropy-spread|local-mass-spread[a] < [b]", measured(a=even))
 
 
-def moving(few, fresh_few=False, by=0.0):
-    """Whether few heads hold most of the range after training, and with fresh weights."""
+def moving(few, fresh_few=False, by=0.0, of="entropy"):
+    """Whether few heads hold most of the range of a statistic after training, and with fresh weights."""
     run = loops([0.0, 0.0, 0.0], heads=0 * STEADY)
     probe = run.results.probes["loops"]
     concentrated = [0.01, 0.01, 0.01, 0.9 + by, 0.01, 0.9, 0.01, 0.9]
-    for values, one_sided in ((probe["entropy"]["values"], few), (probe["fresh"]["entropy"], fresh_few)):
+    for values, one_sided in ((probe[of]["values"], few), (probe["fresh"][of], fresh_few)):
         ranges = concentrated if one_sided else [0.3 + by] * 2 + [0.3] * 6
         for t in range(3):
             values[t] = np.reshape([t * r / 2 for r in ranges], (2, 4)).tolist()
     return run
 
 
-held = a | {"metric": "entropy"}
-case(
-    "concentrates",
+says(
     True,
-    held,
+    "entropy-concentration[a] > 0",
     measured(a=[moving(True, by=by) for by in NOISE[:3]]),
     "^a: share of the range of entropy in the 40 % of heads that move most, trained − fresh = +0.6",
 )
-case("concentrates", False, held, measured(a=[moving(False, True, by=by) for by in NOISE[:3]]))
-case("concentrates", None, held, measured(a=[moving(True), moving(False, True), moving(True)]))
-case("concentrates", None, held, measured(a=[loops([0.0, 0.0, 0.0], heads=0 * STEADY)]), "trained − fresh = +0.0000")
-case("concentrates", "not run", held, {}, "not run: a")
-case(
-    "concentrates",
-    True,
-    held | {"share": 0.01},
-    measured(a=[moving(True, by=by) for by in NOISE[:3]]),
-    "in the 1 % of heads",
+says(False, "entropy-concentration[a] > 0", measured(a=[moving(False, True, by=by) for by in NOISE[:3]]))
+says(None, "entropy-concentration[a] > 0", measured(a=[moving(True), moving(False, True), moving(True)]))
+says(
+    None,
+    "entropy-concentration[a] > 0",
+    measured(a=[loops([0.0, 0.0, 0.0], heads=0 * STEADY)]),
+    "trained − fresh = +0.0000",
 )
+says("not run", "entropy-concentration[a] > 0", {}, "not run: a")
+few_of_mass = [moving(True, by=by, of="local_mass") for by in NOISE[:3]]
+says(True, "local-mass-concentration[a] > 0", measured(a=few_of_mass), "fresh = +0.6")
+says(None, "entropy-concentration[a] > 0", measured(a=few_of_mass))
+even_mass = [moving(False, True, by=by, of="local_mass") for by in NOISE[:3]]
+says(False, "local-mass-concentration[a] > 0", measured(a=even_mass), "fresh = -0.6")
 
 left, right = [[1, 1, 1, 1], [0, 0, 0, 0]], [[0, 0, 0, 0], [1, 1, 1, 1]]
 one_more = [[0, 0, 0, 1], [1, 1, 1, 0]]
@@ -184,7 +224,7 @@ case("u_shaped", None, {"cells": ["a", "b"]}, measured(a=LOW, b=HIGH), "a curve 
 case("u_shaped", True, {"cells": ["a", "b", "c"]}, measured(a=HIGH, b=LOW, c=HIGH), "^b − a = -0.0993")
 case("u_shaped", "not run", four, measured(a=LOW, b=LOW), "not run: c")
 
-budgets = {"cells": ["a", "b", "c"], "other_cells": ["d", "e", "f"]}
+SAME_PLACE = "abs(argmin(loss[a, b, c]) - argmin([d, e, f])) < 1"
 
 
 def bowl(at, seeds=6, lowest=3.0):
@@ -197,21 +237,27 @@ def two_bowls(first, second, seeds=6, lowest=2.9):
     return dict(zip("abcdef", bowl(first, seeds) + bowl(second, seeds, lowest), strict=True))
 
 
-case(
-    "same_minimum",
+says(
     True,
-    budgets,
+    SAME_PLACE,
     measured(**two_bowls(1, 1)),
-    "^place of the lowest loss, first − second budget = +0.0000",
+    "^argmin(a and b and c) − argmin(d and e and f) = +0.0000 ± 0.0000, asked",
 )
-case(
-    "same_minimum", False, budgets, measured(**two_bowls(0, 2)), "= -2.0000 ± 0.0000 steps of the ratio, asked -1 to +1"
+says(
+    False,
+    SAME_PLACE,
+    measured(**two_bowls(0, 2)),
+    "= -2.0000 ± 0.0000, asked -1 to +1",
 )
-case("same_minimum", False, budgets, measured(**two_bowls(2, 1)), "= +1.0000")
-case("same_minimum", None, budgets, measured(**two_bowls(1, 1, 5)), "p = 0.0625", n_needed=6)
-case("same_minimum", None, budgets, measured(**two_bowls(1, 1, lowest=3.0)), "both budgets have the same losses")
-case("same_minimum", None, budgets | {"other_cells": ["d", "e"]}, measured(**two_bowls(1, 1)), "other ratios")
-case("same_minimum", "not run", budgets, measured(a=LOW, b=HIGH, c=LOW), "not run: d")
+says(False, SAME_PLACE, measured(**two_bowls(2, 1)), "= +1.0000")
+says(None, SAME_PLACE, measured(**two_bowls(1, 1, 5)), "p = 0.0625", n_needed=6)
+says(
+    None,
+    SAME_PLACE,
+    measured(**two_bowls(1, 1, lowest=3.0)),
+    "both sides read the same numbers",
+)
+says("not run", SAME_PLACE, measured(a=LOW, b=HIGH, c=LOW), "not run: d")
 
 
 def family(level, flops, noise=0):

@@ -1,5 +1,5 @@
 """Mutation tests: every comparison, sign, and, or, all, any, min, max and condition in the code of claims is reversed,
-one at a time, and some case must fail.
+one at a time, and some case must fail. So it is with the formulas of measures that experiments share.
 
 A mutated function gets its new code in place (`__code__`), so that nothing has to be imported again.
 """
@@ -18,7 +18,10 @@ import pytest
 
 from hybridlab import statistics
 from hybridlab.papers import claims
+from hybridlab.papers.claims.expression import SAYS, expression
+from hybridlab.papers.formula import parsed
 from tests.unit import test_statistics
+from tests.unit.verdicts.building import SHARED
 from tests.unit.verdicts.test_verdicts import CASES
 from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
 
@@ -46,17 +49,13 @@ REVERSED = {
     ast.Or: ast.And,
 }
 REVERSED_NAMES = {"all": "any", "any": "all", "min": "max", "max": "min"}
+REVERSED_FUNCTIONS = REVERSED_NAMES | {"highest": "lowest", "lowest": "highest", "argmax": "argmin", "rises": "falls"}
+"""Of formulas."""
 
 EQUIVALENT = {
-    # Shifts from loop to loop are read by their size.
-    ("_shift", "values[-1] - values[0]"),
     # The line through the points near a budget is read where x is 0, whichever way x runs.
     ("loss_at", "flops[near] / budget - 1"),
     # Only squares and sizes of these differences are used.
-    ("gates_stay_together", "1 - np.array(learned(run, 'scores'), dtype=float)"),
-    ("weaker_shift", "trained - fresh"),
-    ("less_specialized", "values[-1] - values[0]"),
-    ("_over_windows", "times[0] * a - times[1] * b"),
     ("clustered_mean", "array - mean"),
     ("_OfBound.seeds", "float(np.mean(values)) - self.bound"),
     # So many yes and as many no have the same two-sided p, and need the same number of seeds.
@@ -113,7 +112,7 @@ def mutated(node, index) -> Iterator[None]:
         yield
         node.test = before
     elif isinstance(node, ast.Name):
-        before, node.id = node.id, REVERSED_NAMES[node.id]
+        before, node.id = node.id, REVERSED_FUNCTIONS[node.id]
         yield
         node.id = before
     else:
@@ -221,3 +220,70 @@ def test_unmutated_code_passes_every_case():
             for name in dict.fromkeys(name for name, _, _ in mutations(ast.parse(text))):
                 stack.enter_context(running(function_of(module, name), code_of(code, name)))
         assert not noticed(CHECKS)
+
+
+# ---- formulas of measures ----
+
+
+EQUIVALENT_FORMULAS = {
+    # Only the squares, and the sizes, of these differences are used.
+    ("gates-together", "1 - a"),
+    ("entropy-change", "v[order(-c)][-1] - v[order(-c)][0]"),
+    ("local-mass-change", "v[order(-c)][-1] - v[order(-c)][0]"),
+}
+"""(measure, expression) that may be reversed without any effect on a verdict."""
+
+
+def mutated_formulas(name):
+    """(what is reversed, the formula with it) of a measure's formula."""
+    tree = parsed(SHARED[name].formula)
+    symmetric = {id(node.args[0]) for node in ast.walk(tree) if _is_abs(node)}
+    for node in ast.walk(tree):
+        places = range(len(node.ops)) if isinstance(node, ast.Compare) else [0]
+        called = isinstance(node, ast.Name) and node.id in REVERSED_FUNCTIONS
+        if not isinstance(node, ast.Compare) and not called and (not _is_reversible(node) or id(node) in symmetric):
+            continue
+        text = ast.unparse(node)
+        for index in places:
+            with mutated(node, index):
+                yield text, ast.unparse(tree)
+
+
+def measures_read(name):
+    """A measure with those that it is made of."""
+    if name not in SHARED:
+        return set()
+    return {name}.union(*(measures_read(path) for _, path in SHARED[name].paths()))
+
+
+def cases_of_measures():
+    """Measure → the cases whose expressions read it, directly or through others."""
+    found = {name: [] for name in SHARED}
+    for case in (case for case in CASES if case.kind == SAYS):
+        metrics = {one for bracket in expression(case.test["holds"]).brackets.values() for one in bracket.of}
+        for name in set().union(*map(measures_read, metrics)):
+            found[name].append(case)
+    return found
+
+
+def test_every_shared_measure_is_read_by_cases():
+    assert [name for name, cases in cases_of_measures().items() if not cases] == []
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_a_formula_says_is_noticed():
+    cases, missed = cases_of_measures(), []
+    for name, measure in list(SHARED.items()):
+        for text, formula in list(mutated_formulas(name)):
+            SHARED[name] = measure.model_copy(update={"formula": formula})
+            if (name, text) not in EQUIVALENT_FORMULAS and not any(_fails(case) for case in cases[name]):
+                missed.append(f"{name}: {text} in {measure.formula}")
+        SHARED[name] = measure
+    assert not missed, "\n".join(missed)
+
+
+def _fails(case):
+    try:
+        return case.problem() is not None
+    except Exception:
+        return True

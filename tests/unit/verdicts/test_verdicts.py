@@ -1,10 +1,10 @@
 """Every kind of claim on figures chosen by hand: a case that holds, one that fails, one that stays open."""
 
-import inspect
 from dataclasses import replace
 
 import pytest
 
+from hybridlab.papers.claims.expression import SAYS, is_exact
 from hybridlab.papers.claims.judge import metrics_of
 from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
@@ -53,20 +53,22 @@ def test_every_kind_holds_fails_and_stays_open_in_some_case():
 
 EXACT = {name for name in CLAIM_KINDS.names() if CLAIM_KINDS.get(name).run.__annotations__["return"] == "Verdict"}
 """Kinds about printed, computed or counted numbers."""
+COUNTED = {"growth_goes"}
 
 
-COUNTED = {
-    "measured_cheaper",
-    "sees_no_later_token",
-    "sees_later_tokens",
-    "growth_goes",
-    "same_in_every_run",
-}
-COUNTED |= {"entropies_within"}
+def is_counted(case):
+    """Whether a case is about what one run decides."""
+    return case.kind in COUNTED or (case.kind == SAYS and case.test["holds"].startswith("every("))
+
+
+def reads_no_run(case):
+    """Whether a case is about printed or computed numbers."""
+    return is_exact({"kind": SAYS, **case.test}) if case.kind == SAYS else case.kind in EXACT - COUNTED
 
 
 def test_a_kind_is_exact_or_makes_comparisons():
     made = {name: CLAIM_KINDS.get(name).run.__annotations__["return"] for name in CLAIM_KINDS.names()}
+    assert made.pop(SAYS) == "Verdict | list[Comparison]"
     assert set(made.values()) == {"Verdict", "list[Comparison]"}
     about_numbers = {name for name in EXACT if name.startswith(("printed_", "computed_"))}
     others = {name for name in EXACT - about_numbers if not module_of(name).endswith(WITHOUT_RUNS)}
@@ -74,13 +76,11 @@ def test_a_kind_is_exact_or_makes_comparisons():
 
 
 def test_an_exact_kind_reads_no_trained_model():
-    """Without records its verdicts are the same. (FLOPs are counted, and are all that `measured_cheaper` reads.)"""
+    """Without records its verdicts are the same."""
     for case in CASES:
-        if case.kind in EXACT - COUNTED and not case.claim:
+        if reads_no_run(case) and not case.claim:
             bare = {name: value for name, value in case.given.items() if name != "records"}
             assert replace(case, given=bare).verdict() == case.verdict()
-    source = inspect.getsource(CLAIM_KINDS.get("measured_cheaper").run)
-    assert "run.flops" in source and "results" not in source
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -88,7 +88,7 @@ def test_with_fewer_than_three_seeds_every_trained_claim_is_open(seeds):
     """Every case of every kind that reads trained models, with all but the first seeds taken away."""
     seen = set()
     for case in CASES:
-        if case.kind in EXACT or "records" not in case.given:
+        if reads_no_run(case) or is_counted(case) or "records" not in case.given:
             continue
         records = {
             cell: {seed: by_seed[seed] for seed in sorted(by_seed)[:seeds]}
@@ -100,7 +100,7 @@ def test_with_fewer_than_three_seeds_every_trained_claim_is_open(seeds):
             assert verdict.note == "direction only" and verdict.p is None, case.kind
             assert verdict.word == "open" and verdict.n <= seeds
             seen.add(case.kind)
-    elsewhere = {"faster", "faster_decoding", "shorter_path", "time_at_most"}
+    elsewhere = {"faster"}
     # It compares a seed with another one.
     elsewhere |= {"masks_differ"} if seeds == 1 else set()
     assert seen == set(CLAIM_KINDS.names()) - EXACT - elsewhere
@@ -108,7 +108,7 @@ def test_with_fewer_than_three_seeds_every_trained_claim_is_open(seeds):
 
 def test_seeds_are_counted_whatever_their_numbers_are():
     """The same three pairs under other seeds, in another order, and beside seeds that only one arm has."""
-    for case in [case for case in CASES if case.kind == "lower" and case.word == "holds"]:
+    for case in [case for case in CASES if case.test.get("holds") == "loss[a] < [b]" and case.word == "holds"]:
         expected = case.verdict()
         records = {
             cell: {100 - 7 * seed: run for seed, run in reversed(by_seed.items())}
@@ -121,8 +121,8 @@ def test_seeds_are_counted_whatever_their_numbers_are():
 
 
 def test_the_metrics_of_a_test_are_those_that_it_reads():
-    pairs, loss, other = [["a", "b"]], "results.validation.loss", "results.tasks.chain.loss.all"
-    assert metrics_of({"kind": "lower", "pairs": pairs}) == [loss]
-    assert metrics_of({"kind": "lower", "pairs": pairs, "metric": other}) == [other]
-    assert metrics_of({"kind": "lower", "pairs": pairs, "metrics": [other, loss, other]}) == [other, loss]
-    assert metrics_of({"kind": "target_met", "cells": ["a"]}) == []
+    loss, other = "results.validation.loss", "results.tasks.chain.loss.all"
+    assert metrics_of({"kind": SAYS, "holds": "loss[a] < [b]"}) == [loss]
+    assert metrics_of({"kind": SAYS, "holds": "tasks.chain.loss.all[a] < [b]"}) == [other]
+    assert metrics_of({"kind": SAYS, "holds": f"{other}|loss[a] < [b] and {other}[c] < 1"}) == [other, loss]
+    assert metrics_of({"kind": "full_retreats", "cells": ["a"]}) == []
