@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hybridlab.files import write_text
-from hybridlab.papers.claims.comparison import by_seed, in_words
+from hybridlab.papers.claims.comparison import in_full
 from hybridlab.papers.claims.verdict import MOST_SEEDS_HERE
 from hybridlab.papers.ids import VERDICTS
 from hybridlab.papers.verdicts import is_method, seeds_in_words
@@ -131,21 +131,13 @@ def _takes(claim: dict[str, Any]) -> str:
     return f"{needed} seeds{more}"
 
 
-def controls_in_words(data: dict[str, Any]) -> list[str]:
-    """The controls, each once, under a line that says what they are; nothing without any."""
-    head = "Controls, which must hold for a claim to be read (✓ holds, ✗ fails, ? is not resolved):"
-    controls = data["controls"].items()
-    lines = [f"{number} {_SIGNS.get(one['verdict'], '?')} {one['text']}" for number, one in controls]
-    return [head, *lines] if lines else []
-
-
 # ---- the long form ----
 
 
 def long_form(claim: dict[str, Any]) -> list[str]:
     """What the short form leaves out: each comparison with its interval, Holm's p and the number of each seed, the
     margin with its reason, what the verdict speaks of, its flags, and what would decide it."""
-    lines = [*map(_comparison, claim["comparisons"])]
+    lines = [*map(in_full, claim["comparisons"])]
     if claim["margin"] is not None:
         named = "".join(f" {name} {value:g}," for name, value in claim["margin"]["values"].items())
         lines.append(f"margin:{named} {claim['margin']['reason']}")
@@ -154,16 +146,14 @@ def long_form(claim: dict[str, Any]) -> list[str]:
     return [line for line in (*lines, claim["scale"], *(flag["text"] for flag in claim["flags"]), details) if line]
 
 
-def _comparison(one: dict[str, Any]) -> str:
-    return "; ".join(filter(None, (in_words(one), by_seed(one))))
-
-
-def _long_controls(data: dict[str, Any]) -> list[str]:
-    lines = [
-        f"{number} {shown(one)}: {'; '.join(map(_comparison, one['comparisons'])) or one['evidence']}"
-        for number, one in data["controls"].items()
-    ]
-    return ["Controls:", *lines] if lines else []
+def controls_in_words(data: dict[str, Any], long: bool = False) -> list[str]:
+    """The controls, each once, under a line that says what they are; nothing without any. long: with their figures."""
+    lines = ["Controls, which must hold for a claim to be read (✓ holds, ✗ fails, ? is not resolved):"]
+    for number, one in data["controls"].items():
+        figures = "; ".join(map(in_full, one["comparisons"])) or one["evidence"]
+        sign = _SIGNS.get(one["verdict"], "?")
+        lines.append(f"{number} {shown(one)}: {figures}" if long else f"{number} {sign} {one['text']}")
+    return lines if data["controls"] else []
 
 
 # ---- on a page, in LaTeX, on the terminal ----
@@ -185,7 +175,7 @@ def claims_section(data: dict[str, Any]) -> list[str]:
         planned = f"Planned seeds: {seeds_in_words(data['planned_seeds'])}." if data["planned_seeds"] else ""
         lines += ["<details>", "<summary>Every comparison, with the number of each seed</summary>", "", planned, ""]
         lines += [line for head, own in long.items() if own for line in _listed([head, *own])]
-        lines += [*_listed(_long_controls(data)), "</details>", ""]
+        lines += [*_listed(controls_in_words(data, long=True)), "</details>", ""]
     return lines
 
 
@@ -215,10 +205,10 @@ def print_claims(data: dict[str, Any], console: Console, long: bool = False) -> 
         rest = " · ".join(f"{name}{part}".strip() for name, part in told.items() if part != DASH)
         _print_indented([text], console)
         _print_indented([*(long_form(claim) if long else [effect]), rest], console, style="dim")
-    head, *controls_shown = (_long_controls if long else controls_in_words)(data) or [""]
-    if head:
+    controls_shown = controls_in_words(data, long)
+    for head in controls_shown[:1]:
         console.print(head, highlight=False)
-    _print_indented(controls_shown, console, style="dim")
+    _print_indented(controls_shown[1:], console, style="dim")
 
 
 def _print_indented(lines: list[str], console: Console, style: str = "") -> None:

@@ -9,94 +9,17 @@ from typer.testing import CliRunner
 
 from hybridlab.cli.main import app
 from hybridlab.papers.cells import records_of
-from hybridlab.papers.claims.comparison import Comparison, asked_in_words, by_seed, effect_of, least_as_claimed
+from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.verdict import SHORT, Flag, Verdict
 from hybridlab.papers.verdicts import history
 from hybridlab.reporting.claims import claims_panel, claims_section, counted, print_claims, sentence, short_form
 from hybridlab.reporting.entry import write_entry
 from hybridlab.reporting.entry_data import entry_data
 from hybridlab.reporting.latex import tex_table
-from hybridlab.statistics import Above, Always, Apart, Below, Between, FewerShared
+from hybridlab.statistics import Below, Between
 from tests.unit.test_verdicts_of_a_page import LOSS, A, B, Toy
 
-LOW, HIGH = {0: -2.0, 1: -2.1, 2: -1.9}, {0: 2.0, 1: 2.1, 2: 1.9}
-
-# ---- comparisons ----
-
-
-@pytest.mark.parametrize(
-    ("asked", "values", "metric", "direction"),
-    [
-        (Below(), HIGH, "results.validation.loss", "worse"),
-        (Above(), LOW, "results.validation.loss", "better"),
-        (Above(3.0), HIGH, "results.extrapolation.2.perplexity", "better"),
-        (Between(-0.1, 0.1), HIGH, "results.tasks.chain.loss.all", "worse"),
-        (Between(-0.1, 0.1), LOW, "results.tasks.chain.loss.all", "better"),
-        (Between(None, 0.1), HIGH, "results.tasks.chain.all", "better"),
-        (Above(), LOW, "results.choices.copying.accuracy", "worse"),
-        (Above(), LOW, "results.choices_mean", "worse"),
-        (Below(), HIGH, "loss of copying, mean over the training", "worse"),
-        (Below(), HIGH, "accuracy / that of the last exit", "higher"),
-        (Below(), HIGH, "results.probes.depth-score.score", "higher"),
-        (Above(), LOW, "", "lower"),
-        (Apart(3.0), HIGH, "results.validation.loss", "smaller"),
-        (FewerShared(((2, 2, 4),) * 3), HIGH, "", "higher"),
-    ],
-)
-def test_a_failing_claim_says_how_the_numbers_lie(asked, values, metric, direction):
-    assert Comparison("a − b", values, asked, metric=metric).direction == f"{direction} than claimed"
-
-
-def test_what_was_to_be_so_in_every_run_is_so_in_fewer():
-    found = Comparison("the last is highest", {0: 1.0, 1: 0.0, 2: 0.0}, Always())
-    assert found.direction == "in fewer seeds than claimed"
-    assert effect_of(found.as_json(0.5), 1, SHORT) == "the last is highest: yes in 1 of 3"
-
-
-def test_the_comparison_least_as_claimed():
-    """The clearest of those on the other side, else the least clear; one that need not be resolved only where it is on
-    the other side."""
-    met, clearer = Comparison("met", LOW, Below()), Comparison("clearer", {0: -2.0, 1: -2.01, 2: -2.0}, Below())
-    against = Comparison("against", HIGH, Below())
-    weak = Comparison("weak", {0: 0.1, 1: -0.2, 2: 0.3}, Below())
-    beside = Comparison("beside", {0: -0.1, 1: 0.2, 2: -0.3}, Below(), needed=False)
-    none = Comparison("none", {}, Below(), missing="not run: a")
-
-    def least(*comparisons):
-        return comparisons[least_as_claimed(comparisons, [one.found.p for one in comparisons])].label
-
-    assert least(clearer, met) == "met" and least(met, clearer, beside) == "met" and least(beside) == "beside"
-    assert least(met, weak, against, clearer) == "against" and least(met, weak) == "weak"
-    assert least(none, clearer) == "clearer"
-    few = [Comparison(label, {0: value}, Below()) for label, value in (("as", -1.0), ("against", 1.0))]
-    assert least(*few) == "against"
-
-
-def test_a_comparison_in_one_short_line_and_the_number_of_each_seed():
-    """Differences 1, 2, 3: t(2) = 4.3027 at 95 %."""
-    one = Comparison("a − b", {0: 1.0, 1: 2.0, 5: 3.0}, Below(-0.5), unit=" nats").as_json(0.5)
-    assert effect_of(one, 1, SHORT) == "a − b = +2.0000 [-0.4841, +4.4841] nats, asked below -0.5"
-    long = effect_of({**one, "label": "a very long label " * 9}, 3, SHORT)
-    assert len(long) <= SHORT and long.endswith(" … = +2.0000 [-0.4841, +4.4841] nats, asked below -0.5 (least of 3)")
-    assert by_seed(one) == "95 % interval -0.4841 to +4.4841; by seed: 0 +1.0000, 1 +2.0000, 5 +3.0000"
-    alone = Comparison("a − b", {0: 1.0}, Below(), of="round").as_json(None)
-    assert by_seed(alone) == "by round: 0 +1.0000" and by_seed({**alone, "values": {}}) == ""
-
-
-def test_what_is_asked_of_several_cells_is_said_once():
-    asked = [
-        Comparison(label, {0: 1.0}, question).as_json(None)
-        for label, question in (
-            ("a: loss", Below(3.0)),
-            ("b: loss", Below(3.0)),
-            ("a: loss", Above(1.0)),
-            ("c − d", Between(-0.1, 0.1)),
-            ("e: it rises", Always()),
-        )
-    ]
-    words = "a, b: loss below 3; a: loss above 1; c − d -0.1 to +0.1; e: it rises in every run"
-    assert asked_in_words(asked) == words and asked_in_words([]) == ""
-
+LOW = {0: -2.0, 1: -2.1, 2: -1.9}
 
 # ---- claims ----
 

@@ -176,12 +176,11 @@ def _figure(one: Mapping[str, Any], spread: str, with_question: bool) -> str:
     return f" = {_number(one['value'])}{spread}{unit}{asked}"
 
 
-def by_seed(one: Mapping[str, Any]) -> str:
-    """The interval of a comparison and the number of each seed; "" where it has no values."""
-    if not one["values"]:
-        return ""
-    interval = "" if one["interval"] is None else "95 % interval {} to {}; ".format(*map(_number, one["interval"]))
-    return f"{interval}by {one['of']}: {', '.join(f'{seed} {_number(x)}' for seed, x in one['values'].items())}"
+def in_full(one: Mapping[str, Any]) -> str:
+    """A comparison as a sentence, with its interval and the number of each seed."""
+    interval = "" if one["interval"] is None else "; 95 % interval {} to {}".format(*map(_number, one["interval"]))
+    values = ", ".join(f"{seed} {_number(value)}" for seed, value in one["values"].items())
+    return f"{in_words(one)}{interval}" + (f"; by {one['of']}: {values}" if values else "")
 
 
 def asked_in_words(comparisons: Iterable[Mapping[str, Any]]) -> str:

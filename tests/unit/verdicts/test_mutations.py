@@ -6,6 +6,7 @@ A mutated function gets its new code in place (`__code__`), so that nothing has 
 
 import ast
 import importlib
+import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -20,12 +21,16 @@ from hybridlab import statistics
 from hybridlab.papers import claims
 from hybridlab.papers.claims.expression import SAYS, expression
 from hybridlab.papers.formula import parsed
-from tests.unit import test_statistics
+from tests.unit import test_comparisons, test_statistics
 from tests.unit.verdicts.building import SHARED
 from tests.unit.verdicts.test_verdicts import CASES
 from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
 
-DIRECT = [test for name, test in vars(test_statistics).items() if name.startswith("test_")] + [test_metrics]
+DIRECT = [
+    *(test for name, test in vars(test_statistics).items() if name.startswith("test_")),
+    *(test for name, test in vars(test_comparisons).items() if name.startswith("test_")),
+    test_metrics,
+]
 """Tests without arguments, beside the cases."""
 CHECKS = [case.problem for case in CASES] + DIRECT
 
@@ -134,17 +139,20 @@ def function_of(module, name):
     member = module
     for part in name.split("."):
         member = vars(member)[part]
-    return member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    return inspect.unwrap(member.fget if isinstance(member, property) else getattr(member, "__func__", member))
 
 
 @contextmanager
 def running(function, code) -> Iterator[None]:
-    """The function has this code inside the `with` block."""
+    """The function has this code inside the `with` block; expressions that were read before are read again."""
+    read_anew = expression.cache_clear if function.__module__ == expression.__module__ else int
     before, function.__code__ = function.__code__, code
+    read_anew()
     try:
         yield
     finally:
         function.__code__ = before
+        read_anew()
 
 
 def noticed(checks):
