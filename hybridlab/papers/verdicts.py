@@ -325,10 +325,6 @@ def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[st
     used = _measures_used(_words(new), now["measures"])
     if other_measures := [name for name in used if then["measures"].get(name) != now["measures"][name]]:
         words.append(f"the measure {', '.join(other_measures)}")
-    named = _rows_named(new, now)
-    words += [
-        f"row {row} was {then['rows'].get(row, 'not there')}" for row in named if then["rows"].get(row) != named[row]
-    ]
     arms = [arm for arm in now["arms"] if arm in _named_in(new, now) and then["arms"].get(arm) != now["arms"][arm]]
     words += [_arm_in_words(arm, then["arms"].get(arm), now["arms"][arm]) for arm in arms[:3]]
     words += [f"and {len(arms) - 3} more"] if len(arms) > 3 else []
@@ -363,12 +359,6 @@ def _named_in(definition: Mapping[str, Any], plan: Content) -> set[str]:
     ):
         named |= parents
     return named
-
-
-def _rows_named(definition: Mapping[str, Any], plan: Content) -> dict[str, str]:
-    """Short name → cell, of the rows that a claim's definition names."""
-    words = _words(definition)
-    return {row: cell for row, cell in plan["rows"].items() if row in words}
 
 
 def _words(definition: Any) -> set[str]:

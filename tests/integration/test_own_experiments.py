@@ -26,7 +26,7 @@ rows:
   - {name: Full, short: Full, cell: full}
   - {name: Window, short: Window, cell: window}
 claims:
-  - {text: Full is better, source: my notes, test: {kind: lower, rows: true, pairs: [[Full, Window]]}}
+  - {text: Full is better, source: my notes, test: "loss[full] < [window]"}
 """
 
 
@@ -83,7 +83,7 @@ def test_reproduce_trains_what_is_published_too_and_compares_with_it(folder):
         ({"mine_table1": "records"}, "id 'records' cannot name a folder of results"),
         ({"id: mine_table1": ""}, "id is missing"),
         ({"cell: window": "cell: windw"}, "other.yaml:9: mine-table1 has no cell 'windw'; did you mean 'window'"),
-        ({"lower": "lowr"}, "did you mean 'lower'"),
+        ({"[window]": "[windw]"}, "did you mean 'window'"),
         ({"extends: runs.yaml": "extends: none.yaml"}, "other.yaml:2: extends none.yaml: there is no file"),
     ],
 )

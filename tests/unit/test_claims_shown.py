@@ -17,7 +17,7 @@ from hybridlab.reporting.entry import write_entry
 from hybridlab.reporting.entry_data import entry_data
 from hybridlab.reporting.latex import tex_table
 from hybridlab.statistics import Below, Between
-from tests.unit.test_verdicts_of_a_page import LOSS, A, B, Toy
+from tests.unit.test_verdicts_of_a_page import A, B, Toy
 
 LOW = {0: -2.0, 1: -2.1, 2: -1.9}
 
@@ -182,7 +182,7 @@ def sized(toy, *more):
             f"{size}/{name}": {**cell, "group": size} for name, cell in zip("ab", cells, strict=True)
         }
         toy.content["rows"] += [{"name": f"{n} {size}", "short": f"{size} {n}", "cell": f"{size}/{n}"} for n in "ab"]
-    tests = [{"kind": "lower", "rows": True, "pairs": [[f"{size} a", f"{size} b"]]} for size in ("160M", "410M")]
+    tests = [f"loss[{size}/a] < [{size}/b]" for size in ("160M", "410M")]
     texts = ["a is below b at 160M", "a is below b at 410M"]
     both = zip([*texts, *more], [*tests, tests[1]], strict=False)
     toy.content["claims"] = [{"text": text, "source": "here", "test": test} for text, test in both]
@@ -211,10 +211,10 @@ def test_another_sentence_on_the_same_runs_stays_on_the_page(toy):
 @pytest.mark.parametrize(
     "change",
     [
-        {"test": {"kind": "lower", "pairs": [["a", "b"]], "by": 0.001}},
-        {"test": {"kind": "higher", "pairs": [["b", "a"]]}},
-        {"test": {"kind": "lower", "pairs": [["a", "c"]]}},
-        {"controls": [{"kind": "measured_bounds", "cell": "a", "metric": LOSS, "below": 2.0}]},
+        {"test": "loss[a] - [b] < -0.001"},
+        {"test": "loss[b] > [a]"},
+        {"test": "loss[a] < [c]"},
+        {"controls": ["loss[a] < 2"]},
     ],
 )
 def test_other_questions_other_runs_and_other_verdicts_are_other_claims(toy, change):
@@ -225,8 +225,8 @@ def test_other_questions_other_runs_and_other_verdicts_are_other_claims(toy, cha
 
 
 def test_a_control_of_several_claims_stands_once_on_the_page(toy):
-    solved = {"kind": "measured_bounds", "cell": ["a", "b"], "metric": LOSS, "below": 4.0}
-    blind = {"kind": "measured_bounds", "cell": "a", "metric": LOSS, "above": 5.0}
+    solved = "loss[a, b] < 4"
+    blind = "loss[a] > 5"
     first = toy.content["claims"][0]
     toy.content["claims"] = [
         {**first, "text": "one", "controls": [solved]},
@@ -235,21 +235,21 @@ def test_a_control_of_several_claims_stands_once_on_the_page(toy):
     toy.train(a=A, b=B)
     data = data_of(toy)
     assert {number: one["text"] for number, one in data["controls"].items()} == {
-        "C1": "a, b: validation.loss below 4",
-        "C2": "a: validation.loss above 5",
+        "C1": "a below 4; b below 4",
+        "C2": "a above 5",
     }
     assert [short_form(i, one, data)[5] for i, one in enumerate(data["claims"], 1)] == ["C1 ✓", "C1 ✓ C2 ✗"]
     assert len(data["controls"]["C1"]["comparisons"]) == 2
 
 
 def test_the_file_has_all_that_the_page_shows(toy):
-    toy.content["claims"][0]["test"] = {"kind": "equivalent", "pairs": [["a", "b"]], "margin": 0.01, "reason": "small"}
+    toy.content["claims"][0]["test"] = {"holds": "abs(loss[a] - [b]) < 0.01", "reason": "small"}
     toy.train(a=A, b=B)
-    toy.content["claims"][0]["test"]["margin"] = 0.02
+    toy.content["claims"][0]["test"]["holds"] = "abs(loss[a] - [b]) < 0.02"
     _, folder = write_entry(toy.load(), "desk", toy.results)
     data = json.loads((folder / "table.json").read_text())
     [found] = data["claims"]
-    assert found["margin"] == {"values": {"margin": 0.02}, "reason": "small"} and found["deciding"] == 0
+    assert found["margin"] == {"values": {}, "reason": "small"} and found["deciding"] == 0
     assert (found["verdict"], found["direction"]) == ("fails", "better than claimed")
     assert [flag["code"] for flag in found["flags"]] == ["plan"] and data["planned_seeds"] == [0, 1, 2, 3]
     assert found["evidence"].startswith("a − b = -0.2050 [") and found["evidence"].endswith(

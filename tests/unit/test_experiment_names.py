@@ -39,14 +39,14 @@ claims:
   test: {kind: printed_points, row: One, over: Two, column: loss, points: 1}
 - text: second
   source: here
-  test: {kind: lower, pairs: [[one, two],
-    [spare, two]]}
+  test:
+    loss[one, spare] < [two]
 - text: third
   source: here
   test: {kind: printed_equal, row: One, column: loss, other: toy-table2, other_row: Else, other_column: x}
 - text: fourth
   source: here
-  test: {kind: measured_bounds, cell: one, metric: results.validation.loss, above: 1}
+  test: loss[one] > 1
 """
 OTHER = """\
 id: toy-table2
@@ -99,7 +99,7 @@ def load(tmp_path, monkeypatch):
             "column: los, points",
             "table1.yaml:21: toy-table1 has no column 'los'; did you mean 'loss'?",
         ),
-        ("[spare, two]]", "[spare, tow]]", "table1.yaml:25: toy-table1 has no cell 'tow'; did you mean 'two'?"),
+        ("< [two]", "< [tow]", "table1.yaml:24: toy-table1 has no cell 'tow'; did you mean 'two'?"),
         (
             "other: toy-table2",
             "other: toy-table3",
@@ -108,13 +108,13 @@ def load(tmp_path, monkeypatch):
         ("other_row: Else", "other_row: Elsa", "table1.yaml:28: toy-table2 has no row 'Elsa'; did you mean 'Else'?"),
         ("other_column: x", "other_column: y", "table1.yaml:28: toy-table2 has no column 'y'; known: x"),
         (
-            "results.validation.loss, above",
-            "results.validaton.loss, above",
+            "loss[one] > 1",
+            "results.validaton.loss[one] > 1",
             "table1.yaml:31: results.validaton.loss: a record has no 'validaton' there; did you mean 'validation'?",
         ),
         (
             "printed_points, row: One, over: Two, column: loss, points: 1",
-            "faster, rows: [A], over: [B], part: decode",
+            "faster, rows: [A], over: [B], parts: [decode]",
             "table1.yaml:21: toy-table1 has no model 'A'; it has none",
         ),
         # Columns: the function and its arguments, completed by each row.
@@ -264,10 +264,9 @@ def test_dotted_paths_are_checked_against_the_types_of_a_record(path, root, prob
 @pytest.mark.parametrize(
     ("test", "message"),
     [
-        ({"kind": "lower", "pairs": []}, "at least 1 item"),
-        ({"kind": "lower", "pairs": [["a", "b"]], "by": -0.1}, "greater than or equal to 0"),
-        ({"kind": "lower", "pairs": [["a", "b"]], "metrics": []}, "at least 1 item"),
-        ({"kind": "equivalent", "pairs": [["a", "b"]], "margin": -0.1, "reason": "x"}, "greater than 0"),
+        ({"kind": "says", "holds": "loss[] < [b]"}, "write names between the brackets"),
+        ({"kind": "says", "holds": "loss[a]"}, "of runs write a comparison"),
+        ({"kind": "says", "holds": "loss[a] == [b]"}, "runs are compared with `<` and `>`"),
     ],
 )
 def test_claims_that_ask_for_nothing_are_refused(test, message):

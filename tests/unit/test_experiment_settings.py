@@ -121,7 +121,7 @@ CLAIM = """\
 claims:
 - text: only where trunk exists
   source: here
-  test: {kind: measured_bounds, cell: trunk, metric: results.validation.loss, above: 1}
+  test: loss[trunk] > 1
 """
 
 
@@ -163,7 +163,7 @@ def test_the_cells_of_a_scale_need_a_size_there(load_desk, size):
         ("start: trunk", "start: trnk", "35: toy-table1 at scale desk has no cell 'trnk'; did you mean 'trunk'?"),
         ("wide: tiny", "wid: tiny", "29: toy-table1 has no group of cells 'wid'; did you mean 'wide'?"),
         ("arch: sgt", "arhc: sgt", "36: scales.desk.cells.trunk.arhc is not a known setting"),
-        ("cell: trunk", "cell: trnk", "41: toy-table1 has no cell 'trnk'; did you mean 'trunk'?"),
+        ("loss[trunk]", "loss[trnk]", "41: toy-table1 has no cell 'trnk'; did you mean 'trunk'?"),
     ],
 )
 def test_the_names_in_a_scales_cells_are_checked(load_desk, old, new, message):

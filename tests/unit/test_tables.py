@@ -546,7 +546,7 @@ def test_each_row_is_compared_with_the_reference_above_it(trained):
 
 
 def test_claims_with_intervals_over_seeds_have_a_picture_beside_the_table(trained):
-    test = {"kind": "lower", "pairs": [["S/arm", "S/base"]]}
+    test = "loss[S/arm] < [S/base]"
     _, table, folder = trained(claims=[{"text": "the arm is better", "source": "x", "test": test}])
     (found,) = table["claims"][0]["comparisons"]
     assert found["value"] == pytest.approx(-0.5) and found["n"] == 3 and found["asked"] == [None, 0.0]

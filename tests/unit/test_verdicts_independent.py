@@ -6,6 +6,7 @@ tables (which runs they name, and what they say), and the records.
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,56 @@ from tests.experiments import experiment_ids, load_experiment
 from tests.unit.verdicts.building import NOISE, record, table
 
 RESULTS = PUBLISHED
-KINDS = ("lower", "higher", "differs", "equivalent", "lower_or_equal", "lower_than_mean", "higher_than_mean")
+
+
+_SIDE = r"(?P<m>[\w.|*-]+)?\[(?P<a>[^\]]*)\]"
+_FORMS = {
+    "pair": rf"(?:(?P<t>[\d.]+) \* )?{_SIDE} (?P<s>[<>]) (?:(?P<u>[\d.]+) \* )?\[(?P<b>[^\]]*)\]",
+    "gap": rf"(?:(?P<t>[\d.]+) \* )?{_SIDE} - (?:(?P<u>[\d.]+) \* )?\[(?P<b>[^\]]*)\] (?P<s><=|<|>) (?P<v>-?[\d.]+)",
+    "abs": rf"abs\({_SIDE} - \[(?P<b>[^\]]*)\]\) (?P<s>[<>]) (?P<v>[\d.]+)",
+    "mean": rf"{_SIDE} (?P<s>[<>]) mean\(\[(?P<b>[^\]]*)\]\)",
+}
+
+
+def kind_of(test):
+    """An expression that compares cells, as the kind that it is with its arguments, by a reader of its own; None for
+    another one."""
+    parts, kinds, pairs, metrics = test["holds"].split(" and "), set(), [], None
+    more = {}
+    for part in parts:
+        form, found = next(((f, m) for f, one in _FORMS.items() if (m := re.fullmatch(one, part))), (None, None))
+        if form is None:
+            return None
+        given = found.groupdict()
+        metrics = metrics or ["results.validation.loss" if m == "loss" else m for m in given["m"].split("|")]
+        left, right = (given[side].split(", ") for side in "ab")
+        times = float(given.get("t") or given.get("u") or 1)
+        if form == "mean":
+            more |= {"cell": left[0], "over": right}
+            kinds.add("lower_than_mean" if given["s"] == "<" else "higher_than_mean")
+            continue
+        count = max(len(left), len(right))
+        pairs += zip(left * (count // len(left)), right * (count // len(right)), strict=True)
+        value = float(given.get("v") or 0)
+        if form == "abs":
+            kinds.add("equivalent" if given["s"] == "<" else "differs")
+            more["margin" if given["s"] == "<" else "by"] = value
+        elif given["s"] == "<=":
+            kinds.add("lower_or_equal")
+            more["margin"] = value
+        else:
+            kinds.add("lower" if given["s"] == "<" else "higher")
+            more |= {"times": times, "by": abs(value)}
+    if "over" in more:
+        kind = next(iter(kinds - {"lower", "higher"}))
+        return {"kind": kind, **more, "also": [b for _, b in pairs], "metric": _whole(metrics[0])}
+    if len(kinds) > 1:
+        return None
+    return {"kind": kinds.pop(), "pairs": [list(pair) for pair in pairs], "metrics": list(map(_whole, metrics)), **more}
+
+
+def _whole(metric):
+    return metric if metric.startswith("results.") or "." not in metric else f"results.{metric}"
 
 
 def number(record, path):
@@ -35,10 +85,8 @@ def compared(test, cell_of):
     if test["kind"].endswith("_than_mean"):
         sides = [test["over"], *([other] for other in test.get("also", []))]
         return [(test["cell"], side, test.get("metric", "results.validation.loss")) for side in sides]
-    named = test.get("rows", False)
     metrics = test.get("metrics") or [test.get("metric", "results.validation.loss")]
-    pairs = [[cell_of[x] if named else x for x in pair] for pair in test["pairs"]]
-    return [(left, [right], metric) for metric in metrics for left, right in pairs]
+    return [(left, [right], metric) for metric in metrics for left, right in test["pairs"]]
 
 
 def one(test, differences):
@@ -93,11 +141,12 @@ def claims_of(results):
             data = json.loads(path.read_text())
             said = {claim["text"]: claim for claim in data["claims"]}
             for claim in experiment.claims:
-                if claim.test["kind"] in KINDS and claim.text in said:
+                test = kind_of(claim.test) if claim.test["kind"] == "says" else None
+                if test is not None and claim.text in said:
                     cell_of = {row.short: row.cell for row in experiment.rows}
                     name = f"{identifier} at {path.parent.name}: {claim.text}"
-                    other_rates = confounded(experiment, path.parent.name, compared(claim.test, cell_of))
-                    yield name, claim.test, data, said[claim.text], cell_of, other_rates
+                    other_rates = confounded(experiment, path.parent.name, compared(test, cell_of))
+                    yield name, test, data, said[claim.text], cell_of, other_rates
 
 
 def confounded(experiment, scale, comparisons):
@@ -185,19 +234,19 @@ def test_every_committed_verdict_follows_from_the_records():
 
 
 TESTS = [
-    {"kind": "lower", "pairs": [["a", "b"]]},
-    {"kind": "higher", "pairs": [["a", "b"]]},
-    {"kind": "lower", "pairs": [["a", "b"], ["a", "c"], ["b", "c"]]},
-    {"kind": "higher", "pairs": [["c", "b"], ["b", "a"]]},
-    {"kind": "equivalent", "pairs": [["a", "b"]], "margin": 0.02, "reason": "r"},
-    {"kind": "equivalent", "pairs": [["a", "b"], ["a", "c"]], "margin": 0.05, "reason": "r"},
-    {"kind": "lower_or_equal", "pairs": [["a", "b"], ["b", "c"]], "margin": 0.02, "reason": "r"},
-    {"kind": "lower", "pairs": [["a", "b"], ["b", "c"]]},
-    {"kind": "lower", "pairs": [["a", "b"]], "times": 1.05, "by": 0.01},
-    {"kind": "higher", "pairs": [["a", "b"], ["c", "b"]], "times": 1.02},
-    {"kind": "differs", "pairs": [["a", "b"]], "by": 0.02, "reason": "r"},
-    {"kind": "lower_than_mean", "cell": "a", "over": ["b", "c"]},
-    {"kind": "higher_than_mean", "cell": "c", "over": ["a", "b"], "also": ["b"]},
+    "loss[a] < [b]",
+    "loss[a] > [b]",
+    "loss[a] < [b, c] and [b] < [c]",
+    "loss[c, b] > [b, a]",
+    "abs(loss[a] - [b]) < 0.02",
+    "abs(loss[a] - [b, c]) < 0.05",
+    "loss[a, b] - [b, c] <= 0.02",
+    "loss[a, b] < [b, c]",
+    "1.05 * loss[a] - [b] < -0.01",
+    "loss[a, c] > 1.02 * [b]",
+    "abs(loss[a] - [b]) > 0.02",
+    "loss[a] < mean([b, c])",
+    "loss[c] > mean([a, b]) and [c] > [b]",
 ]
 
 
@@ -216,8 +265,9 @@ def test_both_ways_agree_on_made_up_records(seeds, tmp_path):
             for cell, level in zip("abc", chance.normal(3, 0.03, 3), strict=True)
         }
         records = {cell: {seed: record([float(x)]) for seed, x in enumerate(levels)} for cell, levels in losses.items()}
-        for test in TESTS:
-            verdict = judge(Claim(text="t", source="s", test=test), table(), records)
+        for text in TESTS:
+            verdict = judge(Claim(text="t", source="s", test=text), table(), records)
+            test = kind_of({"holds": text})
             samples = [
                 [
                     difference(test, loss(records[left][s]), [loss(records[one][s]) for one in right])
@@ -233,9 +283,8 @@ def test_both_ways_agree_on_made_up_records(seeds, tmp_path):
 def test_a_table_that_says_something_else_is_found(tmp_path):
     """Positive control: a committed table whose verdict the records contradict."""
     identifier = "consa-fig3"
-    [claim] = [
-        claim for claim in load_experiment(identifier).claims if claim.test.get("pairs") == [["dense/2", "layer-75/2"]]
-    ][:1]
+    shown = "loss[dense/2] < [layer-75/2]"
+    claim = next(one for one in load_experiment(identifier).claims if one.test.get("holds") == shown)
     runs = {}
     (tmp_path / "records").mkdir()
     for cell, level in (("dense/2", 3.0), ("layer-75/2", 3.2)):

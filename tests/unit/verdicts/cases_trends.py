@@ -156,13 +156,13 @@ says("not run", "every(steps(tokens[a, b]) == 0)", measured(a=[3.0]), "not run: 
 readings = [logged(np.full((2, 1, 2), value)) for value in (0.0, 1.0)]
 says(
     True,
-    "every(0 <= entropies[a] <= 1)",
+    "every(0 <= logged-entropies[a] <= 1)",
     measured(a=readings),
     "^counted: 0 <= entropies of all heads of a (0 to 1) <= 1$",
 )
-says(False, "every(0.1 <= entropies[a] <= 1)", measured(a=readings))
-says(False, "every(0 <= entropies[a] <= 0.9)", measured(a=readings))
-says("not run", "every(0 <= entropies[a] <= 1)", measured(a=[3.0]), "not measured: hooks.entropy-log.entropies")
+says(False, "every(0.1 <= logged-entropies[a] <= 1)", measured(a=readings))
+says(False, "every(0 <= logged-entropies[a] <= 0.9)", measured(a=readings))
+says("not run", "every(0 <= logged-entropies[a] <= 1)", measured(a=[3.0]), "not measured: hooks.entropy-log.entropies")
 
 
 # ---- entropies over training ----

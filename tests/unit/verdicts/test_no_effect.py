@@ -118,6 +118,8 @@ def test_an_effect_as_large_as_the_margin_is_not_called_equal(seeds):
 # ---- through records and the judge ----
 
 BLANK, TOY = record(), table()
+FOLLOWS = "choice(flat(retrieval-costs[o]), flat(masks[a])) > choice(flat(retrieval-costs[o]), flat(masks[b]))"
+IN_PROPORTION = "log2(1.5) < log2(constraint-peak[a] / [b]) < log2(2.5)"
 
 
 def run_of(windows):
@@ -141,8 +143,7 @@ def judged(draws, test):
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])
 def test_claims_on_records_without_an_effect(seeds):
-    test = {"kind": "lower", "pairs": [["a", "b"], ["a", "c"]]}
-    words = [verdict.word for verdict in judged(losses(seeds, 3, draws=FEWER), test)]
+    words = [verdict.word for verdict in judged(losses(seeds, 3, draws=FEWER), "loss[a] < [b, c]")]
     assert np.mean([word != "open" for word in words]) < FEWER_BOUND and set(words) <= {"open", "holds", "fails"}
 
 
@@ -154,7 +155,7 @@ def test_a_flat_curve_has_no_shape():
 
 
 def test_a_strong_effect_on_records_holds():
-    found = list(judged(losses(5, 2, 6, draws=50), {"kind": "lower", "pairs": [["a", "b"]]}))
+    found = list(judged(losses(5, 2, 6, draws=50), "loss[a] < [b]"))
     assert all(verdict.word == "holds" and verdict.n == 5 and verdict.p < 0.05 for verdict in found)
 
 
@@ -224,10 +225,10 @@ def test_choices_that_follow_a_knock_out_by_chance_alone(seeds, heads):
     outcomes = []
     for _ in range(FEWER):
         rises = [chance.exponential(scale, (4, heads)).tolist() for _ in range(seeds)]
-        found_there = [{"knockout": {"heads": {"recall": {"far": {"rise": rise}}}}} for rise in rises]
+        found_there = [{"knockout": {"heads": {"retrieval": {"far": {"rise": rise}}}}} for rise in rises]
         cells = {cell: {seed: masked(kept(chance.random((4, heads)), 0.5)) for seed in range(seeds)} for cell in "ab"}
         cells["o"] = {seed: probed(probes) for seed, probes in enumerate(found_there)}
-        outcomes.append(found("follows_knockout_more", cells, cell="a", over_cell="b", base="o", of="recall"))
+        outcomes.append(found("says", cells, holds=FOLLOWS))
     assert share(outcomes) < FEWER_BOUND
 
 
@@ -244,7 +245,7 @@ def test_peaks_whose_ratio_is_a_bound_are_not_called_in_proportion(seeds, ratio)
     for _ in range(FEWER):
         peaks = np.array([[ratio], [1.0]]) * np.exp(chance.normal(0, 0.1, (2, seeds)))
         cells = {cell: dict(enumerate(map(swinging, levels))) for cell, levels in zip("ab", peaks, strict=True)}
-        outcomes.append(found("swings_in_proportion", cells, cell="a", over_cell="b", low=1.5, high=2.5))
+        outcomes.append(found("says", cells, holds=IN_PROPORTION))
     assert np.mean([outcome is True for outcome in outcomes]) < FEWER_BOUND
 
 
@@ -255,8 +256,7 @@ def swinging(peak):
     return BLANK.model_copy(update=changes)
 
 
-BUDGETS = {"kind": "same_minimum", "cells": list("abcde"), "other_cells": list("fghij")}
-CURVED = [{"kind": "u_shaped", "cells": BUDGETS[name]} for name in ("cells", "other_cells")]
+SAME_MINIMUM = "abs(argmin(loss[a, b, c, d, e]) - argmin([f, g, h, i, j])) < 1"
 
 
 @pytest.mark.parametrize("seeds", SEVERAL)
@@ -267,12 +267,12 @@ def test_flat_curves_have_no_minimum_in_common(seeds):
         {cell: dict(enumerate(map(short_run, levels))) for cell, levels in zip(CELLS, draw, strict=True)}
         for draw in arms
     ]
-    assert share([found("same_minimum", cells, **arguments_of(BUDGETS)) for cells in flat]) < FEWER_BOUND
+    assert share([found("says", cells, holds=SAME_MINIMUM) for cells in flat]) < FEWER_BOUND
     three = [{"cells": list("abc")}, {"cells": list("fgh")}]
     read = []
     for cells in flat:
         # Of three places that are drawn at random the mean difference is small: the controls keep this from being read.
-        outcome = found("same_minimum", cells, cells=list("abc"), other_cells=list("fgh"))
+        outcome = found("says", cells, holds="abs(argmin(loss[a, b, c]) - argmin([f, g, h])) < 1")
         read.append(outcome if all(found("u_shaped", cells, **curve) for curve in three) else None)
     assert share(read) < FEWER_BOUND
 
@@ -287,16 +287,11 @@ def test_minima_one_step_apart_are_not_called_the_same(seeds):
         bowls = np.concatenate([0.01 * (places - 2) ** 2, 0.01 * (places - 3) ** 2])[:, None]
         levels = 3 + bowls + chance.normal(0, 0.01, (10, seeds))
         cells = {cell: dict(enumerate(map(short_run, by_seed))) for cell, by_seed in zip(CELLS, levels, strict=True)}
-        outcomes.append(found("same_minimum", cells, **arguments_of(BUDGETS)))
+        outcomes.append(found("says", cells, holds=SAME_MINIMUM))
     assert np.mean([outcome is True for outcome in outcomes]) < FEWER_BOUND
 
 
 CELLS = "abcdefghij"
-
-
-def arguments_of(test):
-    """A claim's arguments, without its kind."""
-    return {name: value for name, value in test.items() if name != "kind"}
 
 
 def short_run(level):
@@ -316,11 +311,8 @@ def test_one_arm_under_two_names_stays_open_in_kinds_on_masks_and_minima(seeds):
     for records, test in (
         ({"a": same, "b": same}, {"kind": "masks_differ", "pairs": [["a", "b"]]}),
         ({"a": same, "b": same}, {"kind": "full_retreats", "cells": ["a", "b"]}),
-        (
-            {"a": peaks, "b": peaks},
-            {"kind": "swings_in_proportion", "cell": "a", "over_cell": "b", "low": 1.5, "high": 2.5},
-        ),
-        (curves, BUDGETS),
+        ({"a": peaks, "b": peaks}, IN_PROPORTION),
+        (curves, SAME_MINIMUM),
     ):
         verdict = judge(Claim(text="t", source="s", test=test), TOY, records)
         assert verdict.word == "open", (test, verdict)
@@ -328,11 +320,10 @@ def test_one_arm_under_two_names_stays_open_in_kinds_on_masks_and_minima(seeds):
 
 def test_one_arm_under_two_names_stays_open():
     """A null experiment whose arms are the same runs: for every shared kind, any number of seeds."""
-    extra = {"margin": 0.01, "reason": "r"}
     for seeds in (1, 3, 5, 8, 20):
         arms = losses(seeds, 1, draws=1)[:, [0, 0]]
-        for kind, more in (("lower", {}), ("higher", {}), ("equivalent", extra), ("lower_or_equal", extra)):
-            [verdict] = judged(arms, {"kind": kind, "pairs": [["a", "b"]], **more})
+        for asked in ("loss[a] < [b]", "loss[a] > [b]", "abs(loss[a] - [b]) < 0.01", "loss[a] - [b] <= 0.01"):
+            [verdict] = judged(arms, asked)
             assert verdict.word == "open" and "both gave the same numbers" in said(verdict)
     assert Above().tested([0.0] * 9).p is None
 
@@ -340,5 +331,5 @@ def test_one_arm_under_two_names_stays_open():
 def test_an_open_claim_shows_no_p_where_a_comparison_has_none():
     """One pair is clearly resolved, the other is one arm under two names: a small p would speak for the claim."""
     arms = losses(5, 2, 6, draws=1)[:, [0, 0, 1]]
-    [verdict] = judged(arms, {"kind": "lower", "pairs": [["a", "b"], ["a", "c"]]})
+    [verdict] = judged(arms, "loss[a] < [b, c]")
     assert verdict.word == "open" and verdict.p is None and "(n = 5 seeds, p = 0.0002)" in said(verdict)
