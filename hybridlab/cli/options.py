@@ -209,6 +209,13 @@ AllColumns = Annotated[
 ]
 Pdf = Annotated[bool, typer.Option("--pdf", help="Pictures as PDF too.")]
 Latex = Annotated[bool, typer.Option("--latex", help="Tables as LaTeX too.")]
+Publish = Annotated[
+    bool,
+    typer.Option(
+        "--publish",
+        help="Then put them into RESULTS-DIR/published, with the records and plans behind them, to be committed.",
+    ),
+]
 Csv = Annotated[bool, typer.Option("--csv", help="Numbers as CSV too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from hybridlab.cli.options import console, print_json
 from hybridlab.errors import RunFailed
 from hybridlab.messages import say
-from hybridlab.store.results import folders
 
 if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
@@ -42,6 +41,7 @@ def announce(
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
     from hybridlab.papers.ids import TUNING
     from hybridlab.runs.preview import preview
+    from hybridlab.store.results import folders
 
     for wanted in all_wanted:
         machine = wanted.experiment.machine(wanted.scale)

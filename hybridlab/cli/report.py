@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.messages import say
+
+if TYPE_CHECKING:
+    from hybridlab.papers.experiment import Experiment
 
 
 def report(
@@ -30,13 +33,7 @@ def report(
     pdf: o.Pdf = False,
     latex: o.Latex = False,
     csv: o.Csv = False,
-    publish: Annotated[
-        bool,
-        typer.Option(
-            "--publish",
-            help="Then put them into RESULTS-DIR/published, with the records and plans behind them, to be committed.",
-        ),
-    ] = False,
+    publish: o.Publish = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –.
@@ -47,7 +44,6 @@ def report(
     from hybridlab.cli.ablate import print_grid
     from hybridlab.errors import UserError
     from hybridlab.papers.cells import best_scale
-    from hybridlab.papers.loading import experiment_ids, load_experiment
     from hybridlab.reporting.ablation import is_grid, read_grid, write_grid
     from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.entry import print_entry, write_entry
@@ -56,23 +52,15 @@ def report(
 
     if publish and all_columns:
         raise UserError("report: --publish makes pages without --all-columns; leave one of them out")
-    grids = [read_grid(name, results_dir) for name in identifiers or [] if is_grid(name)]
-    experiments = [load_experiment(name) for name in identifiers or [] if not is_grid(name)]
     kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
     if bool(identifiers) == bool(kinds):
         raise UserError("report: give ids, or --tables or --figures for all of that kind")
-    if kinds:
-        everything = [load_experiment(name) for name in experiment_ids()]
-        experiments = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
-        if not experiments:
-            known = sorted({name for one in everything for name in one.available_scales()})
-            raise UserError(f"--scale {scale}: no {' or '.join(kinds)} has it; known scales: {', '.join(known)}")
+    grids = [read_grid(name, results_dir) for name in identifiers or [] if is_grid(name)]
+    experiments = _experiments([name for name in identifiers or [] if not is_grid(name)], kinds, scale)
     if long and (as_json or not experiments):
         raise UserError("--long prints the claims of papers' tables and figures; leave it out with --json and of grids")
     if latex and not grids and all(one.kind == "figure" for one in experiments):
-        raise UserError(
-            "report --latex: LaTeX is made of tables, and these are figures; leave it out, or ask for --pdf"
-        )
+        raise UserError("report --latex: LaTeX is made of tables, and these are figures; leave it out, or take --pdf")
     also = [ending for ending, wanted in ((".pdf", pdf), (".tex", latex), (".csv", csv)) if wanted]
     made, pages = [], []
     for experiment in experiments:
@@ -83,7 +71,7 @@ def report(
             print_entry(data, experiment, o.console(), all_columns, long)
         say(about(data, experiment, results_dir))
         say(f"written to {folder}")
-        pages += [page_of(data, experiment)] if publish else []
+        pages += [page_of(data, experiment, results_dir)] if publish else []
     for definition in grids:
         data, folder = write_grid(definition, results_dir, runs_dir, also)
         made.append(data)
@@ -95,3 +83,18 @@ def report(
         say(line)
     if as_json:
         o.print_json(made[0] if identifiers and len(made) == 1 else made)
+
+
+def _experiments(identifiers: list[str], kinds: list[str], scale: str | None) -> list[Experiment]:
+    """The experiments of these ids, or all of these kinds that have the scale."""
+    from hybridlab.errors import UserError
+    from hybridlab.papers.loading import experiment_ids, load_experiment
+
+    if not kinds:
+        return [load_experiment(name) for name in identifiers]
+    everything = [load_experiment(name) for name in experiment_ids()]
+    found = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
+    if not found:
+        known = sorted({name for one in everything for name in one.available_scales()})
+        raise UserError(f"--scale {scale}: no {' or '.join(kinds)} has it; known scales: {', '.join(known)}")
+    return found

@@ -10,7 +10,6 @@ import typer
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
 from hybridlab.messages import say
-from hybridlab.store.results import own_alone
 
 if TYPE_CHECKING:
     from hybridlab.papers.reproduce import ExperimentAtScale
@@ -67,6 +66,7 @@ def reproduce(
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale
     from hybridlab.runs.ablate import parse_seeds
+    from hybridlab.store.results import own_alone
 
     use_data_root(data_root)
     where = o.one_way(jobs, sharing, max_restarts, launching)
@@ -76,17 +76,18 @@ def reproduce(
         ExperimentAtScale(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile)
         for one in experiments
     ]
-    if not sweep:
-        _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json, where)
-        return
-    if asked is not None or len(wanted) > 1:
+    if sweep and (asked is not None or len(wanted) > 1):
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
-    if compile is not None:
+    if sweep and compile is not None:
         raise UserError("--sweep takes no --compile; set `runtime: {compile: true}` in the config of the experiment")
-    reproduce_sweep(wanted[0].experiment, wanted[0].scale, jobs, dry_run, runs_dir, results_dir, as_json, where)
+    with own_alone():
+        if sweep:
+            one = wanted[0]
+            reproduce_sweep(one.experiment, one.scale, jobs, dry_run, runs_dir, results_dir, as_json, where)
+        else:
+            _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json, where)
 
 
-@own_alone()
 def _reproduce(
     all_wanted: list[ExperimentAtScale],
     jobs: int | None,

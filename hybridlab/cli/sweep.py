@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from hybridlab.cli.options import console, print_json
 from hybridlab.messages import say
-from hybridlab.store.results import own_alone
 
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment, Sweep
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from hybridlab.training.ranks import Ranks
 
 
-@own_alone()
 def reproduce_sweep(
     experiment: Experiment,
     scale: str,

@@ -43,7 +43,7 @@ from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
 from hybridlab.runs.record import BenchmarkRecord, Record, Stamp
 from hybridlab.statistics import FEWEST_SEEDS, survive
-from hybridlab.store.results import listed
+from hybridlab.store.results import PUBLISHED, listed
 
 Content = dict[str, Any]
 """A plan as JSON; see `plan_of`."""
@@ -165,8 +165,8 @@ def _joined(plans: tuple[Planned, ...], others: tuple[Planned, ...]) -> tuple[Pl
 
 @lru_cache(maxsize=256)
 def _read_history(path: Path, _modified: int, _size: int) -> tuple[Planned, ...]:
-    entries = read_object(path, "history of plans", ("plans",), "restore it from version control")["plans"]
-    remedy = "restore the file from version control"
+    remedy = "restore the file" + (" from version control" if path.parent.parent.name == PUBLISHED else "")
+    entries = read_object(path, "history of plans", ("plans",), remedy)["plans"]
     try:
         found = tuple(
             Planned(one["digest"], one["date"], one["plan"], frozenset(one.get("runs", ()))) for one in entries

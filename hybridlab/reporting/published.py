@@ -117,17 +117,15 @@ def _largest(changed: list[tuple[Any, ...]], here: Shown, there: Shown) -> str:
 
 @dataclass(frozen=True)
 class Page:
-    """A page to publish. name: for messages. records: the files of the records that it reads. write: makes the page in
-    a folder of results. experiment, scale: whose plans it needs; None for a grid, which has none."""
+    """A page to publish. name: for messages. records: the files of the records that it reads. write: makes the page,
+    and the history of its plans, in a folder of results."""
 
     name: str
     records: set[str]
     write: Callable[[Path], Any]
-    experiment: Experiment | None = None
-    scale: str = ""
 
 
-def page_of(data: dict[str, Any], experiment: Experiment) -> Page:
+def page_of(data: dict[str, Any], experiment: Experiment, results_dir: Path) -> Page:
     """The page of an entry. UserError where none of its runs has a record."""
     scale, sweep = data["scale"], experiment.sweep
     trains = scale in experiment.scales and experiment.needed_cells(scale)
@@ -136,10 +134,15 @@ def page_of(data: dict[str, Any], experiment: Experiment) -> Page:
             f"report --publish: none of the runs of {data['id']} at scale {scale} has a record; "
             f"`hybridlab reproduce {data['id']} --scale {scale}` trains them"
         )
+
+    def write(folder: Path) -> None:
+        if plans := history(experiment.id, scale, results_dir):
+            write_history(experiment.id, scale, plans, folder)
+        write_entry(experiment, scale, folder)
+
     searched = sweep_runs(experiment, sweep) if sweep is not None and sweep.scale == scale else ()
     files = record_files(data["runs"]) | {record_name(digest) for digest in searched}
-    name = f"{data['id']} at scale {scale}"
-    return Page(name, files, lambda folder: write_entry(experiment, scale, folder), experiment, scale)
+    return Page(f"{data['id']} at scale {scale}", files, write)
 
 
 def grid_page(definition: dict[str, Any]) -> Page:
@@ -161,13 +164,10 @@ def publish(pages: Sequence[Page], results_dir: Path) -> Iterator[str]:
     aside = Path(mkdtemp(prefix=".publish-", dir=results_dir))
     try:
         (aside / PUBLISHED).symlink_to(published.resolve())
-        for page in pages:
-            for file in sorted(page.records):
-                if (own / file).exists():
-                    (aside / file).parent.mkdir(exist_ok=True)
-                    shutil.copy(own / file, aside / file)
-            if page.experiment is not None and (plans := history(page.experiment.id, page.scale, results_dir)):
-                write_history(page.experiment.id, page.scale, plans, aside)
+        (aside / "records").mkdir()
+        for file in set().union(*(page.records for page in pages)):
+            if (own / file).exists():
+                shutil.copy(own / file, aside / file)
         for page in pages:
             page.write(aside)
         (aside / PUBLISHED).unlink()

@@ -145,7 +145,7 @@ def test_the_store_is_the_only_writer_into_the_folder_of_a_run():
         for path in (PACKAGE / part).rglob("*.py"):
             code = path.read_text()
             if path.name == "record.py":
-                code = code.replace("write_json(path, record.model_dump", "")  # under RESULTS-DIR
+                code = code.replace("write_json(results_dir / record_name(", "")
                 code = code.replace("import read_object, write_json", "").replace("import write_json", "")
             for call in ("write_json", "write_text", "new_folder", "rmtree", ".unlink(", '.open("w', '.open("a'):
                 assert call not in code, f"{path.name}: {call}"

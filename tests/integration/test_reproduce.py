@@ -221,7 +221,7 @@ def test_without_runs_every_measured_cell_is_a_dash(toy, tmp_path, capsys):
         (lambda c: c["rows"][0].update(cell="nosuch"), "has no cell 'nosuch'"),
         (lambda c: c["rows"][0]["paper"].update(nosuch=1.0), "has no column 'nosuch'"),
         (lambda c: c["cells"]["dense"].update(start="nosuch"), "has no cell 'nosuch'"),
-        (lambda c: c.update(id="toy-table2"), "it must be toy-table1"),
+        (lambda c: c.update(id="toy-table2"), "toy-table1: there is no such experiment"),
         (lambda c: c["columns"][0].update(kind="guess"), "columns.0.kind"),
     ],
 )
