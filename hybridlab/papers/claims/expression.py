@@ -69,7 +69,8 @@ ALL = "*"
 OF_RUNS = ("always", "every")
 """What is asked of runs in the form of a function."""
 _BRACKET = re.compile(r"(?P<of>[A-Za-z_][\w.*-]*(?:\|[A-Za-z_][\w.*-]*)*)?(?<![)\]])\[(?P<names>[^\[\]]*)\]")
-_NAME = re.compile(r'\s*(?:"([^"]*)"|([^,;"]*))\s*([,;]|$)')
+_TOKEN = re.compile(r'"[^"]*"|[^,;"]+|[,;]')
+"""A name, in quotes or not, or what stands between names."""
 
 
 @dataclass(frozen=True)
@@ -179,16 +180,18 @@ def _argument(tree: ast.expr, function: str) -> ast.expr | None:
 
 
 def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
-    whole, of = match[0], match["of"]
-    parts: list[list[str]] = [[]]
-    place, names = 0, match["names"]
-    while place <= len(names):
-        one = _NAME.match(names, place)
-        if one is None:
-            raise ValueError(f"{whole}: a quotation mark is not closed")
-        parts[-1].append((one[1] if one[1] is not None else one[2]).strip())
-        parts += [[]] if one[3] == ";" else []
-        place = one.end() + (one[3] == "")
+    whole, of, names = match[0], match["of"], match["names"]
+    tokens = _TOKEN.findall(names)
+    if "".join(tokens) != names:
+        raise ValueError(f"{whole}: a quotation mark is not closed")
+    parts: list[list[str]] = [[""]]
+    for token in tokens:
+        if token == ";":
+            parts.append([""])
+        elif token == ",":
+            parts[-1].append("")
+        else:
+            parts[-1][-1] += token.strip().strip('"')
     if any(not name for part in parts for name in part):
         raise ValueError(f"{whole}: write names between the brackets, with commas between them")
     if of is None and before is None:
@@ -373,13 +376,9 @@ def _in_numbers(part: ast.expr, given: Arrays, brackets: Mapping[str, Bracket]) 
 
 def _few(names: tuple[str, ...]) -> str:
     """Names, of many the number alone."""
-    return (
-        ", ".join(names)
-        if len(names) <= 2
-        else "all rows"
-        if names == (ALL,)
-        else f"{names[0]} and {len(names) - 1} more"
-    )
+    if names == (ALL,):
+        return "all rows"
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _exceptions(true: np.ndarray, values: np.ndarray | None, brackets: Mapping[str, Bracket]) -> str:

@@ -15,6 +15,7 @@ from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_knockout,
     cases_masks,
     cases_measured,
+    cases_numbers,
     cases_orders,
     cases_printed,
     cases_rule,
