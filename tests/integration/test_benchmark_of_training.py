@@ -21,7 +21,7 @@ rows:
 claims:
   - text: a grown run takes less time
     source: here
-    test: {{kind: faster, rows: [LIDAS], over: [Baseline], part: run}}
+    test: {{kind: faster, rows: [LIDAS], over: [Baseline], parts: [run]}}
 benchmark:
   kind: training
   models:
@@ -77,7 +77,7 @@ def test_a_step_and_a_forward_pass_of_each_model_are_timed(tmp_path):
     path = tmp_path / "passes.yaml"
     text = FILE.format(shape={**SMALL_SHAPE, "layers": 2}).replace("kind: training", "kind: passes")
     text = text.replace("part: run}", "part: step}").replace("2.run.time", "2.step.time").replace("lidas", "rule-swa")
-    claim = "kind: time_at_most, row: LIDAS, over: Baseline, part: forward, group: small, batch: 2, ratio: 50"
+    claim = "kind: faster, rows: [LIDAS], over: [Baseline], parts: [forward], group: small, batch: 2, times: 50"
     path.write_text(text.replace("benchmark:\n", f"  - {{text: x, source: y, test: {{{claim}}}}}\nbenchmark:\n", 1))
     experiment = load_experiment(str(path))
     record = run_benchmark(experiment, "smoke", tmp_path)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.claims.judge import judge, metrics_of
 from hybridlab.papers.formula import names_in, number_of, parsed, values_of
 from hybridlab.reporting.figures import build_figure
 from tests.depth_probes import depth_probes
@@ -105,6 +105,7 @@ def test_every_measure_is_used_and_has_a_title():
     for identifier in FIGURES:
         experiment = load_experiment(identifier)
         used |= set(json.dumps(experiment.model_dump(mode="json", exclude={"measures"})).replace('"', " ").split())
+        used |= {metric for claim in experiment.claims for test in claim.tests for metric in metrics_of(test)}
     used = {word.strip(",[]{}") for word in used}
     inner = {path for measure in MEASURES.values() for _, path in measure.paths()}
     assert not [name for name in MEASURES if name not in used | inner]
@@ -130,7 +131,7 @@ def test_every_figure_has_panels_notes_and_claims_that_can_be_judged(identifier)
             # Records of these tests have no answers to multiple choice.
             assert "choices_mean" in verdict.evidence, verdict.evidence
         else:
-            assert verdict.n == 3 or "is the same in all cells" in verdict.evidence, verdict.evidence
+            assert verdict.n == 3 or "all entries of a list are the same" in verdict.evidence, verdict.evidence
 
 
 def test_both_sizes_have_the_figures_that_the_paper_has_of_both():

@@ -169,7 +169,7 @@ def _check_questions(found: Expression, text: str) -> None:
         if any(found.brackets[name].of_table for name in names_in(part) if name in found.brackets):
             why = "cells of a table and runs are compared apart; write the printed number itself"
             raise ValueError(f"expression {text!r}: {why}")
-        if not any(counted):
+        if not counted[0]:
             _question(part, found, text)
 
 

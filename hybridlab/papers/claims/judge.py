@@ -72,8 +72,7 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
     p_values = decide([one.found for one in result], [one.needed for one in result]).p
     numbers = tuple(one.as_json(p) for one, p in zip(result, p_values, strict=True))
     verdict = replace(verdict, comparisons=numbers)
-    named = [one for one in kind.references(arguments) if one.to in ("row", "cell")]
-    cells = [given.cell_of(one.name) if one.to == "row" else one.name for one in named]
+    cells = [one.name for one in kind.references(arguments) if one.to == "cell"]
     sentence = None if scale is None or not verdict.n else scale_sentence(scale, given, cells, result)
     if verdict.word == "open" and verdict.n_needed is not None:
         minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells, scale)

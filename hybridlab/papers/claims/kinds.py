@@ -56,10 +56,6 @@ class Given:
         """The row with a short name."""
         return self.experiment.row(short)
 
-    def cell_of(self, short: str) -> str:
-        """The cell of the row with a short name."""
-        return self.row(short).cell or ""
-
     def runs(self, cell: str) -> dict[int, Record]:
         """seed → record; empty where the cell has not been run."""
         return self.records.get(self.experiment.arm(self.scale, cell, self.metric), {})

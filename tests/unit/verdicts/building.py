@@ -83,6 +83,11 @@ def says(outcome, holds, given=None, evidence="", claim=None, **fields):
     case("says", outcome, {"holds": holds}, given, evidence, claim, **fields)
 
 
+def judged_on(holds, given):
+    """The verdict on an expression."""
+    return judge(Claim(text="a sentence", source="section 1", test=holds), **{**NOTHING, **given})
+
+
 # ---- experiments ----
 
 SHARED = {

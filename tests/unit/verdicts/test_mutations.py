@@ -21,7 +21,7 @@ from hybridlab import statistics
 from hybridlab.papers import claims
 from hybridlab.papers.claims.expression import SAYS, expression
 from hybridlab.papers.formula import parsed
-from tests.unit import test_comparisons, test_statistics
+from tests.unit import test_comparisons, test_expressions, test_statistics
 from tests.unit.verdicts.building import SHARED
 from tests.unit.verdicts.test_verdicts import CASES
 from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
@@ -29,6 +29,7 @@ from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_tho
 DIRECT = [
     *(test for name, test in vars(test_statistics).items() if name.startswith("test_")),
     *(test for name, test in vars(test_comparisons).items() if name.startswith("test_")),
+    *(test for name, test in vars(test_expressions).items() if name.startswith("test_")),
     test_metrics,
 ]
 """Tests without arguments, beside the cases."""
