@@ -27,6 +27,10 @@ evidence: $(VENV)/installed
 test: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -n 2
 
+# With the further combinations and draws that `make test` leaves out.
+test-all: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest -n 2 -m "long or not long"
+
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests
 	$(BIN)/ruff format --check hybridlab tests
