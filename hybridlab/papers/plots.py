@@ -9,10 +9,11 @@ from functools import cache
 from string import Formatter
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, Field, PrivateAttr, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, create_model, model_validator
 
 from hybridlab.config.method import Registered
 from hybridlab.config.types import Strict
+from hybridlab.errors import UserError
 from hybridlab.papers.calls import CellName, MetricPath, Refers
 from hybridlab.papers.formula import Measure
 from hybridlab.registry import FIGURE_KINDS
@@ -56,14 +57,19 @@ class PaperMark(Strict):
         return self
 
 
-Template = Annotated[str, Refers("names")]
+def paths_in(template: str) -> list[str]:
+    """The paths and measures in a template; ValueError for a brace that is not closed."""
+    return [path for _, path, _, _ in Formatter().parse(template) if path]
+
+
+def _readable(template: str) -> str:
+    paths_in(template)
+    return template
+
+
+Template = Annotated[str, Refers("names"), AfterValidator(_readable)]
 """Names of the entries of a list or matrix. `{}` stands for the number of an entry, counted from 1, `{PATH}` for what
 another list has there, or for the name of an entry of a table: `"step {hooks.entropy-log.steps}"`."""
-
-
-def paths_in(template: str) -> list[str]:
-    """The paths and measures in a template."""
-    return [path for _, path, _, _ in Formatter().parse(template) if path]
 
 
 # ---- settings of a kind of figure ----
@@ -152,6 +158,8 @@ def settings_of(kind: str) -> type[PlotSettings]:
 @cache
 def _plot_with(kind: str, settings: type[PlotSettings]) -> type[Plot]:
     """`plot:` of a kind with these settings. What these need can stand in the plot or in its panels."""
+    if taken := sorted(settings.model_fields.keys() & {*Panel.model_fields, *Plot.model_fields}):
+        raise UserError(f"kind of figure {kind!r}: a setting cannot be called {taken[0]}, as a part of every plot is")
     hints = get_type_hints(settings, include_extras=True)
     needed = [name for name, field in settings.model_fields.items() if field.is_required()]
     optional: Any = {name: (hints[name] | None, None) for name in needed}

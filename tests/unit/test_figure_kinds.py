@@ -2,11 +2,12 @@
 `distributions` and `stages`, each from a small handmade record."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, create_model
 
 from hybridlab.config.loading import check, load_file
 from hybridlab.errors import UserError
@@ -128,6 +129,10 @@ HEAD = "id: toy-fig1\ntitle: Toy\npaper: toy\nsource: x\n"
             "fig1.yaml:5: plot: `mean` has no effect beside the other settings; leave it out",
         ),
         (
+            "plot:\n  kind: lines\n  metric: flops\n  names: 'layer {'\n  panels: []\n",
+            "fig1.yaml:8: plot.names: single '{' encountered in format string",
+        ),
+        (
             "plot:\n  kind: stages\n  panels: [{series: [{cell: a, label: a, metric: flops}]}]\n",
             "fig1.yaml:5: plot: a series has a `metric`, which the kind 'stages' does not read; leave it out",
         ),
@@ -194,7 +199,12 @@ def test_a_kind_from_outside_is_drawn_like_any_other():
         assert numbers("own", make_record(), times=2)["total"] == 2000000
         with pytest.raises(ValueError, match="metric\n.*Extra inputs are not permitted"):
             shown("own", make_record(), metric="any text")
+        taken = create_model("Taken", __base__=Labels, title=(str, ""))
+        FIGURE_KINDS.add("taken", replace(own, settings=taken))
+        with pytest.raises(UserError, match="kind of figure 'taken': a setting cannot be called title"):
+            shown("taken", make_record())
     finally:
+        FIGURE_KINDS.remove("taken")
         FIGURE_KINDS.remove("usual")
         FIGURE_KINDS.remove("own")
 
