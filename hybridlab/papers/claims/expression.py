@@ -212,10 +212,11 @@ def _path(name: str) -> str:
     """A metric as records have it: `loss` and paths below `results` are written short."""
     if name == "loss":
         return LOSS
-    return f"results.{name}" if name.split(".")[0] in _RESULTS and "." in name else name
+    return f"results.{name}" if name.startswith(_RESULTS) else name
 
 
-_RESULTS = {"validation", "extrapolation", "tasks", "at", "probes", "suites", "lm_eval", "finetune", "causality"}
+_PARTS = ("validation", "extrapolation", "tasks", "at", "probes", "suites", "lm_eval", "finetune", "causality")
+_RESULTS = tuple(f"{part}." for part in _PARTS)
 """The parts of `results` that a path may begin with."""
 
 
