@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import numpy as np
 from pydantic import Field
@@ -29,7 +30,7 @@ ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
 FieldName = Annotated[str, one_of("field of a shape", lambda: fields_of(Shape))]
 
 Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
-ANALYTIC: Registry[Function] = Registry("analytic function")
+ANALYTIC: Registry[Function] = Registry("analytic function", loads="hybridlab.papers.derived")
 
 
 def analytic(function: Analytic) -> Analytic:
@@ -302,6 +303,23 @@ def code_path(path: str) -> str:
         except AttributeError:
             break
     raise UserError(f"code_path: {path} does not exist; write the dotted name of a module, class or function")
+
+
+def several(call: dict[str, Any]) -> tuple[dict[str, list[Any]], list[dict[str, Any]]]:
+    """The calls that a call stands for: a list in the place of a single value gives one for each of its entries, two
+    lists one for each pair. Gives these lists, at most two, by argument, and the calls, those of the second list in a
+    row."""
+    hints = ANALYTIC.get(call["function"]).hints
+    lists = {name: one for name, one in call.items() if isinstance(one, list) and not _takes_list(hints.get(name))}
+    if len(lists) > 2 or [] in lists.values():
+        raise UserError(f"{call['function']}: lists stand in {', '.join(lists)}; write one or two, with values in them")
+    calls = [{**call, **dict(zip(lists, values, strict=True))} for values in itertools.product(*lists.values())]
+    return lists, calls
+
+
+def _takes_list(hint: Any) -> bool:
+    """Whether an argument of this type can be a list."""
+    return get_origin(hint) is list or any(_takes_list(part) for part in get_args(hint) if get_origin(hint) is not dict)
 
 
 def compute(call: dict[str, Any], given: dict[str, Any]) -> float | str:

@@ -350,10 +350,8 @@ class Experiment(Strict):
         return self
 
     def _listed(self, match: re.Match[str]) -> str:
-        if match[1] not in self.lists:
-            hint = nearest(match[1], list(self.lists), None if self.lists else "the file has no `lists:`")
-            raise ValueError(f"there is no list {match[0]}; {hint}")
-        return ", ".join(f'"{name}"' if "," in name else name for name in self.lists[match[1]])
+        """The names of a list; an unknown one stays, as a name that the experiment does not have."""
+        return ", ".join(f'"{name}"' if "," in name else name for name in self.lists.get(match[1], [match[0]]))
 
     @model_validator(mode="after")
     def _plot_has_measures(self) -> Experiment:

@@ -17,6 +17,8 @@ import ast
 import itertools
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -174,6 +176,14 @@ def _steps(x: Values) -> np.ndarray:
     return np.round(np.diff(x), 9)
 
 
+def _same_order(x: Values, y: Values) -> np.ndarray:
+    """Whether no two entries of a list stand the other way round than in the other list; equal ones contradict no
+    order. Of matrices for each column."""
+    steps = [np.sign(np.asarray(one)[:, None] - np.asarray(one)[None]) for one in (x, y)]
+    kept: np.ndarray = (steps[0] * steps[1] >= 0).all(axis=(0, 1))
+    return kept
+
+
 def _rounds_to(x: Values, stated: Values, digits: float) -> Values:
     """Whether numbers are others, to so many digits; a tie rounds to either side."""
     return np.abs(x - stated) <= 0.5 * 10**-digits + 1e-9
@@ -244,6 +254,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "rises": (1, lambda x: _steps(x) > 0, "whether each entry is above the one before"),
     "falls": (1, lambda x: _steps(x) < 0, "whether each entry is below the one before"),
     "steps": (1, lambda x: _steps(x), "each entry less the one before"),
+    "round": (1, np.rint, "nearest whole numbers"),
     "rounds_to": (3, _rounds_to, "whether numbers are others to so many digits: rounds_to(x, 0.57, 2)"),
     "index": (1, _index, "the numbers 0, 1, … of the entries"),
     "row": (1, _row, "for each entry of a matrix the number of its row"),
@@ -268,6 +279,8 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "only_if": (2, _only_if, "a value, where a condition is so: only_if(x, count(y) > 0)"),
     "of_largest": (2, _of_largest, "the part of a sum that its largest entries hold, so large a share of them"),
     "choice": (2, _choice, "how well entries are chosen in each row, from 0, by chance, to 1, the largest"),
+    "column_max": (1, lambda m: _highest(m.T), "the highest entry of each column of a matrix"),
+    "same_order": (2, _same_order, "whether two lists have one order: same_order(x, y); of matrices for each column"),
     "rank_correlation": (2, _rank_correlation, "Spearman's, of two lists"),
     "rank_correlations": (2, _rank_correlations, "Spearman's, of each row of two matrices"),
     "correlation": (2, lambda x, y: float(_pearson(x, y).r or 0.0), "Pearson's, of two lists"),
@@ -276,12 +289,24 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
 }
 """Name → number of arguments, the function, what it gives."""
 
-BY_ENTRY = {"abs", "exp", "log", "log2", "rounds_to"}
+BY_ENTRY = {"abs", "exp", "log", "log2", "round", "rounds_to"}
 """Functions that give a number for each entry of a list; the others take the list as a whole."""
 SAME_UNIT = {"mean", "sum", "sd", "min", "max", "abs", "flat", "filled", "part"}
 """Functions whose numbers are in the unit of the list."""
 PLACES = {"argmax", "argmin", "first"}
 """Functions that give the place of an entry, which can be the same in lists that differ."""
+BY_ROW = {"row_means", "row_variances", "highest", "lowest"}
+BY_COLUMN = {"column_means", "column_max", "same_order"}
+"""Functions that give a number for each row, or for each column, of a matrix."""
+BY_STEP = {"rises", "falls", "steps"}
+"""Functions that give a number for each entry of a list but the first."""
+OF_ALL = {"mean", "sum", "sd", "min", "max", "len", "count", "argmax", "argmin", "first"}
+OF_ALL |= {"rank_correlation", "correlation", "correlation_p"}
+"""Functions that give one number of all entries."""
+CONDITIONS = {"rises", "falls", "rounds_to", "same_order"}
+"""Functions that give whether something is so."""
+Functions = Mapping[str, Callable[..., Values]]
+_FUNCTIONS: Functions = {name: entry[1] for name, entry in FUNCTIONS.items()}
 _ARITHMETIC: dict[type[ast.operator], Callable[..., Values]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -350,14 +375,20 @@ def names_in(tree: ast.expr) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def computed(tree: ast.expr, given: Mapping[str, Values]) -> np.ndarray:
+def computed(
+    tree: ast.expr, given: Mapping[str, Values], functions: Functions = _FUNCTIONS, decimals: int | None = None
+) -> np.ndarray:
     """The value of a formula: () for a number, else the shape of a list or matrix. given: name → number or array.
+    functions: those of FUNCTIONS, in a form that fits the arrays. decimals: those of a difference that comparisons
+    count, so that the noise of binary fractions is none; by default all.
 
     NoValue where there is none, such as an entry beyond a list's end, or 0 / 0.
     """
     try:
         with np.errstate(all="ignore"):
-            value = np.asarray(_value(tree, given), dtype=np.float64)
+            value = np.asarray(_Computing(given, functions, decimals).value(tree), dtype=np.float64)
+    except OverflowError:
+        raise NoValue(f"{ast.unparse(tree)} is too large for a number") from None
     except (IndexError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise NoValue(f"{ast.unparse(tree)}: {str(error).replace(chr(10), ' ')}") from None
     if not value.ndim and not np.isfinite(value):
@@ -365,44 +396,56 @@ def computed(tree: ast.expr, given: Mapping[str, Values]) -> np.ndarray:
     return value
 
 
-def _value(node: ast.AST | None, given: Mapping[str, Values]) -> Values:
-    if isinstance(node, ast.Constant):
-        assert isinstance(node.value, int | float), "parsed() has checked it"
-        return float(node.value)
-    if isinstance(node, ast.Name):
-        return given[node.id]
-    if isinstance(node, ast.Call):
-        assert isinstance(node.func, ast.Name), "parsed() has checked it"
-        return FUNCTIONS[node.func.id][1](*(_value(one, given) for one in node.args))
-    if isinstance(node, ast.BinOp):
-        return _ARITHMETIC[type(node.op)](_value(node.left, given), _value(node.right, given))
-    if isinstance(node, ast.UnaryOp):
-        inner = _value(node.operand, given)
-        return np.logical_not(inner) if isinstance(node.op, ast.Not) else -inner
-    if isinstance(node, ast.Compare):
-        sides = [_value(one, given) for one in (node.left, *node.comparators)]
-        pairs = zip(node.ops, itertools.pairwise(sides), strict=True)
-        return np.logical_and.reduce([COMPARISONS[type(op)](*pair) for op, pair in pairs])
-    if isinstance(node, ast.BoolOp):
-        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        return join.reduce([_value(one, given) for one in node.values])
-    if isinstance(node, ast.List):
-        return np.array([_value(one, given) for one in node.elts])
-    if isinstance(node, ast.Subscript):
-        return _value(node.value, given)[_entries(node.slice, given)]
-    raise AssertionError(f"parsed() lets no {type(node).__name__} through")
+@dataclass(frozen=True)
+class _Computing:
+    """given: name → number or array. functions: name → function. decimals: see `computed`."""
 
+    given: Mapping[str, Values]
+    functions: Functions
+    decimals: int | None
 
-def _entries(node: ast.AST, given: Mapping[str, Values]) -> Any:
-    """What stands in brackets: a number, a slice, a choice of entries, or one of these for rows and for columns."""
-    if isinstance(node, ast.Tuple):
-        return tuple(_entries(one, given) for one in node.elts)
-    if isinstance(node, ast.Slice):
-        return slice(
-            *(None if one is None else _whole(_value(one, given)) for one in (node.lower, node.upper, node.step))
-        )
-    chosen = _value(node, given)
-    return chosen if isinstance(chosen, np.ndarray) and chosen.dtype == bool else _whole(chosen)
+    def value(self, node: ast.AST) -> Values:
+        """The value of a part of a formula."""
+        if isinstance(node, ast.Constant):
+            assert isinstance(node.value, int | float), "parsed() has checked it"
+            return float(node.value)
+        if isinstance(node, ast.Name):
+            return self.given[node.id]
+        if isinstance(node, ast.Call):
+            assert isinstance(node.func, ast.Name), "parsed() has checked it"
+            return self.functions[node.func.id](*map(self.value, node.args))
+        if isinstance(node, ast.BinOp):
+            return _ARITHMETIC[type(node.op)](self.value(node.left), self.value(node.right))
+        if isinstance(node, ast.UnaryOp):
+            inner = self.value(node.operand)
+            return np.logical_not(inner) if isinstance(node.op, ast.Not) else -inner
+        if isinstance(node, ast.Compare):
+            pairs = itertools.pairwise(map(self.value, (node.left, *node.comparators)))
+            return reduce(np.logical_and, map(self.compared, node.ops, pairs))
+        if isinstance(node, ast.BoolOp):
+            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            return reduce(join, map(self.value, node.values))
+        if isinstance(node, ast.List):
+            return np.array([self.value(one) for one in node.elts])
+        if isinstance(node, ast.Subscript):
+            return self.value(node.value)[self.entries(node.slice)]
+        raise AssertionError(f"parsed() lets no {type(node).__name__} through")
+
+    def compared(self, op: ast.cmpop, pair: tuple[Values, Values]) -> Values:
+        """Whether a comparison of two values is so."""
+        if self.decimals is not None:
+            pair = np.round(np.subtract(*pair, dtype=np.float64), self.decimals), 0.0
+        return COMPARISONS[type(op)](*pair)
+
+    def entries(self, node: ast.AST) -> Any:
+        """What stands in brackets: a number, a slice, a choice of entries, or one of these for rows and for columns."""
+        if isinstance(node, ast.Tuple):
+            return tuple(self.entries(one) for one in node.elts)
+        if isinstance(node, ast.Slice):
+            bounds = (node.lower, node.upper, node.step)
+            return slice(*(None if one is None else _whole(self.value(one)) for one in bounds))
+        chosen = self.value(node)
+        return chosen if isinstance(chosen, np.ndarray) and chosen.dtype == bool else _whole(chosen)
 
 
 def _whole(value: Values) -> Any:

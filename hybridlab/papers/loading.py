@@ -14,9 +14,10 @@ from hybridlab.config import resolve
 from hybridlab.config.loading import KeyPath, Layer, check, is_file_name
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers import ids
-from hybridlab.papers.analytic import ANALYTIC
+from hybridlab.papers.analytic import ANALYTIC, several
 from hybridlab.papers.calls import CLAIM_KINDS, called, references
 from hybridlab.papers.cells import nested, study_of
+from hybridlab.papers.claims.expression import SAYS, check_cells, expression
 from hybridlab.papers.entries import Entry, entries_in
 from hybridlab.papers.experiment import BENCHMARK, CellSpec, Experiment
 from hybridlab.papers.formula import measure_problem
@@ -119,10 +120,29 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
             kind, arguments = called(CLAIM_KINDS, "kind", call)
             for one in kind.references(arguments):
                 names.check(one.path, one.to, one.name, call, one.elsewhere)
+            if test["kind"] == SAYS:
+                _check_expression(call, names)
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
             origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
             called(ANALYTIC, "function", Layer({**(column.compute or {}), **row.given}, origins))
+
+
+def _check_expression(test: Layer, names: Names) -> None:
+    """UserError for an expression whose sizes do not fit, or for an unknown setting in one of its calls."""
+    found, origin = expression(test.values["holds"]), test.origin(("holds",))
+    try:
+        check_cells(found, names.experiment, lambda other: names.of(other).experiment)
+    except ValueError as problem:
+        raise UserError(f"{origin}: expression {test.values['holds']!r}: {problem}") from None
+    for config in (config for call in found.calls.values() for one in several(call)[1] for config in _configs(one)):
+        resolve.check_names(Layer(config, {(): origin}))
+
+
+def _configs(call: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The changes of a configuration in a call of an analytic function, also those of its variants."""
+    for value in (value for value in call.values() if isinstance(value, dict)):
+        yield (value.get("config") or {}) if "arch" in value else value
 
 
 def check_settings(experiment: Experiment, layer: Layer) -> None:
@@ -227,6 +247,11 @@ class Names:
         if what == "experiment":
             self.of(name)
             return None
+        if name.startswith("@"):
+            lists = list(self.experiment.lists)
+            return (
+                f"there is no list {name!r}; {nearest(name[1:], lists, None if lists else 'write it under `lists:`')}"
+            )
         known = self._known(what)
         if name in known:
             return None

@@ -6,14 +6,17 @@
     test: loss[learned] < [rule-0, rule-1]
     test: {holds: "abs(loss[learned] - [oracle]) < 0.05", reason: a fortieth of the loss of a guess}
 
-Brackets name what is read. `printed[ROWS; COLUMNS; EXPERIMENT]` and `computed[ROWS; COLUMNS]` are cells of the table
-of another experiment's; `*` are all rows. METRIC[CELLS] is a number of these cells' runs: a measure of the file or a
-dotted path into a record, without a leading `results.`; `loss` is the validation loss. A bracket without a name, or
-without its last parts, reads as the one before it. Several names give several comparisons, each of which must hold;
-with several names on both sides the first goes with the first, and so on. Inside of a function that reduces a list,
-such as `mean(loss[a, b])`, the names are the list; of one cell it is the list that the metric is, and `m[a][2]` an
-entry of it, `m[a][n[a] == 1]` several. `A|B[…]` are several metrics. A name with a comma stands in quotes. `@NAME` is a
-list of names under `lists:` of the file. Functions are those of formula.py and of analytic.py.
+Brackets name what is read. `printed[ROWS; COLUMNS; EXPERIMENT]` and `computed[ROWS; COLUMNS]` are cells of the table,
+or of that of another experiment; `*` are all rows. METRIC[CELLS] is a number of these cells' runs: a measure of the
+file or a dotted path into a record, without a leading `results.`; `loss` is the validation loss. A bracket without a
+name reads the same as the one before it, and in the same columns where it names none. Several names give several
+comparisons, each of which must hold; with several names on both sides the first goes with the first, and so on. Inside
+of a function that reduces a list, such as `mean(loss[a, b])`, the names are the list; of one cell it is the list that
+the metric is, and `m[a][2]` an entry of it, `m[a][n[a] == 1]` several. `A|B[…]` are several metrics. A name with a
+comma stands in quotes. `@NAME` is a list of names under `lists:` of the file. Functions are those of formula.py and of
+analytic.py; these take plain values by name, and a list of them gives a list of numbers:
+
+    rises(kv_cache(size="consa-1.7b", arch="vanilla", seq_len=[2048, 4096, 8192]))
 
 An expression about runs gives comparisons, one number for each seed, and the rule decides (statistics.py). The number
 is the left side, less the right side if that reads runs too:
@@ -33,7 +36,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any
@@ -42,15 +45,19 @@ import numpy as np
 from pydantic import AfterValidator
 
 from hybridlab.config.loading import Layer
-from hybridlab.errors import UserError
-from hybridlab.papers.analytic import ANALYTIC, compute
+from hybridlab.errors import UserError, nearest
+from hybridlab.papers.analytic import ANALYTIC, several
 from hybridlab.papers.calls import Reference, RefersIn, called
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.kinds import Given, claim_kind, listed, value_at
+from hybridlab.papers.claims.in_words import Part, arguments_of
+from hybridlab.papers.claims.kinds import Given, claim_kind, value_at
+from hybridlab.papers.claims.numbers import ALL, cells_of, number_of, rows_of, size_of
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
+from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import (
     BY_ENTRY,
     COMPARISONS,
+    CONDITIONS,
     FUNCTIONS,
     PLACES,
     SAME_UNIT,
@@ -65,7 +72,6 @@ from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Below, Betw
 
 LOSS = "results.validation.loss"
 TABLES = ("printed", "computed")
-ALL = "*"
 OF_RUNS = ("always", "every")
 """What is asked of runs in the form of a function."""
 _BRACKET = re.compile(r"(?P<of>[A-Za-z_][\w.*-]*(?:\|[A-Za-z_][\w.*-]*)*)?(?<![)\]])\[(?P<names>[^\[\]]*)\]")
@@ -85,17 +91,22 @@ class Bracket:
     def of_table(self) -> bool:
         return self.of[0] in TABLES
 
+    @property
+    def elsewhere(self) -> str | None:
+        """The id of another experiment whose table is read."""
+        return self.parts[2][0] if len(self.parts) > 2 else None
+
     def references(self) -> Iterator[Reference]:
         """Every name with what it refers to."""
         if not self.of_table:
             yield from (Reference((), "metric or measure", metric) for metric in self.of)
             yield from (Reference((), "cell", cell) for cell in self.parts[0])
             return
-        other = self.parts[2][0] if len(self.parts) > 2 else None
-        if other is not None:
-            yield Reference((), "experiment", other)
-        for to, names in zip(("row", "column"), self.parts, strict=False):
-            yield from (Reference((), to, name, other) for name in names if name != ALL)
+        if self.elsewhere is not None:
+            yield Reference((), "experiment", self.elsewhere)
+        rows = () if self.parts[0] == (ALL,) else self.parts[0]
+        for to, names in (("row", rows), ("column", self.parts[1])):
+            yield from (Reference((), to, name, self.elsewhere) for name in names)
 
 
 @dataclass(frozen=True)
@@ -126,9 +137,30 @@ class Expression:
 # ---- reading ----
 
 
+MOST_LEVELS = 60
+"""So deep an expression can be nested; the functions that read it call themselves for each level."""
+DEEP = "it is nested too deeply; write it as several things with `and` between them"
+_WORDS = {"and", "or", "not"}
+_CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\(")
+_HIDDEN = (re.compile(r"\[[^\[\]]*\]"), re.compile(r"\"[^\"]*\"|'[^']*'"))
+"""Where no call is looked for: in brackets and quotes."""
+
+
 @lru_cache(maxsize=4096)
 def expression(text: str) -> Expression:
     """The expression in a text; ValueError with one sentence for what is none."""
+    try:
+        found = _read(text)
+    except (SyntaxError, ValueError, UserError, NoValue, RecursionError, MemoryError) as error:
+        deep = isinstance(error, RecursionError | MemoryError)
+        why = DEEP if deep else error.msg.partition(":")[0] if isinstance(error, SyntaxError) else str(error)
+        raise ValueError(f"expression {text if len(text) < 150 else text[:150] + '…'!r}: {why}") from None
+    _check_questions(found, text)
+    return found
+
+
+def _read(text: str) -> Expression:
+    calls: dict[str, dict[str, Any]] = {}
     brackets: dict[str, Bracket] = {}
     before: Bracket | None = None
 
@@ -138,20 +170,23 @@ def expression(text: str) -> Expression:
         brackets[name := f"read{len(brackets)}"] = before
         return name
 
-    replaced = _BRACKET.sub(named, text)
-    try:
-        tree = ast.parse(replaced.strip(), mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        why = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
-        raise ValueError(f"expression {text!r}: {why}") from None
-    calls: dict[str, dict[str, Any]] = {}
-    tree = _Calls(calls, text).visit(tree)
+    replaced = _BRACKET.sub(named, _without_calls(text, calls))
+    if replaced.count("[") != replaced.count("]"):
+        raise ValueError("a bracket [ is not closed, or not opened")
+    tree = ast.parse(replaced.strip(), mode="eval").body
+    _check_depth(tree)
     if wrong := problem(tree, dict.fromkeys(OF_RUNS, 1)):
-        raise ValueError(f"expression {text!r}: {_shown(wrong, brackets)}")
+        raise ValueError(_shown(wrong, brackets))
     if loose := [name for name in names_in(tree) if name not in brackets and name not in calls]:
-        raise ValueError(f"expression {text!r}: {loose[0]!r} is no number; write what is read as {loose[0]}[CELLS]")
+        raise ValueError(f"{loose[0]!r} is no number; write what is read as {loose[0]}[CELLS]")
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Constant | ast.BinOp) and not names_in(part):
+            computed(part, {})
     found = Expression(tree, brackets, calls)
-    _check_questions(found, text)
+    if not found.of_runs and not all(map(_is_condition, parts_of(tree))):
+        raise ValueError("it says nothing; write a comparison, such as `… < 0.9`, or `rounds_to(…, 0.57, 2)`")
+    if found.of_runs and (lists := [call["function"] for call in calls.values() if several(call)[0]]):
+        raise ValueError(f"{lists[0]} has a list in the place of a value, which cannot be compared with runs")
     return found
 
 
@@ -179,6 +214,72 @@ def _argument(tree: ast.expr, function: str) -> ast.expr | None:
     return tree.args[0] if isinstance(tree, ast.Call) and called_so else None
 
 
+def _is_condition(tree: ast.expr) -> bool:
+    """Whether a part of an expression on numbers can be so or not."""
+    if isinstance(tree, ast.BoolOp):
+        return all(map(_is_condition, tree.values))
+    return isinstance(tree, ast.Compare) or bool(arguments_of(tree, *CONDITIONS, *OF_RUNS))
+
+
+def _check_depth(tree: ast.expr) -> None:
+    """ValueError for a tree that is nested too deeply."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MOST_LEVELS):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+    if level:
+        raise ValueError(DEEP)
+
+
+def _without_calls(text: str, calls: dict[str, dict[str, Any]]) -> str:
+    """The text with a name such as `call0` in the place of each call of an analytic function, which goes to `calls`."""
+    hidden = text
+    for pattern in _HIDDEN:
+        hidden = pattern.sub(lambda match: "." * len(match[0]), hidden)
+    made, place = "", 0
+    for match in _CALL.finditer(hidden):
+        name, start = match[1], match.start()
+        if start < place or name in _WORDS or name in FUNCTIONS or name in OF_RUNS:
+            continue
+        if name not in ANALYTIC:
+            known = [*FUNCTIONS, *OF_RUNS, *ANALYTIC.names()]
+            raise ValueError(f"there is no function {name!r}; {nearest(name, known)}")
+        end = _end_of_call(hidden, match.end())
+        if end is None:
+            raise ValueError(f"the bracket of {name}( is not closed")
+        calls[own := f"call{len(calls)}"] = _call(text[start:end])
+        made, place = made + text[place:start] + own, end
+    return made + text[place:]
+
+
+def _end_of_call(text: str, place: int) -> int | None:
+    """The place behind the bracket that closes a call; None where none does. place: behind the one that opens it."""
+    depth = 1
+    for end in range(place, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        if not depth:
+            return end + 1
+    return None
+
+
+def _call(text: str) -> dict[str, Any]:
+    """A call of an analytic function with its arguments, checked. Lists in the place of single values stay lists."""
+    name = text[: text.index("(")]
+    try:
+        node = ast.parse(text, mode="eval").body
+        assert isinstance(node, ast.Call)
+        arguments = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+    except (SyntaxError, ValueError):
+        raise ValueError(f'{name} takes plain values, as in {name}(size="tiny")') from None
+    if node.args or any(one.arg is None for one in node.keywords):
+        raise ValueError(f'name the arguments of {name}, as in {name}(size="tiny")')
+    call = {"function": name, **arguments}
+    for one in several(call)[1]:
+        function, _ = called(ANALYTIC, "function", Layer(one))
+        if "str" in str(function.run.__annotations__["return"]):
+            number_of(one)
+    return call
+
+
 def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
     whole, of, names = match[0], match["of"], match["names"]
     tokens = _TOKEN.findall(names)
@@ -199,9 +300,9 @@ def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
     metrics = before.of if of is None and before else tuple(_path(name) for name in str(of).split("|"))
     made = [tuple(part) for part in parts]
     if metrics[0] in TABLES:
-        if before is not None and before.of == metrics:
+        if before is not None and of is None:
             made += before.parts[len(made) :]
-        if not 2 <= len(made) <= 3:
+        if not 2 <= len(made) <= 3 or len(made) == 3 and len(made[2]) > 1:
             raise ValueError(f"{whole}: write {metrics[0]}[ROWS; COLUMNS] or {metrics[0]}[ROWS; COLUMNS; EXPERIMENT]")
     elif len(made) > 1:
         raise ValueError(f"{whole}: a semicolon stands between rows and columns; write cells with commas")
@@ -220,39 +321,28 @@ _RESULTS = tuple(f"{part}." for part in _PARTS)
 """The parts of `results` that a path may begin with."""
 
 
-class _Calls(ast.NodeTransformer):
-    """Puts a name in the place of every call of an analytic function."""
-
-    def __init__(self, calls: dict[str, dict[str, Any]], text: str) -> None:
-        self.calls, self.text = calls, text
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in FUNCTIONS or name not in ANALYTIC:
-            self.generic_visit(node)
-            return node
-        try:
-            arguments = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
-        except ValueError:
-            raise ValueError(
-                f'expression {self.text!r}: {name} takes plain values, as in {name}(size="tiny")'
-            ) from None
-        if node.args:
-            raise ValueError(f'expression {self.text!r}: name the arguments of {name}, as in {name}(size="tiny")')
-        call = {"function": name, **arguments}
-        try:
-            called(ANALYTIC, "function", Layer(call))
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        self.calls[own := f"call{len(self.calls)}"] = call
-        return ast.Name(own, ast.Load())
-
-
 def _shown(text: str, brackets: Mapping[str, Bracket]) -> str:
     """A text with the brackets in the place of their names."""
     for name in sorted(brackets, key=len, reverse=True):
         text = text.replace(name, f"[{', '.join(brackets[name].parts[0])}]")
     return text
+
+
+def check_cells(found: Expression, experiment: Experiment, other: Callable[[str], Experiment]) -> None:
+    """ValueError for an expression on numbers whose sizes do not fit, or that reads what no column computes. other: the
+    experiment of an id."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for name, bracket in found.brackets.items():
+        there = other(bracket.elsewhere) if bracket.elsewhere else experiment
+        if bracket.of == ("computed",):
+            for column in (one for one in bracket.parts[1] if there.column(one).compute is None):
+                raise ValueError(f"column {column} of {there.id} computes nothing; read it as printed[…]")
+        sizes[name] = len(rows_of(bracket, there)), len(bracket.parts[1])
+    for name, call in found.calls.items():
+        lengths = (*map(len, several(call)[0].values()), 1, 1)
+        sizes[name] = lengths[0], lengths[1]
+    for part in parts_of(found.tree):
+        size_of(part, sizes)
 
 
 SAYS = "says"
@@ -311,102 +401,16 @@ def says(
 # ---- printed, stated and computed numbers ----
 
 
-Arrays = Mapping[str, np.ndarray]
-
-
 def _of_numbers(on: Given, found: Expression) -> Verdict:
-    given = {name: _cells(on, bracket) for name, bracket in found.brackets.items()}
-    given |= {name: np.asarray(_computed(call)) for name, call in found.calls.items()}
-    source = "stated" if not given else "printed" if found.of_print else "exact"
-    said = [_said(part, given, found.brackets) for part in parts_of(found.tree)]
+    cells = cells_of(on, found)
+    source = "stated" if not cells else "printed" if found.of_print else "exact"
+    said = [Part(part, cells).said() for part in parts_of(found.tree)]
     return Verdict(all(holds for holds, _ in said), f"{source}: {'; '.join(text for _, text in said)}")
 
 
-def _computed(call: dict[str, Any]) -> float:
-    value = compute(call, {})
-    if isinstance(value, str):
-        raise UserError(f"{call['function']} computes a text, {value!r}; an expression has numbers")
-    return value
-
-
-def _cells(on: Given, bracket: Bracket) -> np.ndarray:
-    """The numbers of a table's cells: () of one cell, a list of one row or column, else a matrix."""
-    rows, columns, *other = bracket.parts
-    there = on.elsewhere(other[0][0]) if other else on
-    rows = _all(rows, there)
-    if bracket.of[0] == "printed":
-        numbers = there.printed(*itertools.product(rows, columns))
-    else:
-        factors = {name: there.experiment.column(name).factor for name in columns}
-        numbers = [there.computed(row, name) * factors[name] for row, name in itertools.product(rows, columns)]
-    shape = [len(names) for names in (rows, columns) if len(names) > 1]
-    return np.reshape(numbers, shape)
-
-
-def _all(rows: tuple[str, ...], on: Given) -> tuple[str, ...]:
-    return tuple(row.short for row in on.experiment.rows) if rows == (ALL,) else rows
-
-
-def _said(part: ast.expr, given: Arrays, brackets: Mapping[str, Bracket]) -> tuple[bool, str]:
-    """Whether one part of an expression is so, and its numbers. Comparisons leave out the noise of binary fractions."""
-    if not isinstance(part, ast.Compare):
-        true = np.asarray(computed(part, given), dtype=bool)
-        return bool(true.all()), _in_numbers(part, given, brackets) + _exceptions(true, None, brackets)
-    sides = [computed(side, given) for side in (part.left, *part.comparators)]
-    true = np.asarray(True)
-    for op, (left, right) in zip(part.ops, itertools.pairwise(sides), strict=True):
-        true = np.logical_and(true, COMPARISONS[type(op)](np.round(left - right, 9), 0.0))
-    # Of a comparison within bounds the middle is what is looked at.
-    looked_at = sides[1] if len(sides) == 3 else sides[0] - sides[1] if sides[1].ndim else sides[0]
-    text = _in_numbers(part, given, brackets)
-    return bool(true.all()), text + _exceptions(true, looked_at, brackets)
-
-
-def _in_numbers(part: ast.expr, given: Arrays, brackets: Mapping[str, Bracket]) -> str:
-    """A part of an expression with numbers in the place of what it reads, and of lists their names."""
-    text = ast.unparse(part)
-    for name in sorted(given, key=len, reverse=True):
-        if given[name].ndim:
-            rows, columns, *_ = brackets[name].parts
-            shown = f"{_few(rows)} ({_few(columns)})"
-        else:
-            shown = f"{float(given[name]):,.10g}"
-        text = text.replace(name, shown)
-    return text.replace(" - ", " − ").replace(" * ", " × ")
-
-
-def _few(names: tuple[str, ...]) -> str:
-    """Names, of many the number alone."""
-    if names == (ALL,):
-        return "all rows"
-    return ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} more"
-
-
-def _exceptions(true: np.ndarray, values: np.ndarray | None, brackets: Mapping[str, Bracket]) -> str:
-    """Of many entries how many are as asked, and which are not."""
-    if not true.ndim:
-        return "" if values is None or values.ndim else f" ({float(values):,.6g})"
-    labels = _labels(true.shape, brackets)
-    off = [
-        labels[i] if values is None or values.shape != true.shape else f"{labels[i]}: {values.ravel()[i]:+,.6g}"
-        for i in np.flatnonzero(~true.ravel())
-    ]
-    return f" in {int(true.sum())} of {true.size}{listed(off)}"
-
-
-def _labels(shape: tuple[int, ...], brackets: Mapping[str, Bracket]) -> list[str]:
-    """Names for the entries of a result: of the first cells in this form, else their numbers."""
-    for bracket in brackets.values():
-        several = [names for names in bracket.parts[:2] if len(names) > 1]
-        if tuple(map(len, several)) == shape:
-            return [", ".join(names) for names in itertools.product(*several)]
-    for names in (names for bracket in brackets.values() for names in bracket.parts[:2]):
-        if (len(names),) == shape:
-            return list(names)
-    return [str(number + 1) for number in range(int(np.prod(shape)))]
-
-
 # ---- runs ----
+
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -419,7 +423,7 @@ class _Asked:
 
 def _question(part: ast.expr, found: Expression, text: str) -> _Asked:
     """What one part of an expression asks of runs; ValueError where it is none of the questions."""
-    given = {name: np.asarray(_computed(call)) for name, call in found.calls.items()}
+    given = {name: np.asarray(number_of(call)) for name, call in found.calls.items()}
 
     def wrong(why: str) -> ValueError:
         return ValueError(f"expression {text!r}: {why}")
@@ -462,7 +466,7 @@ def _of_runs(on: Given, found: Expression) -> Iterator[Comparison]:
         names = set(names_in(asked.number))
         used = {name: bracket for name, bracket in found.brackets.items() if name in names}
         spread = {name: bracket for name, bracket in used.items() if name not in whole}
-        calls = {name: np.asarray(_computed(call)) for name, call in found.calls.items()}
+        calls = {name: np.asarray(number_of(call)) for name, call in found.calls.items()}
         for metric in range(_count(bracket.of for bracket in used.values())):
             for arm in range(_count(bracket.parts[0] for bracket in spread.values())):
                 read = {
@@ -621,7 +625,7 @@ def _windows(run: Record, metric: str) -> np.ndarray:
 def _of_every_run(on: Given, found: Expression) -> Verdict:
     """Whether parts such as `every(flops[a, b] < [c])` are so of all numbers of the runs of these cells."""
     on.require([cell for bracket in found.brackets.values() for cell in bracket.parts[0]])
-    given = {name: np.asarray(_computed(call)) for name, call in found.calls.items()}
+    given = {name: np.asarray(number_of(call)) for name, call in found.calls.items()}
     given |= {name: _of_all_runs(on, bracket) for name, bracket in found.brackets.items()}
     conditions = [condition for part in parts_of(found.tree) if (condition := _argument(part, "every")) is not None]
     said = "; ".join(_counted_in_words(on, condition, given, found.brackets) for condition in conditions)

@@ -18,25 +18,40 @@ from types import CodeType
 import pytest
 
 from hybridlab import statistics
-from hybridlab.papers import claims
+from hybridlab.papers import claims, derived, formula
 from hybridlab.papers.claims.expression import SAYS, expression
 from hybridlab.papers.formula import parsed
-from tests.unit import test_comparisons, test_expressions, test_statistics
+from tests.unit import test_comparisons, test_expressions, test_expressions_on_numbers, test_formulas, test_statistics
 from tests.unit.verdicts.building import SHARED
 from tests.unit.verdicts.test_verdicts import CASES
 from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
+
+
+def all_formulas():
+    """The tests of formulas, each on all of its values."""
+    for test in (test_formulas.test_values, test_formulas.test_what_has_no_value):
+        for arguments in test.pytestmark[0].args[1]:
+            test(*arguments)
+
 
 DIRECT = [
     *(test for name, test in vars(test_statistics).items() if name.startswith("test_")),
     *(test for name, test in vars(test_comparisons).items() if name.startswith("test_")),
     *(test for name, test in vars(test_expressions).items() if name.startswith("test_")),
     test_metrics,
+    all_formulas,
+    test_formulas.test_comparisons_can_leave_out_the_noise_of_binary_fractions,
+    test_expressions_on_numbers.test_cells_that_do_not_go_together_are_refused,
+    test_expressions_on_numbers.test_cells_that_go_together_are_not_refused,
+    test_expressions_on_numbers.test_what_is_no_expression,
 ]
 """Tests without arguments, beside the cases."""
 CHECKS = [case.problem for case in CASES] + DIRECT
 
 MODULES = [
     statistics.__name__,
+    formula.__name__,
+    derived.__name__,
     *(f"{claims.__name__}.{module.name}" for module in pkgutil.iter_modules(claims.__path__)),
 ]
 
@@ -146,14 +161,13 @@ def function_of(module, name):
 @contextmanager
 def running(function, code) -> Iterator[None]:
     """The function has this code inside the `with` block; expressions that were read before are read again."""
-    read_anew = expression.cache_clear if function.__module__ == expression.__module__ else int
     before, function.__code__ = function.__code__, code
-    read_anew()
+    expression.cache_clear()
     try:
         yield
     finally:
         function.__code__ = before
-        read_anew()
+        expression.cache_clear()
 
 
 def noticed(checks):
@@ -162,7 +176,7 @@ def noticed(checks):
         try:
             if check():
                 return check
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             return check
     return None
 
@@ -283,8 +297,8 @@ def test_every_shared_measure_is_read_by_cases():
 def test_what_a_formula_says_is_noticed():
     cases, missed = cases_of_measures(), []
     for name, measure in list(SHARED.items()):
-        for text, formula in list(mutated_formulas(name)):
-            SHARED[name] = measure.model_copy(update={"formula": formula})
+        for text, reversed_one in list(mutated_formulas(name)):
+            SHARED[name] = measure.model_copy(update={"formula": reversed_one})
             if (name, text) not in EQUIVALENT_FORMULAS and not any(_fails(case) for case in cases[name]):
                 missed.append(f"{name}: {text} in {measure.formula}")
         SHARED[name] = measure

@@ -8,14 +8,17 @@ from hybridlab.papers.claims.expression import SAYS, is_exact
 from hybridlab.papers.claims.judge import metrics_of
 from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
+    cases_cells,
     cases_changes,
+    cases_columns,
     cases_consa,
     cases_depth,
+    cases_derived,
     cases_exact,
+    cases_gaps,
     cases_knockout,
     cases_masks,
     cases_measured,
-    cases_numbers,
     cases_orders,
     cases_printed,
     cases_rule,
