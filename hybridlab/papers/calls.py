@@ -1,4 +1,4 @@
-"""Functions that an experiment file calls by name: `test: {kind: printed_points, …}`, `compute: {function: …}`.
+"""Functions that an experiment file calls by name: `test: {kind: not_here, …}`, `compute: {function: …}`.
 
 The arguments are read from the function's signature, so mistakes are reported when the file is loaded. A type can say
 what a text refers to: `RowName` is the short name of a row of the experiment, `CellName` one of its cells.
@@ -23,11 +23,9 @@ from hybridlab.registry import Registry
 
 @dataclass(frozen=True)
 class Refers:
-    """Marks a text as a name. to: the kind of thing it names. of: the argument with the id of another experiment that
-    must have it."""
+    """Marks a text as a name. to: the kind of thing it names."""
 
     to: str
-    of: str | None = None
 
 
 RowName = Annotated[str, Refers("row")]
@@ -39,7 +37,6 @@ CellName = Annotated[str, Refers("cell")]
 CellNames = list[CellName]
 ModelName = Annotated[str, Refers("model")]
 """A model of the experiment's benchmark."""
-ExperimentName = Annotated[str, Refers("experiment")]
 MetricPath = Annotated[str, Refers("metric or measure")]
 """A dotted path into a record, or a measure of the file."""
 TablePath = Annotated[str, Refers("metric")]
@@ -107,7 +104,7 @@ class Function:
                 if isinstance(mark, RefersIn):
                     yield from (one._replace(path=path) for one in mark.names(name))
                 else:
-                    yield Reference(path, mark.to, name, values[mark.of] if mark.of else None)
+                    yield Reference(path, mark.to, name)
 
 
 _hints = lru_cache(get_type_hints)

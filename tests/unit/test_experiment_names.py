@@ -36,14 +36,14 @@ cells:
 claims:
 - text: first
   source: here
-  test: {kind: printed_points, row: One, over: Two, column: loss, points: 1}
+  test: {kind: printed_alike, rows: [One], like: Two, column: loss}
 - text: second
   source: here
   test:
     loss[one, spare] < [two]
 - text: third
   source: here
-  test: {kind: printed_equal, row: One, column: loss, other: toy-table2, other_row: Else, other_column: x}
+  test: printed[One; loss] == [Else; x; toy-table2]
 - text: fourth
   source: here
   test: loss[one] > 1
@@ -78,42 +78,34 @@ def load(tmp_path, monkeypatch):
     [
         # Claims: the kind and its arguments.
         (
-            "printed_points",
-            "printed_point",
-            "table1.yaml:21: claim kind 'printed_point' is unknown; did you mean 'printed_points'?",
+            "printed_alike",
+            "printed_alik",
+            "table1.yaml:21: claim kind 'printed_alik' is unknown; did you mean 'printed_alike'?",
         ),
-        ("kind: printed_points, ", "", "table1.yaml:21: claim kind: write `kind: NAME`; known: "),
-        ("kind: printed_points", "kind: [a]", "table1.yaml:21: claim kind: write `kind: NAME`"),
+        ("kind: printed_alike, ", "", "table1.yaml:21: claim kind: write `kind: NAME`; known: "),
+        ("kind: printed_alike", "kind: [a]", "table1.yaml:21: claim kind: write `kind: NAME`"),
         (
-            "points: 1",
-            "point: 1",
-            "table1.yaml:21: claim kind printed_points takes no argument 'point'; did you mean 'points'?",
+            "like: Two",
+            "liek: Two",
+            "table1.yaml:21: claim kind printed_alike takes no argument 'liek'; did you mean 'like'?",
         ),
-        (", points: 1", "", "table1.yaml:21: claim kind printed_points needs the argument 'points'"),
-        ("points: 1", "points: much", "table1.yaml:21: points = 'much': "),
-        ("points: 1", "points: 1, digits: 1.5", "table1.yaml:21: digits = 1.5: "),
+        (", like: Two", "", "table1.yaml:21: claim kind printed_alike needs the argument 'like'"),
+        ("like: Two", "like: [Two]", "table1.yaml:21: like = ['Two']: "),
+        ("rows: [One]", "rows: One", "table1.yaml:21: rows = 'One': "),
         # The names in them.
-        ("over: Two", "over: Tow", "table1.yaml:21: toy-table1 has no row 'Tow'; did you mean 'Two'?"),
-        (
-            "column: loss, points",
-            "column: los, points",
-            "table1.yaml:21: toy-table1 has no column 'los'; did you mean 'loss'?",
-        ),
+        ("like: Two", "like: Tow", "table1.yaml:21: toy-table1 has no row 'Tow'; did you mean 'Two'?"),
+        ("column: loss}", "column: los}", "table1.yaml:21: toy-table1 has no column 'los'; did you mean 'loss'?"),
         ("< [two]", "< [tow]", "table1.yaml:24: toy-table1 has no cell 'tow'; did you mean 'two'?"),
-        (
-            "other: toy-table2",
-            "other: toy-table3",
-            "table1.yaml:28: toy-table3: there is no such experiment; did you mean",
-        ),
-        ("other_row: Else", "other_row: Elsa", "table1.yaml:28: toy-table2 has no row 'Elsa'; did you mean 'Else'?"),
-        ("other_column: x", "other_column: y", "table1.yaml:28: toy-table2 has no column 'y'; known: x"),
+        ("toy-table2]", "toy-table3]", "table1.yaml:28: toy-table3: there is no such experiment; did you mean"),
+        ("[Else;", "[Elsa;", "table1.yaml:28: toy-table2 has no row 'Elsa'; did you mean 'Else'?"),
+        ("; x;", "; y;", "table1.yaml:28: toy-table2 has no column 'y'; known: x"),
         (
             "loss[one] > 1",
             "results.validaton.loss[one] > 1",
             "table1.yaml:31: results.validaton.loss: a record has no 'validaton' there; did you mean 'validation'?",
         ),
         (
-            "printed_points, row: One, over: Two, column: loss, points: 1",
+            "printed_alike, rows: [One], like: Two, column: loss",
             "faster, rows: [A], over: [B], parts: [decode]",
             "table1.yaml:21: toy-table1 has no model 'A'; it has none",
         ),
@@ -198,7 +190,7 @@ def test_the_claim_kind_of_a_plug_in_is_checked_judged_and_gets_its_runs(load):
         """A kind as a plug-in would add it."""
         return Verdict(on.first_seed(cell).tokens > 0, "tokens")
 
-    old = "{kind: printed_points, row: One, over: Two, column: loss, points: 1}"
+    old = "{kind: printed_alike, rows: [One], like: Two, column: loss}"
     try:
         experiment = load(old, "{kind: more_tokens, cell: unused}")
         assert "unused" in experiment.needed_cells()
@@ -228,17 +220,17 @@ def test_the_analytic_function_of_a_plug_in_is_checked(load):
 
 
 def test_a_registered_name_is_refused():
-    def printed_points(on: Given) -> Verdict:
+    def printed_alike(on: Given) -> Verdict:
         """Another one of this name."""
         return Verdict(True, "")
 
-    with pytest.raises(UserError, match="claim kind 'printed_points' is registered already"):
-        claim_kind(printed_points)
+    with pytest.raises(UserError, match="claim kind 'printed_alike' is registered already"):
+        claim_kind(printed_alike)
 
 
 def test_a_claim_that_was_not_loaded_from_a_file_is_checked_when_it_is_judged():
-    claim = Claim(text="a sentence", source="s", test={"kind": "printed_points", "row": "A"})
-    with pytest.raises(UserError, match="toy-table1, claim 'a sentence': claim kind printed_points needs the argument"):
+    claim = Claim(text="a sentence", source="s", test={"kind": "printed_alike", "like": "A"})
+    with pytest.raises(UserError, match="toy-table1, claim 'a sentence': claim kind printed_alike needs the argument"):
         judge(claim, table(), {})
 
 

@@ -15,6 +15,7 @@ from hybridlab.papers.formula import (
     names_in,
     number_of,
     parsed,
+    reads_results,
     values_of,
 )
 from hybridlab.papers.loading import load_experiment
@@ -112,6 +113,8 @@ def test_a_formula_may_give_a_list():
     assert computed(parsed("spaced(2, 4)"), {}).tolist() == [0, 1]
     assert computed(parsed("closest(x, spaced(3, 3) * 1.9)"), GIVEN).tolist() == [0, 2, 4]
     assert computed(parsed("closest(gap, 2.1)"), GIVEN).tolist() == [2]
+    assert computed(parsed("firsts(c > 2)"), cube).tolist()[1:] == [[0, 0, 0]] * 3, "of each row of more axes"
+    assert np.array_equal(computed(parsed("firsts(c > 2)"), cube)[0], [np.nan, 1, 0], equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +218,16 @@ def test_all_entries_of_a_list_or_of_a_table_by_name():
         values_of(make_record(hooks={"grown": {"looped": []}}), "hooks.grown.looped.*.since", {})
 
 
+def test_whether_results_are_read():
+    measures = {
+        "late": Measure(title="t", formula="x - y", of={"x": "flops", "y": "results.validation.loss"}),
+        "of late": Measure(title="t", formula="x", of={"x": "late"}),
+        "logged": Measure(title="t", formula="x", of={"x": ["flops", "tokens"]}),
+    }
+    found = [reads_results(name, measures) for name in (*measures, "results.validation.loss", "flops")]
+    assert found == [True, True, False, True, False]
+
+
 def test_what_a_record_does_not_have():
     with pytest.raises(NotMeasured, match="not measured: results.probes.lens.nothing"):
         value("y", {"y": f"{LENS}.nothing"})
@@ -235,6 +248,8 @@ def test_what_a_record_does_not_have():
     [
         ("{title: t, of: {y: flops}, formula: mean(x)}", r"x.yaml:7: .*uses 'x', which `of` does not have; "),
         ("{title: t, of: {y: flops, x: flops}, formula: mean(y)}", "x is not in the formula"),
+        ("{title: t, of: {b: flops, x: flops, y: 'at.{b}.y'}, formula: mean(y)}", "x is not in the formula"),
+        ("{title: t, of: {}, formula: mean(y)}", "uses 'y', which `of` does not have; it has none"),
         ("{title: t, of: {y: 'results.{b}.y', b: flops}, formula: mean(y)}", "with a name that stands above it"),
         ("{title: t, of: {y: flops}, formula: 'mean(y]'}", "x.yaml:7: .*does not match"),
         ("{title: t, of: {y: flopps}, formula: mean(y)}", r"x.yaml:7: mine has no measure 'flopps', and a record no"),

@@ -331,6 +331,8 @@ def _shown(text: str, brackets: Mapping[str, Bracket]) -> str:
 def check_cells(found: Expression, experiment: Experiment, other: Callable[[str], Experiment]) -> None:
     """ValueError for an expression on numbers whose sizes do not fit, or that reads what no column computes. other: the
     experiment of an id."""
+    if found.of_runs:
+        return
     sizes: dict[str, tuple[int, int]] = {}
     for name, bracket in found.brackets.items():
         there = other(bracket.elsewhere) if bracket.elsewhere else experiment

@@ -16,7 +16,7 @@ numbers alone returns a `Verdict`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -186,13 +186,6 @@ def metric_of(record: Record, path: str) -> float:
     if value is None:
         raise NotRun(f"not measured: {path}")
     return value
-
-
-def within(said: str, values: Mapping[str, float], low: float, high: float, shown: str, unit: str = "") -> Verdict:
-    """Holds where all values lie between two bounds. said: what they are. shown: the format of a value."""
-    outside = [f"{name}: {value:{shown}}" for name, value in values.items() if not low <= value <= high]
-    span = f"{min(values.values()):{shown}} to {max(values.values()):{shown}}{unit}"
-    return Verdict(not outside, f"{said}: {span}, stated {low:g} to {high:g}{listed(outside)}")
 
 
 def listed(items: Sequence[str]) -> str:

@@ -97,8 +97,11 @@ for mixed, passes, matrix, holds, numbers in (
 says(True, "largest_eigenvalue(mixed=1.0, matrix=[[0.5, 0.0], [0.5, 0.5]]) < 1", None, "eigenvalue 0.5, asked below 1$")
 says(False, f"largest_eigenvalue(mixed=0.5, {LOWER}) < 1", None, "^exact: largest eigenvalue 1, asked below 1$")
 says(False, "largest_eigenvalue(mixed=1.0, matrix=[[0.5, 0.0], [0.5, -1.0]]) < 1")
+# −0.1 ln 0.1 − 0.9 ln 0.9 = 0.3251, exp(−0.3251 / 2) = 0.85.
 says(False, "0.9 <= last_weight_bound(row=[0.1, 0.9])", None, "^exact: 0.9 > last weight bound 0.849981$")
 says(True, "0.5 <= last_weight_bound(row=[0.25, 0.25, 0.5])", None, "^exact: 0.5 < last weight bound 0.707107$")
+says(True, "0.5 <= last_weight_bound(row=[0.25, 0.25, 0.0, 0.5])", None, "bound 0.771105$")
+says(True, "0.05 <= last_weight_bound(row=[0.0, 0.95, 0.05])", None, "bound 0.93597$")
 says(True, "last_weight_bound(row=[1, 0, 0]) == 1")
 
 # ---- growth in depth ----

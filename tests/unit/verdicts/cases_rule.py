@@ -57,15 +57,8 @@ says(
 )
 says("not run", "loss[a] < [b]", measured(a=LOW, c=bad), claim={"controls": [solved]}, controls=())
 printed = {"experiment": table({"A": {"x": 2.0}, "B": {"x": 1.0}})}
-higher_cell = {"kind": "printed_above", "rows": ["A"], "over": ["B"], "column": "x"}
-case(
-    "printed_above",
-    True,
-    {k: v for k, v in higher_cell.items() if k != "kind"},
-    printed,
-    claim={"controls": [higher_cell]},
-    n=None,
-)
+higher_cell = "printed[A; x] > [B]"
+says(True, higher_cell, printed, claim={"controls": [higher_cell]}, n=None)
 
 # ---- seeds and minutes ----
 

@@ -138,13 +138,6 @@ says(None, "always(lemma-unbroken[a])", converging(six[:5], six, orders=six), "p
 says(None, "always(lemma-unbroken[a])", converging(six, six, violations=3, orders=six), "yes in 3 of 6")
 says(None, "always(lemma-unbroken[a])", converging(six, six, skipped=True), "a: no row breaks it: one head only")
 
-# −0.1 ln 0.1 − 0.9 ln 0.9 = 0.3251, exp(−0.3251 / 2) = 0.85.
-case("lemma_on_row", False, {"row": [0.1, 0.9]}, {}, "^exact: the row (0.1, 0.9) has A_ii = 0.9, bound 0.8500$")
-case("lemma_on_row", True, {"row": [1, 1, 0.0, 2]}, {}, "the row (0.25, 0.25, 0, 0.5) has A_ii = 0.5, bound 0.7711")
-case("lemma_on_row", True, {"row": [0, 0.95, 0.05]}, {}, "has A_ii = 0.05, bound 0.9360")
-case("lemma_on_row", None, {"row": [0.0, 0.0]}, {}, "no weights")
-case("lemma_on_row", None, {"row": [-1, 2.0]}, {}, "no weights")
-
 says(True, "entropy-and-trace[a] < 0", converging(slow, slow), "^a: rank correlation of entropy and trace = -0.4500")
 says(False, "entropy-and-trace[a] < 0", converging(slow, slow, orders=(0.5, 0.4, 0.45)))
 says(None, "entropy-and-trace[a] < 0", converging(slow, slow, orders=(-0.5, 0.4, -0.1)))

@@ -8,10 +8,12 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType
 
@@ -27,25 +29,30 @@ from tests.unit.verdicts.test_verdicts import CASES
 from tests.unit.verdicts.test_verdicts import test_the_metrics_of_a_test_are_those_that_it_reads as test_metrics
 
 
-def all_formulas():
-    """The tests of formulas, each on all of its values."""
-    for test in (test_formulas.test_values, test_formulas.test_what_has_no_value):
-        for arguments in test.pytestmark[0].args[1]:
-            test(*arguments)
+def checks_in(module):
+    """Every test of a module as a check without arguments, those of a list of arguments one by one. Tests that need
+    another fixture than `tmp_path` are left out."""
+    for name, test in vars(module).items():
+        if not name.startswith("test_"):
+            continue
+        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+        names, rows = marks[0].args[:2] if marks else ((), [()])
+        names = re.split(", *", names) if isinstance(names, str) else list(names)
+        if {"tmp_path", *names} >= set(inspect.signature(test).parameters):
+            yield from (partial(_run, test, names, row if len(names) != 1 else (row,)) for row in rows)
 
 
-DIRECT = [
-    *(test for name, test in vars(test_statistics).items() if name.startswith("test_")),
-    *(test for name, test in vars(test_comparisons).items() if name.startswith("test_")),
-    *(test for name, test in vars(test_expressions).items() if name.startswith("test_")),
-    test_metrics,
-    all_formulas,
-    test_formulas.test_comparisons_can_leave_out_the_noise_of_binary_fractions,
-    test_expressions_on_numbers.test_cells_that_do_not_go_together_are_refused,
-    test_expressions_on_numbers.test_cells_that_go_together_are_not_refused,
-    test_expressions_on_numbers.test_what_is_no_expression,
-]
-"""Tests without arguments, beside the cases."""
+def _run(test, names, values):
+    given = dict(zip(names, values, strict=True))
+    if "tmp_path" not in inspect.signature(test).parameters:
+        return test(**given)
+    with tempfile.TemporaryDirectory() as folder:
+        return test(**given, tmp_path=Path(folder))
+
+
+MODULES_OF_TESTS = (test_statistics, test_comparisons, test_expressions, test_expressions_on_numbers, test_formulas)
+DIRECT = [test_metrics, *(check for module in MODULES_OF_TESTS for check in checks_in(module))]
+"""Tests beside the cases."""
 CHECKS = [case.problem for case in CASES] + DIRECT
 
 MODULES = [
@@ -78,6 +85,11 @@ EQUIVALENT = {
     ("loss_at", "flops[near] / budget - 1"),
     # Only squares and sizes of these differences are used.
     ("clustered_mean", "array - mean"),
+    ("_row_variances", "m - means[..., None]"),
+    ("_explained", "entries - np.mean(entries)"),
+    ("_explained", "entries[labels == one] - entries[labels == one].mean()"),
+    # The signs of two differences are multiplied, and both are reversed.
+    ("_same_order", "np.asarray(one)[:, None] - np.asarray(one)[None]"),
     ("_OfBound.seeds", "float(np.mean(values)) - self.bound"),
     # So many yes and as many no have the same two-sided p, and need the same number of seeds.
     ("_OfBound.seeds", "value > self.bound"),

@@ -9,24 +9,20 @@ from hybridlab.papers.claims.judge import metrics_of
 from hybridlab.papers.claims.kinds import CLAIM_KINDS
 from tests.unit.verdicts import (  # noqa: F401  (each module adds its cases)
     cases_cells,
-    cases_changes,
     cases_columns,
     cases_consa,
-    cases_depth,
     cases_derived,
-    cases_exact,
     cases_gaps,
     cases_knockout,
     cases_masks,
     cases_measured,
     cases_orders,
-    cases_printed,
+    cases_print,
     cases_rule,
     cases_sgt,
     cases_speed,
     cases_spiral,
     cases_studies,
-    cases_tables,
     cases_trends,
 )
 from tests.unit.verdicts.building import CASES
@@ -37,10 +33,8 @@ def test_verdict_and_evidence(number):
     assert CASES[number].problem() is None
 
 
-NEVER_OPEN = {"printed_differ_in", "printed_count"}
-"""Kinds that can always be decided, beside those on computed numbers and on cases that the claim writes out."""
-WITHOUT_RUNS = (".exact",)
-"""Modules whose kinds read no run."""
+WITHOUT_RUNS = ".printed"
+"""The end of the module whose kinds read no run."""
 
 
 def module_of(name):
@@ -51,12 +45,11 @@ def test_every_kind_holds_fails_and_stays_open_in_some_case():
     outcomes = {name: {case.word for case in CASES if case.kind == name} for name in CLAIM_KINDS.names()}
     assert outcomes.pop("not_here") == {"not run"}
     assert {name: seen for name, seen in outcomes.items() if not seen >= {"holds", "fails"}} == {}
-    undecided = {name: seen for name, seen in outcomes.items() if not seen & {"open", "not run"}}
-    assert {name for name in undecided if not module_of(name).endswith(WITHOUT_RUNS)} == NEVER_OPEN
+    assert {name: seen for name, seen in outcomes.items() if not seen & {"open", "not run"}} == {}
 
 
 EXACT = {name for name in CLAIM_KINDS.names() if CLAIM_KINDS.get(name).run.__annotations__["return"] == "Verdict"}
-"""Kinds about printed, computed or counted numbers."""
+"""Kinds about printed or counted numbers."""
 COUNTED = {"growth_goes"}
 
 
@@ -74,9 +67,7 @@ def test_a_kind_is_exact_or_makes_comparisons():
     made = {name: CLAIM_KINDS.get(name).run.__annotations__["return"] for name in CLAIM_KINDS.names()}
     assert made.pop(SAYS) == "Verdict | list[Comparison]"
     assert set(made.values()) == {"Verdict", "list[Comparison]"}
-    about_numbers = {name for name in EXACT if name.startswith(("printed_", "computed_"))}
-    others = {name for name in EXACT - about_numbers if not module_of(name).endswith(WITHOUT_RUNS)}
-    assert others == COUNTED
+    assert {name for name in EXACT if not module_of(name).endswith(WITHOUT_RUNS)} == COUNTED
 
 
 def test_an_exact_kind_reads_no_trained_model():
