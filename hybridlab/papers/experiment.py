@@ -301,13 +301,22 @@ class Benchmark(Strict):
     machines: dict[Scale, str]
 
 
+def _flat(notes: Any) -> Any:
+    """A list without lists in it."""
+    if not isinstance(notes, list):
+        return notes
+    return [note for one in notes for note in (one if isinstance(one, list) else [one])]
+
+
 class Experiment(Strict):
     id: str
     title: str
     paper: str
     source: str
     needs: list[str] = []
-    notes: list[str] = []
+    notes: Annotated[list[str], BeforeValidator(_flat)] = []
+    """What a reader of the table or figure needs to know. A list in the list stands for its notes, so that entries of a
+    file can share several."""
     panels: dict[str, str] = {"measured": ""}
     columns: list[Column] = []
     rows: list[Row] = []

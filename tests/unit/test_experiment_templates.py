@@ -31,6 +31,7 @@ rows:
 cells:
   12M/one: {arch: vanilla, group: 12M, phase: p}
   12M/two: {arch: sgt, group: 12M, phase: p}
+notes: [first, second, third]
 """
 SHORT = """\
 paper: toy
@@ -55,6 +56,7 @@ entries:
       Two       Two    –          tiny        sgt         –                     8.5  –
     cells:
       $size/$arm: {for: [{arm: one, arch: vanilla}, {arm: two, arch: sgt}], arch: $arch, group: $size, phase: p}
+    notes: [first, [second, third]]
   - for: [{id: toy-table2, size: 1M}, {id: toy-table3, size: 2M}]
     id: $id
     title: Another toy, ${size}
@@ -138,7 +140,7 @@ def test_an_entry_of_a_file_of_ones_own_is_named_after_a_colon(folder, tmp_path)
     ("old", "new", "message"),
     [
         ("A toy, $size", "A toy, $siz", "toys.yaml:13: $siz: no `for:` around it gives a value of this name; did you"),
-        ("toy, ${size}", "toy", "toys.yaml:23: for: 'size' is not used; write $size where it belongs, or remove it"),
+        ("toy, ${size}", "toy", "toys.yaml:24: for: 'size' is not used; write $size where it belongs, or remove it"),
         ("{name: $what,", "{name: $what, metric: $x,", "toys.yaml:6: $x: no `for:` around it gives a value"),
         ("for: [{title: P}]", "for: [{what: P}]", "toys.yaml:6: for: 'what' is a name of a `for:` around this one"),
         ("source: nowhere", "source: $5 or $x", "toys.yaml:2: $x: no `for:` around it gives a value of this name"),
