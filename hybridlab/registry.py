@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -99,10 +100,15 @@ class Registry(Generic[Item]):
         """Name → module of the built-in items."""
         if self.package is None:
             return {}
-        spec = importlib.util.find_spec(self.package)
-        folders = spec.submodule_search_locations if spec else None
-        stems = sorted(path.stem for folder in folders or [] for path in Path(folder).glob("[!_]*.py"))
-        return {stem.replace("_", self.between): stem for stem in stems}
+        return {stem.replace("_", self.between): stem for stem in _modules_in(self.package)}
+
+
+@cache
+def _modules_in(package: str) -> list[str]:
+    """The names of a package's modules."""
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations if spec else None
+    return sorted(path.stem for folder in folders or [] for path in Path(folder).glob("[!_]*.py"))
 
 
 PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes", between="-")

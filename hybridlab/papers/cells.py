@@ -58,7 +58,7 @@ def cell_runs(
     cells: only these, with their parents. swept: cell → value of the setting that is swept, in place of the chosen one.
     """
     made: dict[str, CellRun] = {}
-    shared = experiment.at(scale).places
+    shared, branched = experiment.at(scale).places, _branched(experiment, scale)
     specs, values = experiment.cells_at(scale), {**experiment.chosen(scale), **(swept or {})}
 
     def make(name: str, children: tuple[str, ...]) -> Iterator[CellRun]:
@@ -76,7 +76,7 @@ def cell_runs(
             study = study_of(experiment, scale, name, made)
             made[name] = CellRun(name, study, study_hash(study))
         else:
-            config = _cell_config(experiment, scale, seed, name, made, values)
+            config = _keeping(_cell_config(experiment, scale, seed, name, made, values), branched.get(name, set()))
             made[name] = CellRun(name, config, run_hash(config))
         yield made[name]
 
@@ -153,10 +153,15 @@ def _cell_config(
     ]
     assert cell.arch is not None, "a cell without it is a study"
     config = within_budget(resolve(cell.arch, size, layers=layers))
-    if steps := _branched(experiment, scale).get(name):
-        runtime = config.runtime.model_copy(update={"keep_steps": sorted({*config.runtime.keep_steps, *steps})})
-        config = config.model_copy(update={"runtime": runtime})
     return config if cell.start is None else continued(made[cell.start].trained.training, config)
+
+
+def _keeping(config: RunConfig, steps: set[int]) -> RunConfig:
+    """The configuration with further steps whose checkpoints stay."""
+    if not steps:
+        return config
+    runtime = config.runtime.model_copy(update={"keep_steps": sorted({*config.runtime.keep_steps, *steps})})
+    return config.model_copy(update={"runtime": runtime})
 
 
 def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
@@ -206,8 +211,8 @@ def _with_texts(values: Any, replaced: dict[str, str]) -> Any:
 
 Records = dict[str, dict[int, Record]]
 """cell → seed → record."""
-_SEED = re.compile(r'"seed":\s*(\d+),\s*"steps":\s*\d+,\s*"tokens":')
-"""A record's own seed, at the outermost level of the file."""
+_SEED = re.compile(r'"seed":\s*(\d+),\s*"steps":\s*(\d+),\s*"tokens":')
+"""A record's own seed and steps, at the outermost level of the file."""
 
 
 def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> Records:
@@ -220,46 +225,42 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
     if scale not in experiment.scales or not experiment.needed_cells(scale):
         return records
     asked, earlier = experiment.scales[scale].seeds, experiment.scales[scale].earlier_seeds
-    for seed in asked:
-        for cell, record in _of_seed(experiment, scale, seed, results_dir, runs_dir):
-            if record is not None:
-                records.setdefault(cell, {})[seed] = record
-    further = recorded_seeds(results_dir, runs_dir) - {*asked, *earlier}
-    for seed in sorted(seed for seed in further if seed < TUNING):
-        found: dict[str, Record] = {}
-        for cell, record in _of_seed(experiment, scale, seed, results_dir, runs_dir):
-            if record is None:
+    recorded = recorded_seeds(results_dir, runs_dir)
+    further = sorted(seed for seed in recorded if seed < TUNING and seed not in (*asked, *earlier))
+    steps: set[int] = set()
+    for seed in (seed for seed in (*asked, *further) if seed in recorded):
+        # Most seeds are those of other experiments: where no record has the steps of a run here, none is looked for.
+        if seed in further and not steps <= recorded[seed]:
+            continue
+        for run in cell_runs(experiment, scale, seed):
+            steps |= {run.config.training.steps} if isinstance(run.config, RunConfig) else set()
+            if (record := load_record(run.hash, results_dir, runs_dir)) is not None:
+                records.setdefault(run.cell, {})[seed] = record
+            elif seed in further:
+                records = {cell: {s: one for s, one in found.items() if s != seed} for cell, found in records.items()}
                 break
-            found[cell] = record
-        else:
-            for cell, record in found.items():
-                records.setdefault(cell, {})[seed] = record
-    return records
+    return {cell: found for cell, found in records.items() if found}
 
 
-def _of_seed(
-    experiment: Experiment, scale: str, seed: int, results_dir: Path, runs_dir: Path | None
-) -> Iterator[tuple[str, Record | None]]:
-    """(cell, its record or None) for every needed cell of one seed; each is read only when it is asked for."""
-    for run in cell_runs(experiment, scale, seed):
-        yield run.cell, load_record(run.hash, results_dir, runs_dir)
-
-
-def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> set[int]:
-    """The seeds of all records at hand, whatever they belong to."""
+def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> dict[int, set[int]]:
+    """Seed → the numbers of steps, of all records at hand, whatever they belong to."""
     paths = [*listed(results_dir, record_name("*")), *(runs_dir.glob("*/record.json") if runs_dir else ())]
     stats = ((path, path.stat()) for path in paths)
-    return {seed for path, stat in stats if (seed := _seed_in(path, stat.st_mtime_ns, stat.st_size)) is not None}
+    found: dict[int, set[int]] = {}
+    for seed, steps in filter(None, (_seed_in(path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)):
+        found.setdefault(seed, set()).add(steps)
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _seed_in(path: Path, _modified: int, _size: int) -> int | None:
-    """Read from the text alone, which is much faster than to check a whole record; None for a damaged one."""
+def _seed_in(path: Path, _modified: int, _size: int) -> tuple[int, int] | None:
+    """The seed and the steps of a record, from the text alone, which is much faster than to check all of it; None for
+    a damaged one."""
     try:
         found = _SEED.search(read_text(path))
     except (OSError, ValueError):
         return None
-    return int(found[1]) if found else None
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def best_scale(experiment: Experiment, results_dir: Path, runs_dir: Path | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,14 @@ def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:
 
 def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> Iterator[Listed]:
     """The claims with their verdicts. Records are read only if some claim cannot be decided without any."""
-    measured: dict[str, tuple[str, list[Verdict]]] | None = None
+    by_scale = _by_scale(experiment, results_dir)
     for claim in chosen:
         found, scale, read = judge(claim, experiment, {}), None, None
         about = _about(claim, experiment, found)
         if about in ("trained", "timed"):
-            measured = dict(_by_scale(experiment, results_dir)) if measured is None else measured
             place = experiment.claims.index(claim)
-            run = ((all_found[place], name, whose) for name, (whose, all_found) in measured.items())
+            by_scale, tried = tee(by_scale)  # a smaller scale is read only where a larger one has no verdict
+            run = ((there[place], name, whose) for name, whose, there in tried)
             found, scale, read = next((one for one in run if one[0].word != "not run"), (found, None, None))
         flags = tuple({"code": flag.code, "text": str(flag)} for flag in found.flags)
         needed = (found.n, found.n_needed, found.minutes_needed)
@@ -133,8 +134,8 @@ def _in_words_alone(claim: Claim, experiment: Experiment) -> bool:
     return bool(columns) and all(column.kind == "transcribed" for column in columns)
 
 
-def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[tuple[str, tuple[str, list[Verdict]]]]:
-    """(scale, whose records were read and the verdicts on all claims there), from the largest scale to the smallest;
+def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[tuple[str, str, list[Verdict]]]:
+    """(scale, whose records were read, the verdicts on all claims there), from the largest scale to the smallest;
     nothing without records."""
     for scale in reversed(SCALES):
         records = records_of(experiment, scale, results_dir)
@@ -142,4 +143,4 @@ def _by_scale(experiment: Experiment, results_dir: Path) -> Iterator[tuple[str, 
         if records or benchmark:
             plans = history(experiment.id, scale, results_dir)
             read = " and ".join(sorted(origin(results_dir, record_files(runs_of(records, benchmark))), reverse=True))
-            yield scale, (read, verdicts(experiment, scale, records, benchmark, plans))
+            yield scale, read, verdicts(experiment, scale, records, benchmark, plans)

@@ -25,7 +25,7 @@ from hybridlab.runs.queue import run_all
 from hybridlab.runs.record import record_name
 from hybridlab.runs.run import train_run
 from tests import experiments
-from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
+from tests.conftest import PUBLISHED, SMALL_SHAPE, SMALL_TRAINING
 
 
 def experiment_file(text_file, seeds=(0,)):
@@ -173,6 +173,10 @@ def test_a_table_derives_each_configuration_hash_and_record_once(tmp_path, monke
     count(cells_module, "resolve")
     count(cells_module, "run_hash")
     count(cells_module, "load_record")
+    write_table(experiment, "smoke", tmp_path / "none", tmp_path / "runs")
+    assert not calls, "no record has these seeds"
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "published").symlink_to(PUBLISHED)
     write_table(experiment, "smoke", tmp_path / "results", tmp_path / "runs")
     cells = len(experiment.needed_cells("smoke")) * len(experiment.scales["smoke"].seeds)
     assert calls == {"resolve": cells, "run_hash": cells, "load_record": cells} and cells > 1

@@ -33,13 +33,13 @@ _FORMS = {
 
 
 def kind_of(test):
-    """An expression that compares cells, as the kind that it is with its arguments, by a reader of its own; None for
+    """An expression that compares the runs of cells, as the kind that it is with its arguments, by a reader of its own; None for
     another one."""
     parts, kinds, pairs, metrics = test["holds"].split(" and "), set(), [], None
     more = {}
     for part in parts:
         form, found = next(((f, m) for f, one in _FORMS.items() if (m := re.fullmatch(one, part))), (None, None))
-        if form is None:
+        if form is None or found["m"] in ("printed", "computed"):
             return None
         given = found.groupdict()
         metrics = metrics or ["results.validation.loss" if m == "loss" else m for m in given["m"].split("|")]

@@ -87,7 +87,8 @@ class Toy:
                 if run.cell in losses:
                     probes = {"entropy": {"mean": entropies[run.cell][i]}} if entropies else {}
                     made = record([losses[run.cell][i]], probes=probes, hash=run.hash, seed=seed, plans=stamp)
-                    save_record(made.model_copy(update={"config": run.config.model_dump(mode="json")}), self.results)
+                    own = {"config": run.config.model_dump(mode="json"), "steps": run.config.training.steps}
+                    save_record(made.model_copy(update=own), self.results)
 
     def verdicts(self):
         experiment = self.load()

@@ -47,11 +47,11 @@ from pydantic import AfterValidator
 from hybridlab.config.loading import Layer
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.analytic import ANALYTIC, several
-from hybridlab.papers.calls import Reference, RefersIn, called
+from hybridlab.papers.calls import RefersIn, called
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.in_words import Part, arguments_of
 from hybridlab.papers.claims.kinds import Given, claim_kind, value_at
-from hybridlab.papers.claims.numbers import ALL, cells_of, number_of, rows_of, size_of
+from hybridlab.papers.claims.numbers import TABLES, Bracket, Expression, cells_of, number_of, rows_of, size_of
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import (
@@ -71,67 +71,11 @@ from hybridlab.runs.record import Record
 from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Below, Between, Question, block_mean
 
 LOSS = "results.validation.loss"
-TABLES = ("printed", "computed")
 OF_RUNS = ("always", "every")
 """What is asked of runs in the form of a function."""
 _BRACKET = re.compile(r"(?P<of>[A-Za-z_][\w.*-]*(?:\|[A-Za-z_][\w.*-]*)*)?(?<![)\]])\[(?P<names>[^\[\]]*)\]")
 _TOKEN = re.compile(r'"[^"]*"|[^,;"]+|[,;]')
 """A name, in quotes or not, or what stands between names."""
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """What one bracket reads. of: `printed`, `computed`, or metrics. parts: names of cells; or of rows, of columns and
-    the id of another experiment."""
-
-    of: tuple[str, ...]
-    parts: tuple[tuple[str, ...], ...]
-
-    @property
-    def of_table(self) -> bool:
-        return self.of[0] in TABLES
-
-    @property
-    def elsewhere(self) -> str | None:
-        """The id of another experiment whose table is read."""
-        return self.parts[2][0] if len(self.parts) > 2 else None
-
-    def references(self) -> Iterator[Reference]:
-        """Every name with what it refers to."""
-        if not self.of_table:
-            yield from (Reference((), "metric or measure", metric) for metric in self.of)
-            yield from (Reference((), "cell", cell) for cell in self.parts[0])
-            return
-        if self.elsewhere is not None:
-            yield Reference((), "experiment", self.elsewhere)
-        rows = () if self.parts[0] == (ALL,) else self.parts[0]
-        for to, names in (("row", rows), ("column", self.parts[1])):
-            yield from (Reference((), to, name, self.elsewhere) for name in names)
-
-
-@dataclass(frozen=True)
-class Expression:
-    """tree: the expression, with a name such as `read0` in the place of each bracket, and `call0` of each call of an
-    analytic function."""
-
-    tree: ast.expr
-    brackets: Mapping[str, Bracket]
-    calls: Mapping[str, dict[str, Any]]
-
-    @property
-    def of_runs(self) -> bool:
-        """Whether it reads runs."""
-        return any(not bracket.of_table for bracket in self.brackets.values())
-
-    @property
-    def of_print(self) -> bool:
-        """Whether it reads nothing but what a paper prints or states."""
-        return not self.calls and all(bracket.of == ("printed",) for bracket in self.brackets.values())
-
-    def references(self) -> Iterator[Reference]:
-        """Every name in its brackets with what it refers to."""
-        for bracket in self.brackets.values():
-            yield from bracket.references()
 
 
 # ---- reading ----

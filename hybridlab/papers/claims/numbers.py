@@ -1,4 +1,4 @@
-"""The numbers of expressions on printed, stated and computed numbers: what they read, functions of it, and sizes.
+"""What expressions read; and of those on printed, stated and computed numbers, functions of these and their sizes.
 
 Cells are a matrix with the names of its rows and columns; a single number has one row and one column. What has one row
 goes with every row, and what has one column with every column.
@@ -8,26 +8,80 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hybridlab.errors import UserError
 from hybridlab.papers.analytic import compute, several
+from hybridlab.papers.calls import Reference
 from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.formula import BY_COLUMN, BY_ENTRY, BY_ROW, BY_STEP, FUNCTIONS, OF_ALL, NoValue, computed
 
-if TYPE_CHECKING:
-    from hybridlab.papers.claims.expression import Bracket, Expression
-
+TABLES = ("printed", "computed")
 ALL = "*"
 """In the place of rows, all of a table."""
 Size = tuple[int, int]
 """Rows and columns."""
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """What one bracket reads. of: `printed`, `computed`, or metrics. parts: names of cells; or of rows, of columns and
+    the id of another experiment."""
+
+    of: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
+
+    @property
+    def of_table(self) -> bool:
+        return self.of[0] in TABLES
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The id of another experiment whose table is read."""
+        return self.parts[2][0] if len(self.parts) > 2 else None
+
+    def references(self) -> Iterator[Reference]:
+        """Every name with what it refers to."""
+        if not self.of_table:
+            yield from (Reference((), "metric or measure", metric) for metric in self.of)
+            yield from (Reference((), "cell", cell) for cell in self.parts[0])
+            return
+        if self.elsewhere is not None:
+            yield Reference((), "experiment", self.elsewhere)
+        rows = () if self.parts[0] == (ALL,) else self.parts[0]
+        for to, names in (("row", rows), ("column", self.parts[1])):
+            yield from (Reference((), to, name, self.elsewhere) for name in names)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """tree: the expression, with a name such as `read0` in the place of each bracket, and `call0` of each call of an
+    analytic function."""
+
+    tree: ast.expr
+    brackets: Mapping[str, Bracket]
+    calls: Mapping[str, dict[str, Any]]
+
+    @property
+    def of_runs(self) -> bool:
+        """Whether it reads runs."""
+        return any(not bracket.of_table for bracket in self.brackets.values())
+
+    @property
+    def of_print(self) -> bool:
+        """Whether it reads nothing but what a paper prints or states."""
+        return not self.calls and all(bracket.of == ("printed",) for bracket in self.brackets.values())
+
+    def references(self) -> Iterator[Reference]:
+        """Every name in its brackets with what it refers to."""
+        for bracket in self.brackets.values():
+            yield from bracket.references()
 
 
 @dataclass(frozen=True)
