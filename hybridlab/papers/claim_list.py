@@ -16,8 +16,8 @@ from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim, Experiment
 from hybridlab.papers.ids import SCALES, VERDICTS, matches
-from hybridlab.papers.listing import Filter
-from hybridlab.papers.loading import experiment_ids, load_experiment
+from hybridlab.papers.listing import Filter, read_heads
+from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.verdicts import history, verdicts
 from hybridlab.store.results import origin
 
@@ -57,9 +57,9 @@ def claims(results_dir: Path, wanted: Filter, verdict: str | None = None) -> lis
     verdict: only claims with this one.
     """
     listed: list[Listed] = []
-    for identifier in experiment_ids():
-        experiment = load_experiment(identifier)
-        if wanted.kind in (None, experiment.kind) and wanted.paper in (None, experiment.paper):
+    for head in read_heads():
+        if wanted.kind in (None, head.kind) and wanted.paper in (None, head.paper):
+            experiment = load_experiment(head.id)
             chosen = [claim for claim in experiment.claims if matches(wanted.words, _places(experiment, claim))]
             listed += _judged(experiment, chosen, results_dir) if chosen else []
     return [claim for claim in listed if verdict in (None, claim.verdict)]

@@ -17,6 +17,7 @@ from hybridlab.plan.lineage import lineage_to_json
 from hybridlab.reporting.entry import print_entry, write_entry
 from hybridlab.reporting.figures import build_figure
 from hybridlab.runs.record import record_name, save_record
+from tests.combinations import some
 from tests.depth_probes import depth_probes, sublayers
 from tests.experiments import experiment_ids, load_experiment
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
@@ -25,6 +26,8 @@ from tests.unit.verdicts.building import said
 STUDIES = [name for name in experiment_ids() if any(cell.model for cell in load_experiment(name).cells.values())]
 """They are drawn from attention on prompts of benchmarks: test_attention_figures.py."""
 FIGURES = [name for name in experiment_ids() if load_experiment(name).kind == "figure" and name not in STUDIES]
+KINDS = {load_experiment(name).plot.kind: name for name in reversed(FIGURES)}
+"""Kind of figure → the first of its figures."""
 MEASURED = [name for name in experiment_ids() if load_experiment(name).benchmark]
 TRAINED = [name for name in experiment_ids() if load_experiment(name).needed_cells()]
 
@@ -228,7 +231,7 @@ def results(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", some(FIGURES, *KINDS.values()))
 def test_every_figure_is_drawn_with_its_numbers(name, results):
     data, folder = write_entry(load_experiment(name), "smoke", results, also=[".csv", ".pdf"])
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -254,7 +257,7 @@ def test_the_same_records_give_the_same_bytes(results):
     assert {p.name: p.read_bytes() for p in write_entry(experiment, "smoke", results)[1].iterdir()} == first
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", some(FIGURES, *KINDS.values()))
 def test_without_runs_nothing_is_drawn(name, tmp_path, capsys):
     experiment = load_experiment(name)
     data, folder = write_entry(experiment, "smoke", tmp_path)

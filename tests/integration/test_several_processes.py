@@ -27,6 +27,7 @@ from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.ranks import _exit_code
 from hybridlab.training.world import world
+from tests.combinations import some
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab
 from tests.integration.test_finetuning import ENCODER, composed, parent, task_file
@@ -197,14 +198,14 @@ METHODS = {
     "saobp-high": {"map": {"attention": {"strength": 0.2}}},
     "entropy-reg": {},
 }
+FIRST, SECOND = ["vanilla", "sgt", "saobp-high"], ["consa", "mesh", "lidas"]
+THIRD = [name for name in METHODS if name not in FIRST + SECOND]
 
 
-def test_two_ranks_are_one_process_in_fp64(small, tmp_path, runs_dir, request):
+@pytest.mark.parametrize("chosen", some([FIRST, SECOND, THIRD], FIRST), ids=", ".join)
+def test_two_ranks_are_one_process_in_fp64(small, tmp_path, runs_dir, chosen):
     """With whole copies of the weights, and with parts of every block for seven steps, after which one process goes on
-    alone. Half of the methods, or all with --faults 2."""
-    chosen = ["vanilla", "sgt", "consa", "mesh", "lidas", "saobp-high"]
-    if request.config.getoption("--faults") > 1:
-        chosen = list(METHODS)
+    alone."""
     data = {"mix": {"text": 0.5, "retrieval": 0.5}}
     jobs = {}
     for arch, parts in ((arch, METHODS[arch]) for arch in chosen):
@@ -319,14 +320,14 @@ def rank_one(process):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for the ranks in /proc")
 def test_a_rank_that_dies(start, tmp_path):
     """Without restarts the command fails in a sentence; with one, the ranks go on from the last checkpoint."""
-    process = start("--steps", "320")
+    process = start("--steps", "160")
     wait_for(tmp_path, 60, process)
     os.kill(rank_one(process), signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1 and "Traceback" not in err
     assert err.splitlines()[-1].startswith("failed: rank 1 was ended by SIGKILL; the same command goes on")
-    process = start("--steps", "320", "--max-restarts", "1")
-    wait_for(tmp_path, 200, process)
+    process = start("--steps", "160", "--max-restarts", "1")
+    wait_for(tmp_path, 100, process)
     os.kill(rank_one(process), signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err

@@ -11,6 +11,7 @@ import hybridlab
 from hybridlab.cli.main import app
 from hybridlab.config.loading import first_sentence, preset_names, summaries
 from hybridlab.errors import UserError
+from hybridlab.papers import claim_list
 from hybridlab.papers.cells import cell_runs
 from hybridlab.papers.experiment import BENCHMARK, benchmark_hash
 from hybridlab.papers.ids import SAYS, SCALES
@@ -20,7 +21,9 @@ from tests.experiments import experiment_ids, load_experiment
 
 
 def listed(*arguments):
-    return CliRunner().invoke(app, ["list", *arguments], catch_exceptions=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claim_list, "load_experiment", load_experiment)
+        return CliRunner().invoke(app, ["list", *arguments], catch_exceptions=True)
 
 
 @cache

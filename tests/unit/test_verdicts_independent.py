@@ -33,8 +33,8 @@ _FORMS = {
 
 
 def kind_of(test):
-    """An expression that compares the runs of cells, as the kind that it is with its arguments, by a reader of its own; None for
-    another one."""
+    """An expression that compares the runs of cells, as the kind that it is with its arguments, by a reader of its own;
+    None for another one."""
     parts, kinds, pairs, metrics = test["holds"].split(" and "), set(), [], None
     more = {}
     for part in parts:
