@@ -43,6 +43,7 @@ def test_architectures_beside_each_other(tmp_path):
     assert list(found["speeds"]) == ["vanilla", "sgt"] and found["to_fastest_peer"] == {}
 
 
+@pytest.mark.long
 def test_settings_of_one_architecture_and_values_of_one_setting(tmp_path):
     """Time and memory at each value, and a picture of both; memory grows with the length, and a loop needs more."""
     archs = ["--arch", "vanilla", "--arch", "sgt controller.max_passes=2", "--arch", "sgt controller.heads=1"]

@@ -52,6 +52,7 @@ def test_a_job_that_fails_says_why(small, tmp_path, runs):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for the job's process in /proc")
+@pytest.mark.long
 def test_a_preempted_job_saves_its_state_and_goes_on(small, tmp_path, runs):
     (config,) = seeded(small, 0, training={"steps": 400})
     digest = run_hash(config)

@@ -30,6 +30,7 @@ from hybridlab.runs.extension import extension
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
+from tests.combinations import some
 from tests.conftest import SMALL_SHAPE
 from tests.training import FIVE_LAYERS, GROWTH_TIMES, assert_resumes_exactly, train, train_until
 
@@ -68,7 +69,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("arch", CASES)
+@pytest.mark.parametrize("arch", some(CASES, "sgt", "spiral-b"))
 def test_losses_equal_those_of_an_uncompiled_run(arch, small, tmp_path, runs_dir, graphs):
     config = small(arch, **CASES[arch])
     plain = train(config, tmp_path / "plain", runs_dir)

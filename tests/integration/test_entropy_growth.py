@@ -17,6 +17,7 @@ from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.store.folders import Runs
 from hybridlab.store.metrics import read_metrics
 from hybridlab.training.engine import Run
+from tests.combinations import combinations
 from tests.training import (
     FIVE_LAYERS,
     GROWTH_TIMES,
@@ -272,8 +273,7 @@ def chosen_by(small, parent, step, **controller):
     return growing(small, 14, **{**fixed, **controller})
 
 
-@pytest.mark.parametrize("step", [0, 6, None])
-@pytest.mark.parametrize("select", ["high", "low"])
+@combinations("select, step", ["high", "low"], [0, 6, None], together=1)
 def test_heads_are_chosen_by_the_entropies_of_another_run(small, runs, step, select):
     parent, _ = measured_parent(small, runs, at_steps=(0, 6))
     record = train(chosen_by(small, parent, step, select=select), runs / "child", runs)

@@ -8,6 +8,7 @@ from hybridlab.errors import UserError
 from hybridlab.runs.compose import within_budget
 from hybridlab.runs.record import number_at, read_record
 from hybridlab.training.engine import Run
+from tests.combinations import combinations
 from tests.integration.test_engine import LEARN
 from tests.training import assert_resumes_exactly, assert_survives_kills, growing, train, train_until, weights
 
@@ -66,8 +67,7 @@ def test_a_run_from_other_weights_begins_with_their_result(small, tmp_path, runs
     assert record.results.at["0"].validation == parent.results.validation
 
 
-@pytest.mark.parametrize("arch", ["vanilla", "consa", "sgt"])
-@pytest.mark.parametrize("step", [0, 3, 7])
+@combinations("step, arch", [0, 3, 7], ["vanilla", "consa", "sgt"], together=1)
 def test_a_resumed_run_has_what_was_measured_before(small, tmp_path, runs_dir, monkeypatch, arch, step):
     config = made(small, arch)
     whole = train(config, tmp_path / "whole", runs_dir)

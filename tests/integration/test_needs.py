@@ -41,10 +41,10 @@ def real_peak(config, path, monkeypatch):
 @pytest.mark.parametrize(
     ("arch", "size", "more"),
     [
-        ("vanilla", "tiny", {}),
+        pytest.param("vanilla", "tiny", {}, marks=pytest.mark.long),
         ("vanilla", "tiny", {"runtime": {"micro_batch_rows": 2, "activation_checkpointing": True}}),
         ("spiral-b", "tiny", {"training": {"precision": "bf16"}}),
-        ("consa", "tiny", {"runtime": {"micro_batch_rows": 2}}),
+        pytest.param("consa", "tiny", {"runtime": {"micro_batch_rows": 2}}, marks=pytest.mark.long),
         ("saobp-low", "bert-tiny", {"data": {"tokenizer": "bpe+mask:400"}}),
     ],
 )

@@ -254,6 +254,7 @@ def in_parts(rank, config, folder, runs_dir, stopped):
         dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_no_rank_ever_holds_the_whole_model(small, tmp_path, runs_dir):
     """With fsdp2: not when weights are drawn, trained, saved, loaded, measured and written at the end. Of four times
     the weights (with moments and gradients) each of two ranks has two, with two of ten blocks whole in a step; when it
@@ -336,6 +337,7 @@ def test_a_rank_that_dies(start, tmp_path):
     assert record.status == "finished" and record.machine["ranks"] == 2 and record.redone_steps > 0
 
 
+@pytest.mark.long
 def test_a_grid_and_an_evaluation_in_ranks(start, tmp_path):
     """Each run of a queue is shared by the ranks, one after the other; an evaluation has the numbers of one process."""
     grid = (
