@@ -173,7 +173,7 @@ def joined_and_trained(config, folder, runs_dir):
         train(config, folder, runs_dir)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_random_kills(seed, ranks, chosen, tmp_path, runs_dir):
     """SIGKILL at random times, to one process or to one of two ranks; then the bits of a run that was left alone."""
     rng = random.Random(10 * seed + ranks)

@@ -319,6 +319,7 @@ def rank_one(process):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for the ranks in /proc")
+@pytest.mark.long
 def test_a_rank_that_dies(start, tmp_path):
     """Without restarts the command fails in a sentence; with one, the ranks go on from the last checkpoint."""
     process = start("--steps", "160")
