@@ -18,6 +18,7 @@ from hybridlab import __version__
 from hybridlab.cli import (
     ablate,
     analyze,
+    audit,
     bench,
     config,
     data,
@@ -64,6 +65,7 @@ app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("list")(listing.list_entries)
+app.command("audit")(audit.audit_numbers)
 app.command("plan")(plan.plan)
 app.add_typer(runs.app, name="runs")
 app.add_typer(data.app, name="data")

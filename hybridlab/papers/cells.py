@@ -17,7 +17,6 @@ from hybridlab.errors import UserError, nearest
 from hybridlab.files import read_text
 from hybridlab.papers.experiment import BENCHMARK, CELL, RATE_FOR, Experiment, benchmark_hash, cell_of_arm
 from hybridlab.papers.ids import TUNING
-from hybridlab.runs.compose import continued, within_budget
 from hybridlab.runs.record import BenchmarkRecord, Record, load_record, read_benchmark, record_name
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.results import find, listed
@@ -120,6 +119,9 @@ def _cell_config(
 ) -> RunConfig:
     """The configuration of one cell. made: the runs of its parents, by cell. swept: cell → value of the setting that is
     swept."""
+    # It loads torch, which reading an experiment does not need.
+    from hybridlab.runs.compose import continued, within_budget
+
     spec, cell, written = experiment.at(scale), experiment.cells_at(scale)[name], cell_of_arm(name)
     place: KeyPath = ("scales", scale, "cells", written) if written in spec.cells else ("cells", written)
     size = spec.size_of(cell)

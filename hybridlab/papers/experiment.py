@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -64,12 +65,19 @@ class Column(Strict):
     panel: Annotated[str, Refers("panel")] = "measured"
     fitted_rows: list[RowName] = []
     """Rows whose value needs a constant that the paper does not print; the class of their cells is `fitted`."""
+    questions: Annotated[int, Field(gt=0)] | None = None
+    """Of a score in percent, how many questions the benchmark has: it must be 100 · k / N (`hybridlab audit`)."""
     neutral: float | None = None
     """For a column that is a comparison itself: its value without a difference, such as 1 for a ratio."""
 
     def class_of(self, row: Row) -> CellClass:
         """The class of this column's cell in a row."""
         return "fitted" if row.short in self.fitted_rows else self.kind
+
+    @property
+    def decimals(self) -> float:
+        """The digits behind the point that the paper prints; NaN of whole numbers that are counted, not rounded."""
+        return math.nan if self.digits == 0 and self.factor == 1 else self.digits
 
     @property
     def measurable(self) -> bool:

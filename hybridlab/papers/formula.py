@@ -386,7 +386,7 @@ def computed(
     """
     try:
         with np.errstate(all="ignore"):
-            value = np.asarray(_Computing(given, functions, decimals).value(tree), dtype=np.float64)
+            value = np.asarray(Computing(given, functions, decimals).value(tree), dtype=np.float64)
     except OverflowError:
         raise NoValue(f"{ast.unparse(tree)} is too large for a number") from None
     except (IndexError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -397,7 +397,7 @@ def computed(
 
 
 @dataclass(frozen=True)
-class _Computing:
+class Computing:
     """given: name → number or array. functions: name → function. decimals: see `computed`."""
 
     given: Mapping[str, Values]

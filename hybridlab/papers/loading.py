@@ -44,6 +44,18 @@ def load_experiment(identifier: str) -> Experiment:
     return experiment
 
 
+def all_experiments(paper: str | None = None) -> list[Experiment]:
+    """hybridlab's experiments in their order, or those of one paper, without a check of the names in them, which tests
+    make: to load all takes two seconds instead of seven."""
+    found: dict[str, Experiment] = {}
+    for path in ids.entry_files(experiments_folder()):
+        if paper in (None, path.parent.name):
+            for experiment, _ in map(_checked, entries_in(path)):
+                experiment._others = lambda identifier: found.get(identifier) or load_experiment(identifier)
+                found[experiment.id] = experiment
+    return [found[identifier] for identifier in sorted(found, key=ids.natural)]
+
+
 def _read(identifier: str) -> tuple[Experiment, Layer]:
     files = ids.experiment_files(experiments_folder())
     file, _, wanted = identifier.rpartition(":")

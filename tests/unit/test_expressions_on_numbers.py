@@ -3,12 +3,15 @@
 import re
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from hybridlab.errors import UserError
 from hybridlab.papers import loading as experiments
 from hybridlab.papers.claims.expression import check_cells, expression
+from hybridlab.papers.claims.in_words import Part, asked_in
 from hybridlab.papers.claims.judge import judge
+from hybridlab.papers.claims.numbers import Cells
 from hybridlab.papers.loading import load_experiment
 from tests.unit.verdicts.building import table
 
@@ -237,6 +240,22 @@ def test_what_has_no_number_stays_open(tmp_path, holds, evidence):
     with toy(tmp_path, holds) as experiment:
         verdict = judge(experiment.claims[0], experiment, {})
     assert (verdict.word, verdict.evidence) == ("open", evidence)
+
+
+def test_a_formula_has_the_numbers_of_its_row_and_column():
+    table = {name: {"x": x, "y": y} for name, x, y in (("A", 1.5, 2.5), ("B", 3.5, 4.5), ("C", 5.5, 6.5))}
+    found = expression("printed[A, B, C; x, y] - mean([A, C; x]) < [A; x, y]")
+    cells = {name: cells_of_table(table, bracket) for name, bracket in found.brackets.items()}
+    part = Part(found.tree, cells)
+    shown = [part.text_at(found.tree, place) for place in ((0, 0), (1, 1), (2, 1))]
+    assert shown == ["1.5 − mean 3.5 < 1.5", "4.5 − mean 3.5 < 2.5", "6.5 − mean 3.5 < 2.5"]
+    assert asked_in(found.tree) == "" and asked_in(expression("printed[A; x] <= 3").tree) == "at most 3"
+    assert [part.names((3, 2), *place) for place in ((0, 1), (2, 0))] == ["A, y", "C, x"]
+
+
+def cells_of_table(table, bracket):
+    rows, columns = bracket.parts
+    return Cells(np.array([[table[row][column] for column in columns] for row in rows]), rows, columns)
 
 
 @pytest.mark.parametrize(

@@ -71,19 +71,19 @@ class Part:
         off = []
         if said.entry is not None:
             places = np.argwhere(~said.true).tolist()
-            off = [self._names(said.true.shape, *place) + said.entry(*place) for place in places[:MOST]]
+            off = [f"{self.names(said.true.shape, *place)}: {said.entry(*place)}" for place in places[:MOST]]
             off += [f"{len(places) - MOST} more"] if len(places) > MOST else []
         lead = f"{said.lead}: " if said.lead else ""
         return f"{lead}{said.word} in {said.true.sum()} of {said.true.size}{asked}{listed(off)}"
 
-    def _names(self, shape: tuple[int, ...], row: int, column: int) -> str:
-        """The names of the row and the column of an entry of a result, for the front of its numbers."""
+    def names(self, shape: tuple[int, ...], row: int, column: int) -> str:
+        """The names of the row and the column of an entry of a result; empty where there is one."""
         read = [self.cells[name] for name in names_in(self.tree)]
         names = [
             _name(shape[0], row, [one.rows for one in read]),
             _name(shape[1], column, [one.columns for one in read]),
         ]
-        return ", ".join(name for name in names if name) + ": "
+        return ", ".join(name for name in names if name)
 
     # ---- forms ----
 
@@ -138,7 +138,7 @@ class Part:
         def shown(sign: str, *place: int) -> str:
             return f"{found[place]:,.{places + 1}f}{sign}{_number(other[place])}"
 
-        formula = f"{self._text(number)} = " if _is_formula(number) else ""
+        formula = f"{self.text_at(number)} = " if _is_formula(number) else ""
         word = f"the same to {places} digit{'s' * (places != 1)}"
         return _Said(true, formula + shown(", stated ", 0, 0), word, entry=lambda *place: shown(" for ", *place))
 
@@ -167,34 +167,40 @@ class Part:
     def _formula(self, tree: ast.expr) -> str:
         """A part of an expression with a single number for each thing that it reads, and what it comes to."""
         if _is_formula(tree):
-            return f"{self._text(tree)} = {_number(self._value(tree)[0, 0])}"
+            return f"{self.text_at(tree)} = {_number(self._value(tree)[0, 0])}"
         name = self.cells[tree.id].name if isinstance(tree, ast.Name) else ""
-        return f"{name} {self._text(tree)}".strip()
+        return f"{name} {self.text_at(tree)}".strip()
 
-    def _text(self, tree: ast.expr) -> str:
-        text = ast.unparse(_InNumbers(self).visit(copy.deepcopy(tree)))
+    def text_at(self, tree: ast.expr, place: tuple[int, int] = (0, 0)) -> str:
+        """A part of an expression with the numbers that it has in one row and column of its result."""
+        text = ast.unparse(_InNumbers(self, place).visit(copy.deepcopy(tree)))
         return text.replace(" - ", " − ").replace(" * ", " × ")
 
 
 class _InNumbers(ast.NodeTransformer):
     """Puts numbers in the place of constants, of what is read, and of functions that give one number of many."""
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
+    def __init__(self, part: Part, place: tuple[int, int]) -> None:
+        self.part, self.place = part, place
+
+    def _at_place(self, numbers: np.ndarray) -> float:
+        """The number of a matrix that goes with the place: one row goes with every row, one column with every one."""
+        row, column = (min(at, size - 1) for at, size in zip(self.place, numbers.shape, strict=True))
+        return float(numbers[row, column])
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return ast.Name(_number(float(computed(node, {})), 10))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         cells = self.part.cells[node.id]
-        return ast.Name(_number(cells.numbers[0, 0], cells.digits))
+        return ast.Name(_number(self._at_place(cells.numbers), cells.digits))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         name = ast.unparse(node.func)
         if name in BY_ENTRY:
             return ast.Call(ast.Name(name), [self.visit(one) for one in node.args], [])
         word = _CALLED.get(name, name.replace("_", " "))
-        return ast.Name(f"{word} {_number(value_of(node, self.part.cells)[0, 0])}")
+        return ast.Name(f"{word} {_number(self._at_place(value_of(node, self.part.cells)))}")
 
 
 def _is_formula(tree: ast.expr) -> bool:
@@ -211,6 +217,11 @@ def _has_bounds(tree: ast.Compare) -> bool:
     """Whether what is read, or computed, is compared with plain numbers: with one behind it, or between two."""
     plain = [not names_in(side) and not _is_formula(side) for side in (tree.left, *tree.comparators)]
     return plain in ([False, True], [True, False, True])
+
+
+def asked_in(tree: ast.Compare) -> str:
+    """What a comparison with plain numbers asks for; empty for one of numbers that are read."""
+    return _asked(tree) if _has_bounds(tree) else ""
 
 
 def _asked(tree: ast.Compare) -> str:
@@ -241,5 +252,7 @@ def _name(count: int, place: int, lists: Sequence[tuple[str, ...]]) -> str:
     if count == 1:
         return ""
     fitting = [one for one in lists if len(one) == count]
+    if not fitting:
+        return f"step {place + 1}"
     twice = len(set(fitting[0])) < count
     return " against ".join(dict.fromkeys(one[place] for one in fitting[: 1 + twice]))

@@ -86,13 +86,15 @@ class Expression:
 
 @dataclass(frozen=True)
 class Cells:
-    """numbers: (rows, columns). digits: so many digits the evidence has of each. name: of what computes them."""
+    """numbers: (rows, columns). digits: so many digits the evidence has of each. name: of what computes them. decimals:
+    (columns,) digits behind the point that are printed, NaN of what is not rounded."""
 
     numbers: np.ndarray
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     digits: int = 6
     name: str = ""
+    decimals: np.ndarray | float = np.nan
 
 
 def cells_of(on: Given, found: Expression) -> dict[str, Cells]:
@@ -107,11 +109,12 @@ def _read(on: Given, bracket: Bracket) -> Cells:
     rows, columns = rows_of(bracket, there.experiment), bracket.parts[1]
     if bracket.of[0] == "printed":
         numbers, digits = there.printed(*itertools.product(rows, columns)), 10
+        decimals = np.array([there.experiment.column(name).decimals for name in columns])
     else:
         factors = {name: there.experiment.column(name).factor for name in columns}
         numbers = [there.computed(row, name) * factors[name] for row, name in itertools.product(rows, columns)]
-        digits = 6
-    return Cells(np.reshape(numbers, (len(rows), len(columns))), rows, columns, digits)
+        digits, decimals = 6, np.full(len(columns), np.nan)
+    return Cells(np.reshape(numbers, (len(rows), len(columns))), rows, columns, digits, decimals=decimals)
 
 
 def rows_of(bracket: Bracket, experiment: Experiment) -> tuple[str, ...]:

@@ -1,0 +1,105 @@
+"""`hybridlab audit`: does the arithmetic of printed numbers hold?"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridlab.cli import completion
+from hybridlab.cli import options as o
+from hybridlab.messages import say
+
+if TYPE_CHECKING:
+    from hybridlab.papers.audit import Check
+
+
+def audit_numbers(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PAPER|ID|FILE",
+            help="A paper, an entry that `hybridlab list` shows, or a table of your own, as ./mine.yaml or ./mine.csv "
+            "(docs/audit.md). Without any, all five papers.",
+            autocompletion=completion.papers,
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="VERDICT",
+            help="Only checks that end so: agrees, rounding, 'rounded twice', truncated, disagrees or 'cannot be "
+            "checked'.",
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also list the checks that agree.")] = False,
+    as_json: o.AsJson = False,
+) -> None:
+    """Recompute every printed number that follows from others: means, differences, ratios, counts, scores.
+
+    A printed 36.41 stands for 36.405 to 36.415. A check disagrees where no numbers that round to the printed ones can
+    give what is printed; nothing is trained or downloaded.
+    """
+    from hybridlab.errors import UserError, nearest
+    from hybridlab.papers import audit
+
+    if only not in (None, *audit.VERDICTS):
+        raise UserError(f"--only {only}: there is no such verdict; {nearest(only or '', list(audit.VERDICTS))}")
+    if only and every:
+        raise UserError("--all lists every check and --only those of one verdict; leave one of them out")
+    checks = audit.audit(audit.asked(what or []))
+    chosen = [check for check in checks if only in (None, check.verdict)]
+    counted = audit.counts(checks)
+    if as_json:
+        o.print_json({"checks": audit.as_json(chosen), "counts": counted})
+        return
+    shown = [check for check in chosen if only or every or check.verdict != "agrees"]
+    _show(shown)
+    _show_counts(counted)
+    if not shown:
+        say("audit: no check ends so" if only else "audit: all checks agree")
+    elif not (only or every):
+        say("audit: checks that agree are listed with --all")
+
+
+def _show(checks: list[Check]) -> None:
+    """Verdict, place and formula, wrapped to the terminal, below the ids of the entries."""
+    from rich.table import Table
+
+    console = o.console()
+    width = max((len(check.verdict) for check in checks), default=0)
+    for entry, group in groupby(checks, key=lambda check: check.entry):
+        console.print(entry, style="bold", highlight=False)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(width=width)
+        table.add_column()
+        for check in group:
+            table.add_row(check.verdict, in_words(check))
+        console.print(table, highlight=False)
+        console.print()
+
+
+def in_words(check: Check) -> str:
+    """A check as one sentence."""
+    said = f"{check.quote} " if check.quote else ""
+    asked = check.printed if check.printed.startswith("asked") else f"printed {check.printed}"
+    found = f"{asked}, recomputed {check.recomputed}" if check.printed and check.recomputed else ""
+    parts = (found, check.formula, check.why)
+    return f"{said}({check.place}): {'; '.join(part for part in parts if part)}"
+
+
+def _show_counts(counted: dict[str, dict[str, int]]) -> None:
+    from rich.table import Table
+
+    from hybridlab.papers.audit import VERDICTS
+
+    words = [word for word in VERDICTS if any(word in row for row in counted.values())]
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("checks")
+    for word in words:
+        table.add_column(word, justify="right")
+    for name, row in counted.items():
+        table.add_row(name, *(f"{row.get(word, 0):,}" for word in words))
+    o.console().print(table, highlight=False)

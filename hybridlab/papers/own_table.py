@@ -1,0 +1,131 @@
+"""A table of one's own as a CSV file, for `hybridlab audit`: the printed numbers, and what they should follow from.
+
+    model,     ARC-E, PIQA,  Average,             Gain
+    checks,    of 2376, of 1838, mean of ARC-E; PIQA, difference of Average; Average in Baseline
+    Baseline,  40.28, 62.46, 51.37,
+    Ours,      41.29, 63.06, 52.18,               0.81
+
+The line `checks` says of a column: `of N`, a score of a benchmark with N questions; `mean of`, `sum of`, `difference
+of`, `ratio of` or `change of` (in percent) other columns, with `; ` between them, each of the same row or `in` another.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+from hybridlab.config.loading import Layer, check
+from hybridlab.errors import UserError, nearest
+from hybridlab.files import read_text
+from hybridlab.papers.experiment import Experiment
+
+CHECKS = "checks"
+_NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?")
+_FORMULAS = {"mean": "({sum}) / {count}", "sum": "{sum}", "difference": "{a} - {b}", "ratio": "{a} / {b}"}
+_FORMULAS["change"] = "100 * ({a} / {b} - 1)"
+_SAID = re.compile(rf"(?P<word>{'|'.join(_FORMULAS)}) of (?P<items>.+)")
+
+
+def read_table(path: Path) -> Experiment:
+    """The table of a CSV file, with a claim for each column that follows from others; UserError with file and line."""
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file")
+    lines = [(n, [cell.strip() for cell in line]) for n, line in enumerate(csv.reader(read_text(path).splitlines()), 1)]
+    lines = [(n, cells) for n, cells in lines if any(cells)]
+    if len(lines) < 3:
+        raise UserError(f"{path}: write a line of names, a line that begins with {CHECKS}, and a line for each row")
+    (first, names), (second, asked), *rows = lines
+    at = {n: f"{path}:{n}" for n, _ in lines}
+    if asked[0] != CHECKS:
+        raise UserError(f"{at[second]}: the second line says what columns are; begin it with {CHECKS}")
+    for n, cells in lines:
+        if len(cells) != len(names):
+            raise UserError(
+                f"{at[n]}: it has {len(cells)} cells, and the first line {len(names)}; write an empty one as ,,"
+            )
+    for one in names[1:]:
+        if not one or names.count(one) > 1 or re.search(r'["\[\]]', one):
+            raise UserError(f"{at[first]}: {one!r} cannot name a column; use names that differ, without quotes and [ ]")
+    printed = {cells[0]: _row(names, cells, at[n]) for n, cells in rows}
+    if len(printed) < len(rows) or any(re.search(r'["\[\]]', name) for name in printed):
+        raise UserError(f"{path}: give rows names that differ, without quotes and [ ]")
+    columns, claims = list[dict[str, Any]](), list[dict[str, Any]]()
+    for i, (name, said) in enumerate(zip(names[1:], asked[1:], strict=True)):
+        texts = [cells[i + 1] for _, cells in rows if cells[i + 1]]
+        digits = max((len(text.partition(".")[2]) for text in texts if _NUMBER.fullmatch(text)), default=0)
+        column: dict[str, Any] = {"name": name, "title": name, "kind": "trained", "digits": digits}
+        if found := re.fullmatch(r"of ([\d,]+)", said):
+            column["questions"] = int(found[1].replace(",", ""))
+        elif said:
+            claims.append(_claim(name, said, digits, printed, names[1:], at[second]))
+        columns.append(column)
+    values = {
+        "id": path.stem,
+        "title": path.name,
+        "paper": path.stem,
+        "source": path.name,
+        "columns": columns,
+        "rows": [{"name": name, "short": name, "paper": cells} for name, cells in printed.items()],
+        "claims": claims,
+    }
+    return check(Experiment, Layer(values, {(): str(path)}))
+
+
+def _row(names: list[str], cells: list[str], at: str) -> dict[str, float | str]:
+    """The printed cells of a line by column, without empty ones."""
+    found: dict[str, float | str] = {}
+    for name, cell in zip(names[1:], cells[1:], strict=True):
+        if cell:
+            number = _NUMBER.fullmatch(cell)
+            found[name] = float(cell.replace(",", "").replace("−", "-")) if number else cell
+    if not cells[0]:
+        raise UserError(f"{at}: the first cell names the row; write a name")
+    return found
+
+
+def _claim(
+    column: str, said: str, digits: int, printed: dict[str, dict[str, float | str]], known: list[str], at: str
+) -> dict[str, Any]:
+    """The claim that a column follows from others, in every row that has all that it needs."""
+    found = _SAID.fullmatch(said)
+    if found is None:
+        words = ", ".join(f"{word} of" for word in _FORMULAS)
+        raise UserError(f"{at}: {said!r} says nothing of column {column}; write `of N`, or {words} other columns")
+    items = [_item(one.strip(), printed, known, at) for one in found["items"].split(";")]
+    word = found["word"]
+    if word not in ("mean", "sum") and len(items) != 2:
+        raise UserError(f"{at}: {said!r}: a {word} is of two numbers; write {word} of A; B")
+    rows = [
+        row
+        for row, cells in printed.items()
+        if all(isinstance(printed[there or row].get(name), float) for name, there in [(column, None), *items])
+    ]
+    if not rows:
+        raise UserError(f"{at}: {said!r}: no row has numbers in all of these columns")
+    texts = [f"printed[{_quoted(there) if there else _list(rows)}; {_quoted(name)}]" for name, there in items]
+    a, b = (*texts, "", "")[:2]
+    formula = _FORMULAS[word].format(sum=" + ".join(texts), count=len(texts), a=a, b=b)
+    test = f"rounds_to({formula}, printed[{_list(rows)}; {_quoted(column)}], {digits})"
+    return {"text": f"{column} is the {said}", "source": at, "test": test}
+
+
+def _item(text: str, printed: dict[str, dict[str, float | str]], known: list[str], at: str) -> tuple[str, str | None]:
+    """A column, and the row of another one."""
+    name, row = text, None
+    if text not in known and " in " in text:
+        name, _, row = text.partition(" in ")
+    if name not in known:
+        raise UserError(f"{at}: there is no column {name!r}; {nearest(name, known)}")
+    if row is not None and row not in printed:
+        raise UserError(f"{at}: there is no row {row!r}; {nearest(row, list(printed))}")
+    return name, row
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(map(_quoted, names))

@@ -1,0 +1,287 @@
+"""`hybridlab audit`: checks of printed numbers, of the five papers and of tables that this project has never seen."""
+
+import ast
+import json
+import re
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hybridlab.cli.main import app
+from hybridlab.errors import UserError
+from hybridlab.papers import audit
+from hybridlab.papers.claims.expression import expression, parts_of
+from hybridlab.papers.claims.kinds import Given
+from hybridlab.papers.claims.numbers import cells_of, value_of
+from hybridlab.papers.experiment import Experiment
+from hybridlab.papers.formula import names_in
+from hybridlab.papers.own_table import read_table
+from tests.conftest import ROOT
+from tests.experiments import load_experiment
+from tests.unit.test_intervals import moved_within
+
+CSV = """\
+model,ARC-E,PIQA,Average,Gain,Change,Ratio,Total
+checks,of 2376,of 1838,mean of ARC-E; PIQA,difference of Average; Average in Base,change of PIQA; PIQA in Base,\
+ratio of ARC-E; PIQA,sum of ARC-E; PIQA
+Base,40.28,62.46,51.37,,,0.645,102.74
+Ours,41.29,63.06,52.18,0.81,1.0,0.655,104.35
+"""
+
+
+@cache
+def checks():
+    return audit.audit(audit.asked([]))
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["audit", *arguments], catch_exceptions=True)
+
+
+# ---- the five papers ----
+
+
+def test_every_paper_is_audited_and_every_check_has_its_numbers():
+    found = checks()
+    assert len(found) >= 900 and set(audit.counts(found)) == {"consa", "depth", "saobp", "sgt", "spiral", "all"}
+    assert Counter(check.about for check in found).keys() >= {"sentence", "cell"}
+    for check in found:
+        assert check.verdict in audit.VERDICTS and check.place and (check.why or check.formula)
+        assert bool(check.why) == (check.verdict == "cannot be checked")
+        assert check.quote or check.about != "sentence"
+
+
+def test_no_numbers_that_are_printed_so_make_a_sentence_true_that_disagrees():
+    """By draws of numbers that round to the printed ones, and not by intervals."""
+    chance, tested = np.random.default_rng(5), 0
+    entries = sorted({check.entry for check in checks() if check.about == "sentence" and check.verdict == "disagrees"})
+    for experiment in map(load_experiment, entries):
+        found = iter([check for check in audit.audit([experiment]) if check.about == "sentence"])
+        for claim in (one for one in experiment.claims if audit.is_exact(one.test)):
+            if claim.test["kind"] != audit.SAYS:
+                next(found)
+                continue
+            read = expression(claim.test["holds"])
+            try:
+                cells = cells_of(Given(experiment, {}), read)
+            except Exception:
+                next(found)
+                continue
+            for tree in parts_of(read.tree):
+                drawn = [value_of(tree, moved(tree, cells, chance)) for _ in range(40)]
+                possible = np.any(drawn, axis=0)
+                for place in np.ndindex(possible.shape):
+                    check = next(found)
+                    if check.verdict in ("disagrees", "truncated", "rounded twice"):
+                        assert not possible[place], check
+                        tested += 1
+        assert next(found, None) is None
+    assert tested > 150
+
+
+def moved(tree, cells, chance):
+    """Cells with other numbers that are printed as they are; not the number that others are to round to."""
+    rounding = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "rounds_to")
+    stays = {name for node in rounding for name in names_in(node.args[1])}
+    return {name: one if name in stays else moved_within(one, chance) for name, one in cells.items()}
+
+
+def test_a_cell_is_what_the_function_gives_rounded():
+    found = [check for check in checks() if check.about == "cell"]
+    for check in found:
+        printed, value = (float(text.replace(",", "")) for text in (check.printed, check.recomputed))
+        digits = len(check.printed.partition(".")[2])
+        near = abs(round(value, digits) - printed) < 10**-digits / 2
+        assert near == (check.verdict == "agrees") or abs(abs(value - printed) - 0.5 * 10**-digits) < 1e-4 * value, (
+            check
+        )
+
+
+@pytest.mark.parametrize(
+    ("printed", "digits", "value", "verdict"),
+    [
+        (1.24, 2, 1.2351, "agrees"),
+        (1.23, 2, 1.2351, "truncated"),
+        (3.72, 2, 3.7148, "rounded twice"),
+        (1.25, 2, 1.2351, "disagrees"),
+        (-1.23, 2, -1.2351, "truncated"),
+        (1.2, 1, 1.25, "agrees"),
+        (1.3, 1, 1.25, "agrees"),
+        (8, 0, 8.4, "agrees"),
+        (8, 0, 8.9, "truncated"),
+    ],
+)
+def test_how_a_number_is_printed(printed, digits, value, verdict):
+    assert audit._of_number(printed, digits, value) == verdict
+
+
+# ---- tables of one's own ----
+
+
+def table(tmp_path, text, name="mine.csv"):
+    (tmp_path / name).write_text(text)
+    return read_table(tmp_path / name)
+
+
+def verdicts(experiment):
+    return [check.verdict for check in audit.audit([experiment]) if check.about == "sentence"]
+
+
+def test_a_table_that_holds(tmp_path):
+    experiment = table(tmp_path, CSV)
+    assert verdicts(experiment) == ["agrees"] * 8
+    assert [column.digits for column in experiment.columns] == [2, 2, 2, 2, 1, 3, 2]
+    assert [column.questions for column in experiment.columns] == [2376, 1838] + [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "quote"),
+    [
+        ("52.18", "52.28", "Average is the mean of ARC-E; PIQA"),
+        ("0.81", "0.91", "Gain is the difference of Average; Average in Base"),
+        ("1.0,", "1.6,", "Change is the change of PIQA; PIQA in Base"),
+        ("0.655", "0.665", "Ratio is the ratio of ARC-E; PIQA"),
+        ("104.35", "104.53", "Total is the sum of ARC-E; PIQA"),
+    ],
+)
+def test_a_wrong_number_is_found(tmp_path, old, new, quote):
+    assert CSV.count(old) == 1
+    found = audit.audit([table(tmp_path, CSV.replace(old, new))])
+    assert quote in {check.quote for check in found if check.verdict == "disagrees"}
+
+
+def simulated(chance, rows):
+    """A table with numbers that are rounded right, as text, and its lines."""
+    lines = [CSV.splitlines()[0], CSV.splitlines()[1]]
+    base = None
+    for i in range(rows):
+        a, b = chance.uniform(5, 95, 2)
+        base = base or ((a + b) / 2, b)
+        cells = (a, b, (a + b) / 2, (a + b) / 2 - base[0], 100 * (b / base[1] - 1), a / b, a + b)
+        texts = [f"{cell:.{digits}f}" for cell, digits in zip(cells, (2, 2, 2, 2, 1, 3, 2), strict=True)]
+        if not i:
+            texts[3] = texts[4] = ""
+        lines.append(",".join(["Base" if not i else f"row {i}", *texts]))
+    return lines
+
+
+def test_correctly_rounded_numbers_are_never_said_to_disagree(tmp_path):
+    """1,000 rows in 100 tables; the numbers behind the print are not rounded, so that some follow only up to that."""
+    chance, found = np.random.default_rng(11), Counter()
+    for _ in range(100):
+        text = "\n".join(line for line in simulated(chance, 10)) + "\n"
+        found += Counter(verdicts(table(tmp_path, text)))
+    assert set(found) == {"agrees", "rounding"} and found["rounding"] > 0.1 * found["agrees"], found
+
+
+def test_most_digits_that_are_changed_are_found(tmp_path):
+    """One digit of a table is changed; it is found unless it is the last one of a number from which little follows."""
+    chance, found = np.random.default_rng(12), Counter()
+    for n in range(200):
+        lines = simulated(chance, 3)
+        column = n % 7 + 1
+        cells = lines[3].split(",")
+        at = int(chance.choice([i for i, c in enumerate(cells[column]) if c.isdigit()]))
+        digit = str((int(cells[column][at]) + chance.integers(1, 10)) % 10)
+        cells[column] = cells[column][:at] + digit + cells[column][at + 1 :]
+        lines[3] = ",".join(cells)
+        found[column, "disagrees" in verdicts(table(tmp_path, "\n".join(lines) + "\n"))] += 1
+    shares = {column: found[column, True] / (found[column, True] + found[column, False]) for column in range(1, 8)}
+    # ARC-E and PIQA stand in sums too; the last digit of a ratio or a change has little room.
+    assert min(shares.values()) > 0.7 and shares[7] > 0.85, shares
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (CSV, "a,b\n", "mine.csv: write a line of names"),
+        ("checks,", "check,", "mine.csv:2: the second line says what columns are; begin it with checks"),
+        ("Base,40.28", "Base,40.28,1", "mine.csv:3: it has 9 cells, and the first line 8"),
+        ("model,ARC-E,PIQA", "model,ARC-E,ARC-E", "mine.csv:1: 'ARC-E' cannot name a column"),
+        ("Ours,", "Base,", "mine.csv: give rows names that differ"),
+        ("Ours,", ",", "mine.csv:4: the first cell names the row"),
+        ("mean of ARC-E", "mean of ARCE", "mine.csv:2: there is no column 'ARCE'; did you mean 'ARC-E'?"),
+        (
+            "mean of ARC-E",
+            "middle of ARC-E",
+            "'middle of ARC-E; PIQA' says nothing of column Average; write `of N`, or",
+        ),
+        ("Average in Base", "Average in Bas", "mine.csv:2: there is no row 'Bas'; did you mean 'Base'?"),
+        ("ratio of ARC-E; PIQA", "ratio of ARC-E", "mine.csv:2: 'ratio of ARC-E': a ratio is of two numbers"),
+        ("of 2376", "of 0", "questions = 0"),
+        ("0.655,104.35", "0.655,n/a", None),
+    ],
+)
+def test_mistakes_in_a_table_of_ones_own(tmp_path, old, new, message):
+    assert old in CSV
+    text = CSV.replace(old, new, 1)
+    if message is None:
+        assert len(verdicts(table(tmp_path, text))) == 7, "rows without all numbers are left out"
+        return
+    with pytest.raises(UserError) as caught:
+        table(tmp_path, text)
+    assert message in str(caught.value)
+
+
+# ---- the command ----
+
+
+def test_the_command_lists_what_does_not_agree_and_counts_all(tmp_path):
+    (tmp_path / "mine.csv").write_text(CSV.replace("52.18", "52.28"))
+    done = command(str(tmp_path / "mine.csv"))
+    assert done.exit_code == 0 and max(map(len, done.stdout.splitlines())) <= 80
+    assert "disagrees  Average is the mean of ARC-E; PIQA" in done.stdout and "Ratio" not in done.stdout
+    assert "Ratio is the ratio of" in command(str(tmp_path / "mine.csv"), "--all").stdout
+    found = json.loads(command(str(tmp_path / "mine.csv"), "--json", "--only", "disagrees").stdout)
+    assert {check["verdict"] for check in found["checks"]} == {"disagrees"}
+    assert {"place", "printed", "recomputed", "verdict", "formula"} <= found["checks"][0].keys()
+    assert found["counts"]["all"] == found["counts"]["mine"] and found["counts"]["all"]["agrees"] > 3
+
+
+def test_a_paper_an_entry_and_a_file_of_ones_own(tmp_path):
+    of_paper = json.loads(command("spiral", "--json").stdout)["checks"]
+    one = json.loads(command("spiral-table1", "--json").stdout)["checks"]
+    assert one == [check for check in of_paper if check["entry"] == "spiral-table1"] and len(one) > 100
+    (tmp_path / "mine.yaml").write_text(
+        "id: mine\ntitle: t\npaper: mine\nsource: s\ncolumns: [{name: a, title: A, kind: trained}]\n"
+        "rows: |\n  name  a\n  one   1.50\n  two   2.50\n"
+        "claims: [{text: they add up, source: s, test: 'rounds_to(sum(printed[*; a]), 4.1, 1)'}]\n"
+    )
+    found = json.loads(command(str(tmp_path / "mine.yaml"), "--json").stdout)["checks"]
+    assert [(check["printed"], check["recomputed"], check["verdict"]) for check in found] == [
+        ("4.1", "3.99 to 4.01", "disagrees")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["consas"], "consas: there is no such paper or entry; did you mean 'consa'?"),
+        (["--only", "agres"], "did you mean 'agrees'?"),
+        (["--only", "agrees", "--all"], "leave one of them out"),
+        (["nowhere.csv"], "nowhere.csv"),
+        (["nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_mistakes_on_the_command_line(arguments, part):
+    done = command(*arguments)
+    assert isinstance(done.exception, UserError) and part in str(done.exception)
+
+
+def test_a_column_of_scores_has_at_least_one_question():
+    with pytest.raises(Exception, match="questions"):
+        Experiment.model_validate(
+            {"id": "x", "title": "t", "paper": "p", "source": "s"}
+            | {"columns": [{"name": "a", "title": "a", "kind": "trained", "questions": 0}]}
+        )
+
+
+def test_the_example_of_the_page_gives_what_the_page_shows(tmp_path, monkeypatch):
+    example, shown = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "audit.md").read_text(), re.DOTALL)
+    (tmp_path / "mine.csv").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    lines = [line.rstrip() for line in command("mine.csv", "--only", "disagrees").stdout.splitlines()]
+    assert "\n".join(lines).startswith(shown.rstrip())
