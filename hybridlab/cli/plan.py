@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
     from hybridlab.papers.sweep import Pending
     from hybridlab.runs.needs import Needs, Planner
+    from hybridlab.runs.record import Record
     from hybridlab.training.memory import StepMemory
 
 
@@ -47,6 +48,11 @@ def plan(
     utilization: Annotated[
         float, typer.Option("--utilization", min=0.01, max=1, help="Share of their peak FLOP/s that is assumed.")
     ] = 0.4,
+    price: Annotated[
+        float | None, typer.Option("--price", min=0, help="Of a GPU hour, in any currency: the runs' cost.")
+    ] = None,
+    runs_dir: o.RunsDir = o.RUNS,
+    results_dir: o.ResultsDir = o.RESULTS,
     as_json: o.AsJson = False,
 ) -> None:
     """Show plan, attention map, drawing, parameters, FLOPs by convention and KV-cache bytes of an architecture; or what
@@ -62,7 +68,10 @@ def plan(
         of_one = {"--arch": arch, "--size": size, "--seq-len": seq_len, "--config": config, "--set": sets, "--svg": svg}
         if wrong := [option for option, value in of_one.items() if value]:
             raise UserError(f"{wrong[0]} has no effect with {identifiers[0]}, whose file names its runs; leave it out")
-        print_needs(_runs_of(identifiers, scale or "paper"), planner, gpu, as_json)
+        scale = scale or "paper"
+        runs = _runs_of(identifiers, scale)
+        there, commands = _there(runs, runs_dir, results_dir), _commands(identifiers, scale, planner.number)
+        print_needs(runs, planner, gpu, as_json, price, there, commands)
         return
     if scale is not None:
         raise UserError(f"--scale {scale}: name the entries whose runs are planned, as in `hybridlab plan sgt-table1`")
@@ -70,7 +79,7 @@ def plan(
     if gpus is not None:
         if wrong := [option for option, value in {"--seq-len": seq_len, "--svg": svg}.items() if value]:
             raise UserError(f"{wrong[0]} has no effect with --gpus; use --set training.seq_len=N for other lengths")
-        print_needs({"": (f"{resolved.arch} {resolved.size}", resolved)}, planner, gpu, as_json)
+        print_needs({"": (f"{resolved.arch} {resolved.size}", resolved)}, planner, gpu, as_json, price)
         return
     _print_architecture(resolved, seq_len, svg, as_json)
 
@@ -86,6 +95,36 @@ def _runs_of(identifiers: list[str], scale: str) -> Pending:
     if not found:
         raise UserError(f"{', '.join(identifiers)}: no run is needed at scale {scale}, so there is nothing to plan")
     return found
+
+
+def _there(runs: Pending, runs_dir: Path, results_dir: Path) -> dict[str, Record]:
+    """hash → the record of a run that is finished, one's own or a published one."""
+    from hybridlab.runs.record import load_record
+
+    found = {digest: load_record(digest, results_dir, runs_dir) for digest in runs}
+    return {digest: record for digest, record in found.items() if record is not None}
+
+
+def _measured(there: Mapping[str, Record]) -> str:
+    """How many runs, and how long they took on which machines."""
+    minutes: dict[str, float] = {}
+    for record in there.values():
+        threads = record.machine.get("threads")
+        name = str(record.machine.get("name", "an unknown machine"))
+        name += f" ({threads} thread{'s' * (threads != 1)})" if threads else ""
+        minutes[name] = minutes.get(name, 0.0) + record.seconds / 60
+    times = (f"{took:,.1f} minutes on {name}" for name, took in minutes.items())
+    return f"{len(there)} run{'s' * (len(there) > 1)}, {' and '.join(times)}"
+
+
+def _commands(identifiers: list[str], scale: str, gpus: int) -> dict[str, str]:
+    """What starts the runs on so many GPUs: on one node, or as jobs of Slurm."""
+    from hybridlab.runs.needs import PER_NODE
+
+    start = f"hybridlab reproduce {' '.join(identifiers)} --scale {scale}"
+    nodes = f" --nodes {-(-gpus // PER_NODE)}" if gpus > PER_NODE else ""
+    here = {"here": start + (f" --ranks {gpus}" if gpus > 1 else "")} if gpus <= PER_NODE else {}
+    return {**here, "slurm": f"{start} --launcher slurm{nodes} --gpus-per-node {min(gpus, PER_NODE)}"}
 
 
 def _resolved(arch: str | None, size: str | None, config: Path | None, sets: list[str] | None) -> RunConfig:
@@ -184,21 +223,46 @@ _ASSUMED = (
 )
 
 
-def print_needs(runs: Pending, planner: Planner, gpu: str, as_json: bool) -> None:
-    """Print what runs take on the GPUs of a planner: a row for each run, memory by part, and the totals."""
-    found = _counted(runs, planner)
-    gpu_hours = sum(needs.hours * needs.way.gpus for _, needs in found)
+def print_needs(
+    runs: Pending,
+    planner: Planner,
+    gpu: str,
+    as_json: bool,
+    price: float | None = None,
+    there: Mapping[str, Record] | None = None,
+    commands: Mapping[str, str] | None = None,
+) -> None:
+    """Print what runs take on the GPUs of a planner: a row for each run in their order, memory by part, and the totals.
+    price: of a GPU hour. there: hash → record of what is finished. commands: what starts them, by where."""
+    found, there, commands = _counted(runs, planner), there or {}, commands or {}
+    gpu_hours = {digest: needs.hours * needs.way.gpus for digest, (_, needs) in zip(runs, found, strict=True)}
+    hours, left = sum(needs.hours for _, needs in found), sum(gpu_hours[one] for one in runs if one not in there)
     if as_json:
-        of = {"gpus": planner.number, "gpu": gpu, "utilization": planner.utilization}
-        rows = [{"name": name, **needs.to_json()} for name, needs in found]
-        o.print_json({**of, "runs": rows, "gpu_hours": gpu_hours, "hours": sum(needs.hours for _, needs in found)})
+        rows = [
+            {"name": name, "seconds_here": there[digest].seconds if digest in there else None, **needs.to_json()}
+            for digest, (name, needs) in zip(runs, found, strict=True)
+        ]
+        document: dict[str, Any] = {
+            "gpus": planner.number,
+            "gpu": gpu,
+            "utilization": planner.utilization,
+            "runs": rows,
+        }
+        document |= {"gpu_hours": sum(gpu_hours.values()), "hours": hours, "gpu_hours_left": left}
+        o.print_json({**document, "cost_left": None if price is None else left * price, "commands": dict(commands)})
         return
     out = o.console()
     out.print(_division(found))
     out.print(_by_part(found))
     if len(found) > 1:
-        hours = sum(needs.hours for _, needs in found)
-        out.print(f"{len(found)} runs: {gpu_hours:,.1f} GPU hours, {hours:,.1f} hours if one follows the other")
+        total = sum(gpu_hours.values())
+        out.print(f"{len(found)} runs: {total:,.1f} GPU hours, {hours:,.1f} hours if one follows the other")
+    if there:
+        out.print(f"there already: {_measured(there)}; left: {left:,.1f} GPU hours", highlight=False)
+    if price is not None:
+        out.print(f"cost of what is left, at {price:g} for a GPU hour: {left * price:,.0f}", highlight=False)
+    for place, line in commands.items():
+        out.print(f"{'start them' if place == 'here' else 'start them on Slurm'}: {line}", highlight=False)
     out.print(_ASSUMED.format(share=planner.utilization, number=planner.number, gpu=gpu), highlight=False)
     if any(needs.way.recompute for _, needs in found):
         out.print("again: activations are computed again in the backward pass (runtime.activation_checkpointing)")

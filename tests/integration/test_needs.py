@@ -118,6 +118,23 @@ def test_the_command_plans_the_runs_of_entries():
     assert "vanilla tiny" in table and max(map(len, table.splitlines())) <= 80
 
 
+def test_the_plan_of_an_entry_says_what_is_there_what_it_costs_and_how_it_starts():
+    published = ["--results-dir", str(ROOT / "results")]
+    found = json.loads(call("saobp-fig1", "--price", "3", "--json", *published).stdout)
+    assert found["gpu_hours_left"] == found["gpu_hours"] > 0 and found["runs"][0]["seconds_here"] is None
+    assert found["cost_left"] == pytest.approx(3 * found["gpu_hours"])
+    assert found["commands"] == {
+        "here": "hybridlab reproduce saobp-fig1 --scale paper --ranks 8",
+        "slurm": "hybridlab reproduce saobp-fig1 --scale paper --launcher slurm --gpus-per-node 8",
+    }
+    many = json.loads(call("saobp-fig1", "--gpus", "20", "--json", *published).stdout)
+    assert list(many["commands"]) == ["slurm"] and many["commands"]["slurm"].endswith("--nodes 3 --gpus-per-node 8")
+    done = json.loads(call("saobp-fig1", "--scale", "smoke", "--json", *published).stdout)
+    assert done["gpu_hours_left"] == 0 and done["runs"][0]["seconds_here"] > 0 and done["cost_left"] is None
+    shown = " ".join(call("saobp-fig1", "--scale", "smoke", "--price", "3", *published).stdout.split())
+    assert "there already: 1 run, " in shown and "minutes on" in shown and "at 3 for a GPU hour: 0" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
