@@ -11,7 +11,7 @@ from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import Claim
-from hybridlab.papers.loading import load_experiment, metric_problem
+from hybridlab.papers.loading import experiment_ids, load_experiment, metric_problem
 from hybridlab.runs.record import BenchmarkRecord, Record
 from tests.unit.verdicts.building import record, table
 
@@ -264,3 +264,8 @@ def test_dotted_paths_are_checked_against_the_types_of_a_record(path, root, prob
 def test_claims_that_ask_for_nothing_are_refused(test, message):
     with pytest.raises(UserError, match=message):
         called(CLAIM_KINDS, "kind", Layer(test))
+
+
+def test_every_experiment_passes_its_checks():
+    for identifier in experiment_ids():
+        assert load_experiment(identifier).id == identifier
