@@ -25,11 +25,11 @@ evidence: $(VENV)/installed
 	$(BIN)/hybridlab reproduce $(EVIDENCE) --scale $(EVIDENCE_SCALE)
 
 test: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # With the further combinations and draws that `make test` leaves out.
 test-all: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest -n 2 -m "long or not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long or not long"
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests
