@@ -14,7 +14,7 @@ EVIDENCE ?= depth-growth sgt-selection spiral-anchor consa-depth saobp-leak saob
     depth-primitives depth-copying sgt-selection-18 spiral-loops consa-table1 sgt-table1 sgt-table3 spiral-table1 spiral-table2
 EVIDENCE_SCALE ?= desk
 
-.PHONY: docs reproduce evidence test test-all lint all-tables all-figures unchanged published clean
+.PHONY: docs reproduce evidence test test-long test-all lint all-tables all-figures unchanged published clean
 
 # What is made goes into results/, which git ignores but for results/published/.
 reproduce: $(VENV)/installed
@@ -27,9 +27,11 @@ evidence: $(VENV)/installed
 test: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# With the further combinations and draws that `make test` leaves out.
-test-all: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long or not long"
+# The further combinations and draws that `make test` leaves out.
+test-long: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+
+test-all: test test-long
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests
