@@ -34,7 +34,9 @@ def audit_numbers(
             "checked'.",
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also list the checks that agree.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also list the checks that agree and those that cannot be made.")
+    ] = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Recompute every printed number that follows from others: means, differences, ratios, counts, scores.
@@ -55,13 +57,13 @@ def audit_numbers(
     if as_json:
         o.print_json({"checks": audit.as_json(chosen), "counts": counted})
         return
-    shown = [check for check in chosen if only or every or check.verdict != "agrees"]
+    shown = [check for check in chosen if only or every or check.verdict not in ("agrees", "cannot be checked")]
     _show(shown)
     _show_counts(counted)
     if not shown:
-        say("audit: no check ends so" if only else "audit: all checks agree")
+        say("audit: no check ends so" if only else "audit: no check disagrees")
     elif not (only or every):
-        say("audit: checks that agree are listed with --all")
+        say("audit: checks that agree, or that cannot be made, are listed with --all")
 
 
 def _show(checks: list[Check]) -> None:

@@ -33,6 +33,8 @@ from hybridlab.papers.formula import NoValue, computed, names_in
 from hybridlab.papers.intervals import Interval, cut, interval_of, rounded, rounded_twice
 from hybridlab.papers.loading import all_experiments, experiment_ids, load_experiment
 from hybridlab.papers.own_table import read_table
+from hybridlab.papers.questions import check as score_check
+from hybridlab.papers.questions import scores
 
 VERDICTS = ("agrees", "rounding", "rounded twice", "truncated", "disagrees", "cannot be checked")
 """agrees: it is so of the numbers as they are printed. rounding: only of numbers that are printed as these. rounded
@@ -80,7 +82,7 @@ def asked(what: Sequence[str]) -> list[Experiment]:
 
 def audit(experiments: Iterable[Experiment]) -> list[Check]:
     """All checks of experiments, in their order."""
-    found = (check for one in experiments for kind in (_sentences, _cells) for check in kind(one))
+    found = (check for one in experiments for kind in (_sentences, _cells, _scores) for check in kind(one))
     return list(found)
 
 
@@ -269,3 +271,26 @@ def _in_words(call: Mapping[str, Any], column: Column) -> str:
     arguments = ", ".join(f"{name} {value}" for name, value in call.items() if name != "function")
     factor = f" × {column.factor:g}" if column.factor != 1 else ""
     return f"{str(call['function']).replace('_', ' ')} ({arguments}){factor}"
+
+
+# ---- scores ----
+
+
+def _scores(experiment: Experiment) -> Iterator[Check]:
+    """The printed scores of benchmarks, each k of N questions."""
+    for score in scores(experiment):
+        outcome = score_check(score)
+        low, high = outcome.recomputed
+        estimated = " (N is estimated from the column)" if score.estimated and outcome.formula else ""
+        yield Check(
+            paper=experiment.paper,
+            entry=experiment.id,
+            about="score",
+            place=f"{experiment.source}: {score.row}, {score.column}",
+            quote="",
+            printed=f"{score.value:.{score.digits}f}",
+            recomputed=" or ".join(dict.fromkeys(text for text in (low, high) if text)),
+            verdict=outcome.verdict,
+            formula=outcome.formula + estimated,
+            why=outcome.why,
+        )
