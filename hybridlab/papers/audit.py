@@ -26,7 +26,7 @@ from hybridlab.papers.claims.expression import SAYS, expression, is_exact, parts
 from hybridlab.papers.claims.in_words import Part, arguments_of, asked_in
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.kinds import Given
-from hybridlab.papers.claims.numbers import Cells, cells_of, value_of
+from hybridlab.papers.claims.numbers import Cells, Expression, cells_of, value_of
 from hybridlab.papers.claims.verdict import Open
 from hybridlab.papers.experiment import Claim, Column, Experiment
 from hybridlab.papers.formula import NoValue, computed, names_in
@@ -82,8 +82,7 @@ def asked(what: Sequence[str]) -> list[Experiment]:
 
 def audit(experiments: Iterable[Experiment]) -> list[Check]:
     """All checks of experiments, in their order."""
-    found = (check for one in experiments for kind in (_sentences, _cells, _scores) for check in kind(one))
-    return list(found)
+    return [check for one in experiments for kind in (_sentences, _cells, _scores) for check in kind(one)]
 
 
 def counts(checks: Iterable[Check]) -> dict[str, dict[str, int]]:
@@ -111,11 +110,9 @@ def _sentences(experiment: Experiment) -> Iterator[Check]:
         if claim.test["kind"] != SAYS:
             yield _of_kind(experiment, claim, at)
             continue
-        given = Given(experiment, {})
         found = expression(claim.test["holds"])
         try:
-            cells = cells_of(given, found)
-            yield from _parts(experiment, claim, found, cells, at)
+            yield from _parts(claim, found, cells_of(Given(experiment, {}), found), at)
         except (Open, NoValue) as reason:
             yield _unchecked(at, claim.source, str(reason))
 
@@ -133,9 +130,9 @@ def _of_kind(experiment: Experiment, claim: Claim, at: Mapping[str, str]) -> Che
     return Check(**at, place=claim.source, printed="", recomputed="", verdict=word, formula=verdict.evidence)
 
 
-def _parts(experiment: Experiment, claim: Claim, found: Any, cells: dict[str, Cells], at: Mapping[str, str]) -> Any:
+def _parts(claim: Claim, found: Expression, cells: Mapping[str, Cells], at: Mapping[str, str]) -> Iterator[Check]:
     """A check for each number of each thing that an expression says."""
-    intervals = {name: _interval(one) for name, one in cells.items()}
+    intervals = {name: rounded(one.numbers, one.decimals) for name, one in cells.items()}
     for tree in parts_of(found.tree):
         part = Part(tree, cells)
         true = value_of(tree, cells).astype(bool)
@@ -153,10 +150,6 @@ def _parts(experiment: Experiment, claim: Claim, found: Any, cells: dict[str, Ce
                 formula=part.text_at(tree, (row, column)),
                 why=why,
             )
-
-
-def _interval(cells: Cells) -> Interval:
-    return rounded(cells.numbers, cells.decimals)
 
 
 def _at(values: np.ndarray, place: tuple[int, int]) -> float:

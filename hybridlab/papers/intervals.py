@@ -97,18 +97,18 @@ def rounded(value: Any, digits: Any) -> Interval:
 
 
 def cut(value: Any, digits: Any) -> Interval:
-    """What a number can be whose further digits were left out."""
-    unit = 10.0 ** -np.asarray(digits, dtype=np.float64)
-    down = np.sign(value) * unit
-    return Interval(np.minimum(value, value + down), np.maximum(value, value + down))
+    """What a number can be whose further digits were left out: 1.23 was less than 1.24."""
+    unit = 10.0 ** -np.asarray(digits, dtype=np.float64) - 4 * NOISE
+    ends = value, value + np.where(np.asarray(value) < 0, -unit, unit)
+    return Interval(np.minimum(*ends), np.maximum(*ends))
 
 
 def rounded_twice(value: Any, digits: Any) -> Interval:
     """What a number can be that was rounded to one more digit first, and then again: 3.7148 → 3.715 → 3.72."""
     unit = 10.0 ** -np.asarray(digits, dtype=np.float64)
-    size = np.abs(value)
-    low, high = np.sign(value) * (size - 0.55 * unit), np.sign(value) * (size + 0.5 * unit)
-    return Interval(np.minimum(low, high), np.maximum(low, high))
+    sign = np.where(np.asarray(value) < 0, -1.0, 1.0)
+    ends = value - 0.55 * sign * unit, value + 0.5 * sign * unit
+    return Interval(np.minimum(*ends), np.maximum(*ends))
 
 
 # ---- formulas ----

@@ -112,6 +112,9 @@ def test_a_cell_is_what_the_function_gives_rounded():
         (1.3, 1, 1.25, "agrees"),
         (8, 0, 8.4, "agrees"),
         (8, 0, 8.9, "truncated"),
+        (8, 0, 9.0, "disagrees"),
+        (0.0, 2, 0.008, "truncated"),
+        (0.0, 2, -0.008, "disagrees"),
     ],
 )
 def test_how_a_number_is_printed(printed, digits, value, verdict):
