@@ -12,6 +12,7 @@ of`, `ratio of` or `change of` (in percent) other columns, with `; ` between the
 from __future__ import annotations
 
 import csv
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def _row(names: list[str], cells: list[str], at: str) -> dict[str, float | str]:
             found[name] = float(cell.replace(",", "").replace("−", "-")) if number else cell
     if not cells[0]:
         raise UserError(f"{at}: the first cell names the row; write a name")
+    if large := [name for name, value in found.items() if isinstance(value, float) and math.isinf(value)]:
+        raise UserError(f"{at}: the number in column {large[0]} is too large")
     return found
 
 

@@ -1,13 +1,18 @@
 """`hybridlab audit`: checks of printed numbers, of the five papers and of tables that this project has never seen."""
 
 import ast
+import csv
 import json
 import re
+import tempfile
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hybridlab.cli.main import app
@@ -295,3 +300,34 @@ def test_the_example_of_the_page_gives_what_the_page_shows(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     lines = [line.rstrip() for line in command("mine.csv", "--only", "disagrees").stdout.splitlines()]
     assert "\n".join(lines).startswith(shown.rstrip())
+
+
+NUMBERS = st.sampled_from(["0", "0.0", "1.5", "-2", "1,000", "99.99", "", "–", "nan", "1e9", "9" * 400]) | st.text(
+    max_size=3
+)
+NAMES = st.sampled_from(["a", "b", "A in b", "@x", "x;y", "x, y", "%", "mean of a"]) | st.text(max_size=4)
+SAID = st.sampled_from(["", "of 7", "of 0", "mean of a; b", "change of b; a in x", "ratio of a; b", "sum of a", "of a"])
+
+
+@st.composite
+def tables(draw):
+    """Lines of cells, of which some are no table."""
+    names = ["model", "a", "b", *draw(st.lists(NAMES, max_size=2))]
+    said = ["checks", *(draw(SAID) for _ in names[1:])]
+    rows = [[name, *(draw(NUMBERS) for _ in names[1:])] for name in ["x", *draw(st.lists(NAMES, max_size=2))]]
+    return draw(st.sampled_from([[names, said, *rows]] * 9 + [[names, *rows], [names, said[1:], *rows]]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables())
+def test_any_table_is_audited_or_its_mistake_is_one_sentence(rows):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mine.csv"
+        with path.open("w", newline="", encoding="utf-8", errors="surrogatepass") as file:
+            csv.writer(file).writerows(rows)
+        try:
+            found = audit.audit([read_table(path)])
+        except UserError as mistake:
+            assert "\n" not in str(mistake) and "mine.csv" in str(mistake)
+        else:
+            assert {check.verdict for check in found} <= set(audit.VERDICTS)
