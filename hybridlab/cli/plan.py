@@ -75,6 +75,8 @@ def plan(
         return
     if scale is not None:
         raise UserError(f"--scale {scale}: name the entries whose runs are planned, as in `hybridlab plan sgt-table1`")
+    if price is not None and gpus is None:
+        raise UserError("--price is of a GPU hour, and has no effect without --gpus; add --gpus N")
     resolved = _resolved(arch, size, config, sets)
     if gpus is not None:
         if wrong := [option for option, value in {"--seq-len": seq_len, "--svg": svg}.items() if value]:

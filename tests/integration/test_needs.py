@@ -143,6 +143,7 @@ def test_the_plan_of_an_entry_says_what_is_there_what_it_costs_and_how_it_starts
         (["saobp-table4"], "no run is needed at scale paper"),
         (["--scale", "paper"], "name the entries whose runs are planned"),
         (["--gpus", "2", "--seq-len", "64"], "--set training.seq_len=N"),
+        (["--price", "2"], "has no effect without --gpus; add --gpus N"),
     ],
 )
 def test_mistakes_are_explained(words, said):
