@@ -262,7 +262,7 @@ def print_needs(
     if there:
         out.print(f"there already: {_measured(there)}; left: {left:,.1f} GPU hours", highlight=False)
     if price is not None:
-        out.print(f"cost of what is left, at {price:g} for a GPU hour: {left * price:,.0f}", highlight=False)
+        out.print(f"cost of what is left, at {price:g} for a GPU hour: {left * price:,.2f}", highlight=False)
     for place, line in commands.items():
         out.print(f"{'start them' if place == 'here' else 'start them on Slurm'}: {line}", highlight=False)
     out.print(_ASSUMED.format(share=planner.utilization, number=planner.number, gpu=gpu), highlight=False)

@@ -132,7 +132,7 @@ def test_the_plan_of_an_entry_says_what_is_there_what_it_costs_and_how_it_starts
     done = json.loads(call("saobp-fig1", "--scale", "smoke", "--json", *published).stdout)
     assert done["gpu_hours_left"] == 0 and done["runs"][0]["seconds_here"] > 0 and done["cost_left"] is None
     shown = " ".join(call("saobp-fig1", "--scale", "smoke", "--price", "3", *published).stdout.split())
-    assert "there already: 1 run, " in shown and "minutes on" in shown and "at 3 for a GPU hour: 0" in shown
+    assert "there already: 1 run, " in shown and "minutes on" in shown and "at 3 for a GPU hour: 0.00" in shown
 
 
 @pytest.mark.parametrize(
