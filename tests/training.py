@@ -147,14 +147,19 @@ def _marked(name, function):
 @contextmanager
 def counting(trace):
     """A context that gives a function, for after its end: name of a marked method → for each of its calls the most
-    bytes that all tensors had. Of a process without others: what threads of torch.distributed free is not seen. trace:
-    a file for torch's profiler."""
+    bytes that all tensors had. Of a process without others: what threads of torch.distributed free is not seen. trace: a
+    file for torch's profiler."""
     found = {}
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         yield lambda: found
     profiled.export_chrome_trace(str(trace))
     events = json.loads(trace.read_text())["traceEvents"]
-    sizes = sorted((e["ts"], e["args"]["Total Allocated"]) for e in events if e.get("name") == "[memory]")
+    changes = sorted(
+        (e["ts"], e["args"]["Total Allocated"], e["args"]["Bytes"]) for e in events if e.get("name") == "[memory]"
+    )
+    # The profiler goes on counting what was made in an earlier session and freed after its end.
+    before = changes[0][1] - changes[0][2]
+    sizes = [(time, total - before) for time, total, _ in changes]
     for event in sorted((e for e in events if e.get("cat") == "user_annotation"), key=lambda e: e["ts"]):
         kind, _, name = event["name"].partition(" ")
         if kind == "marked":
