@@ -147,8 +147,8 @@ def _marked(name, function):
 @contextmanager
 def counting(trace):
     """A context that gives a function, for after its end: name of a marked method → for each of its calls the most
-    bytes that all tensors had. Of a process without others: what threads of torch.distributed free is not seen. trace: a
-    file for torch's profiler."""
+    bytes that all tensors had. Of a process without others: what threads of torch.distributed free is not seen. trace:
+    a file for torch's profiler."""
     found = {}
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         yield lambda: found
