@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -311,7 +312,7 @@ class Finding:
     p: float | None = None
 
 
-class _Asked:
+class _Asked(ABC):
     """What a claim asks of the numbers of its seeds."""
 
     def tested(self, values: Sequence[float]) -> Finding:
@@ -326,13 +327,13 @@ class _Asked:
     def _estimate(self, values: Sequence[float]) -> Measurement:
         return mean_and_error(values)
 
+    @abstractmethod
     def _side(self, mean: float) -> int:
         """See `Finding`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _p(self, values: Sequence[float], spread: float, side: int) -> float | None:
         """See `Finding`; of enough seeds."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -411,7 +412,7 @@ class Between(_Asked):
 
 
 @dataclass(frozen=True)
-class Apart(_Asked):
+class Apart:
     """The mean lies farther than `by` from 0, on either side: the opposite of `Between(-by, by)`, at its p-values."""
 
     by: float

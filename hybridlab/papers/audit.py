@@ -23,10 +23,10 @@ from hybridlab.config.loading import is_file_name
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.analytic import compute
 from hybridlab.papers.claims.expression import SAYS, expression, is_exact, parts_of
-from hybridlab.papers.claims.in_words import Part, arguments_of, asked_in
+from hybridlab.papers.claims.in_words import Part, arguments_of, asked_in, span
 from hybridlab.papers.claims.judge import judge
 from hybridlab.papers.claims.kinds import Given
-from hybridlab.papers.claims.numbers import Cells, Expression, cells_of, value_of
+from hybridlab.papers.claims.numbers import Cells, Expression, cells_of, entry_at, value_of
 from hybridlab.papers.claims.verdict import Open
 from hybridlab.papers.experiment import Claim, Column, Experiment
 from hybridlab.papers.formula import NoValue, computed, names_in
@@ -153,11 +153,6 @@ def _parts(claim: Claim, found: Expression, cells: Mapping[str, Cells], at: Mapp
             )
 
 
-def _at(values: np.ndarray, place: tuple[int, int]) -> float:
-    """The entry of a matrix that goes with a place: one row goes with every row, one column with every column."""
-    return float(values[min(place[0], len(values) - 1), min(place[1], values.shape[1] - 1)])
-
-
 def _verdict(
     tree: ast.expr,
     cells: Mapping[str, Cells],
@@ -169,14 +164,14 @@ def _verdict(
     if true:
         return "agrees", ""
     try:
-        if _at(interval_of(tree, intervals).high, place):
+        if entry_at(interval_of(tree, intervals).high, place):
             return "rounding", ""
         if (pair := _stated(tree)) is not None:
             number, stated, digits = pair
             found = interval_of(number, intervals)
             value = value_of(stated, cells)
             for word, form in (("rounded twice", rounded_twice), ("truncated", cut)):
-                if _at(found.meets(form(value, digits)), place):
+                if entry_at(found.meets(form(value, digits)), place):
                     return word, ""
     except NoValue as reason:
         return "cannot be checked", f"not so as printed; {reason}"
@@ -213,12 +208,7 @@ def _shown(number: ast.expr, intervals: Mapping[str, Interval], place: tuple[int
         found = interval_of(number, intervals)
     except NoValue:
         return ""
-    return span(_at(found.low, place), _at(found.high, place))
-
-
-def span(low: float, high: float) -> str:
-    """An interval as text, or a number without width."""
-    return " to ".join(dict.fromkeys(f"{value:,.6g}" for value in (low, high)))
+    return span(np.array([entry_at(end, place) for end in (found.low, found.high)]))
 
 
 # ---- cells ----
@@ -245,7 +235,7 @@ def _cells(experiment: Experiment) -> Iterator[Check]:
                 **at,
                 place=place,
                 printed=f"{printed:,.{column.digits}f}",
-                recomputed=span(value * column.factor, value * column.factor),
+                recomputed=span(np.array(value * column.factor)),
                 verdict=_of_number(printed, column.digits, value * column.factor),
                 formula=_in_words(call, column),
             )

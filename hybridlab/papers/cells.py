@@ -75,7 +75,7 @@ def cell_runs(
             study = study_of(experiment, scale, name, made)
             made[name] = CellRun(name, study, study_hash(study))
         else:
-            config = _keeping(_cell_config(experiment, scale, seed, name, made, values), branched.get(name, set()))
+            config = keeping(_cell_config(experiment, scale, seed, name, made, values), branched.get(name, set()))
             made[name] = CellRun(name, config, run_hash(config))
         yield made[name]
 
@@ -158,12 +158,10 @@ def _cell_config(
     return config if cell.start is None else continued(made[cell.start].trained.training, config)
 
 
-def _keeping(config: RunConfig, steps: set[int]) -> RunConfig:
+def keeping(config: RunConfig, steps: Iterable[int]) -> RunConfig:
     """The configuration with further steps whose checkpoints stay."""
-    if not steps:
-        return config
-    runtime = config.runtime.model_copy(update={"keep_steps": sorted({*config.runtime.keep_steps, *steps})})
-    return config.model_copy(update={"runtime": runtime})
+    kept = sorted({*config.runtime.keep_steps, *steps})
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_steps": kept})})
 
 
 def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
@@ -234,14 +232,17 @@ def records_of(experiment: Experiment, scale: str, results_dir: Path, runs_dir: 
         # Most seeds are those of other experiments: where no record has the steps of a run here, none is looked for.
         if seed in further and not steps <= recorded[seed]:
             continue
+        found: dict[str, Record] = {}
         for run in cell_runs(experiment, scale, seed):
             steps |= {run.config.training.steps} if isinstance(run.config, RunConfig) else set()
             if (record := load_record(run.hash, results_dir, runs_dir)) is not None:
-                records.setdefault(run.cell, {})[seed] = record
+                found[run.cell] = record
             elif seed in further:
-                records = {cell: {s: one for s, one in found.items() if s != seed} for cell, found in records.items()}
+                found = {}
                 break
-    return {cell: found for cell, found in records.items() if found}
+        for cell, record in found.items():
+            records.setdefault(cell, {})[seed] = record
+    return records
 
 
 def recorded_seeds(results_dir: Path, runs_dir: Path | None = None) -> dict[int, set[int]]:

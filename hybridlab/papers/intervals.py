@@ -12,12 +12,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from hybridlab.papers.formula import BY_COLUMN, BY_ROW, FUNCTIONS, Computing, NoValue
+from hybridlab.papers.claims.numbers import on_cells
+from hybridlab.papers.formula import Computing, NoValue
 
 NOISE = 1e-9
 """What is left of binary fractions counts as nothing."""
@@ -104,10 +105,9 @@ def cut(value: Any, digits: Any) -> Interval:
 
 
 def rounded_twice(value: Any, digits: Any) -> Interval:
-    """What a number can be that was rounded to one more digit first, and then again: 3.7148 → 3.715 → 3.72."""
-    unit = 10.0 ** -np.asarray(digits, dtype=np.float64)
-    sign = np.where(np.asarray(value) < 0, -1.0, 1.0)
-    ends = value - 0.55 * sign * unit, value + 0.5 * sign * unit
+    """What a number can be that is printed so only if it was rounded to one more digit first: 3.7148 → 3.715 → 3.72."""
+    unit = np.where(np.asarray(value) < 0, -1.0, 1.0) * 10.0 ** -np.asarray(digits, dtype=np.float64)
+    ends = value - 0.55 * unit, value - 0.5 * unit
     return Interval(np.minimum(*ends), np.maximum(*ends))
 
 
@@ -151,18 +151,7 @@ def _same_order(x: Interval, y: Interval) -> Interval:
 
 
 def _monotone(name: str) -> Callable[[Interval], Interval]:
-    function = FUNCTIONS[name][1]
-
-    def of_cells(m: np.ndarray) -> np.ndarray:
-        if name in BY_ROW:
-            return np.asarray(function(m))[:, None]
-        if name in BY_COLUMN:
-            return np.asarray(function(m))[None, :]
-        return (
-            np.asarray(function(m)) if name in ("exp", "log", "log2", "round") else np.full((1, 1), function(m.ravel()))
-        )
-
-    return lambda x: x.both(of_cells)
+    return lambda x: x.both(partial(on_cells, name))
 
 
 _MONOTONE = ("mean", "sum", "min", "max", "len", "count", "exp", "log", "log2", "round", "row_means", "column_max")

@@ -21,9 +21,10 @@ from hybridlab.config.loading import check as checked
 from hybridlab.config.loading import read_yaml
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
+from hybridlab.papers import intervals
 from hybridlab.papers.experiment import Column, Experiment
 from hybridlab.papers.ids import experiments_folder
-from hybridlab.papers.intervals import NOISE
+from hybridlab.papers.intervals import NOISE, Interval, cut, rounded
 
 Metric = Literal["accuracy", "exact match", "f1", "correlation", "perplexity", "mean", "judged"]
 SHARES: tuple[Metric, ...] = ("accuracy", "exact match")
@@ -47,21 +48,23 @@ _FEWEST = 3
 def possible(value: float, digits: int, questions: int) -> bool:
     """Whether some k of so many questions is printed as this percentage when it is rounded to so many digits. A share
     in the middle between two values can be either."""
-    half = 0.5 * 10.0**-digits
-    return any(abs(share - value) <= half + NOISE for share in _around(value, questions))
+    return _some(value, questions, rounded(value, digits))
 
 
 def truncated(value: float, digits: int, questions: int) -> bool:
     """Whether some k is printed as this percentage when its further digits are left out."""
-    unit = 10.0**-digits
-    return any(-NOISE <= share - value < unit - NOISE for share in _around(value, questions))
+    return _some(value, questions, cut(value, digits))
 
 
 def rounded_twice(value: float, digits: int, questions: int) -> bool:
     """Whether some k is printed so when it is rounded to one more digit and then again, halves up: 3.7148 → 3.715 →
     3.72."""
-    unit = 10.0**-digits
-    return any(-0.55 * unit - NOISE <= share - value <= -0.5 * unit + NOISE for share in _around(value, questions))
+    return _some(value, questions, intervals.rounded_twice(value, digits))
+
+
+def _some(value: float, questions: int, asked: Interval) -> bool:
+    """Whether one of the two percentages around a value lies in an interval."""
+    return bool(Interval.of(_around(value, questions)).meets(asked).any())
 
 
 def _around(value: float, questions: int) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from hybridlab.config.study import Study
 from hybridlab.data.files import missing_files
 from hybridlab.errors import UserError
 from hybridlab.messages import say
-from hybridlab.papers.cells import CellRun, cell_runs
+from hybridlab.papers.cells import CellRun, cell_runs, keeping
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids
 from hybridlab.papers.speed import run_benchmark
@@ -114,14 +114,8 @@ def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
         before = f"{wanted.experiment.id}: " if len(all_wanted) > 1 else ""
         for digest, (name, config) in wanted.runs().items():
             first = queue.setdefault(digest, (before + name, config))
-            queue[digest] = (first[0], _keeping(first[1], config.runtime.keep_steps))
+            queue[digest] = (first[0], keeping(first[1], config.runtime.keep_steps))
     return queue
-
-
-def _keeping(config: RunConfig, steps: Sequence[int]) -> RunConfig:
-    """The settings of a run from which branches of several experiments go on: it keeps the steps of all of them."""
-    kept = sorted({*config.runtime.keep_steps, *steps})
-    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_steps": kept})})
 
 
 def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridlab.papers.claims.kinds import listed
-from hybridlab.papers.claims.numbers import Cells, value_of
+from hybridlab.papers.claims.numbers import Cells, entry_at, value_of
 from hybridlab.papers.formula import BY_ENTRY, computed, names_in
 
 MOST = 5
@@ -109,7 +109,7 @@ class Part:
             self._true(tree),
             f"{self._formula(looked_at)}, asked {asked}",
             f"within {asked}" if len(tree.ops) > 1 else asked,
-            _span(values),
+            span(values),
             lambda *place: _number(values[place]),
         )
 
@@ -126,7 +126,7 @@ class Part:
             true,
             chain([self._formula(side) for side in sides], 0, 0),
             " and ".join(_BESIDE[type(op)] for op in tree.ops),
-            "" if isinstance(tree.ops[0], ast.Eq | ast.NotEq) else _span(values[0] - values[1], "+"),
+            "" if isinstance(tree.ops[0], ast.Eq | ast.NotEq) else span(values[0] - values[1], "+"),
             lambda *place: chain([_number(value[place]) for value in values], *place),
         )
 
@@ -183,24 +183,19 @@ class _InNumbers(ast.NodeTransformer):
     def __init__(self, part: Part, place: tuple[int, int]) -> None:
         self.part, self.place = part, place
 
-    def _at_place(self, numbers: np.ndarray) -> float:
-        """The number of a matrix that goes with the place: one row goes with every row, one column with every one."""
-        row, column = (min(at, size - 1) for at, size in zip(self.place, numbers.shape, strict=True))
-        return float(numbers[row, column])
-
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return ast.Name(_number(float(computed(node, {})), 10))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         cells = self.part.cells[node.id]
-        return ast.Name(_number(self._at_place(cells.numbers), cells.digits))
+        return ast.Name(_number(entry_at(cells.numbers, self.place), cells.digits))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         name = ast.unparse(node.func)
         if name in BY_ENTRY:
             return ast.Call(ast.Name(name), [self.visit(one) for one in node.args], [])
         word = _CALLED.get(name, name.replace("_", " "))
-        return ast.Name(f"{word} {_number(self._at_place(value_of(node, self.part.cells)))}")
+        return ast.Name(f"{word} {_number(entry_at(value_of(node, self.part.cells), self.place))}")
 
 
 def _is_formula(tree: ast.expr) -> bool:
@@ -235,7 +230,7 @@ def _number(value: float, digits: int = 6) -> str:
     return f"{value:,.{digits}g}"
 
 
-def _span(values: np.ndarray, sign: str = "") -> str:
+def span(values: np.ndarray, sign: str = "") -> str:
     """From the lowest to the highest."""
     ends = [f"{value:{sign},.6g}" for value in (values.min(), values.max())]
     return " to ".join(dict.fromkeys(ends))

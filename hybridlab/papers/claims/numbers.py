@@ -146,7 +146,7 @@ def number_of(call: dict[str, Any]) -> float:
 # ---- functions on cells ----
 
 
-def _on_cells(name: str, *values: Any) -> np.ndarray:
+def on_cells(name: str, *values: Any) -> np.ndarray:
     """A function of formulas, of matrices and in the form of one."""
     function, matrices = FUNCTIONS[name][1], [np.atleast_2d(value) for value in values]
     if name in BY_ENTRY:
@@ -160,7 +160,7 @@ def _on_cells(name: str, *values: Any) -> np.ndarray:
     return np.reshape(function(*map(np.ravel, matrices)), (1, 1))
 
 
-_FUNCTIONS = {name: partial(_on_cells, name) for name in FUNCTIONS}
+_FUNCTIONS = {name: partial(on_cells, name) for name in FUNCTIONS}
 
 
 def value_of(tree: ast.expr, cells: Mapping[str, Cells]) -> np.ndarray:
@@ -170,6 +170,12 @@ def value_of(tree: ast.expr, cells: Mapping[str, Cells]) -> np.ndarray:
     if not np.isfinite(value).all():
         raise NoValue("not computed: it divides by 0, or is too large")
     return value
+
+
+def entry_at(values: np.ndarray, place: tuple[int, int]) -> float:
+    """The entry of a matrix that goes with a place: one row goes with every row, one column with every column."""
+    row, column = (min(at, size - 1) for at, size in zip(place, values.shape, strict=True))
+    return float(values[row, column])
 
 
 # ---- sizes ----
