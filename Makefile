@@ -14,7 +14,7 @@ EVIDENCE ?= depth-growth sgt-selection spiral-anchor consa-depth saobp-leak saob
     depth-primitives depth-copying sgt-selection-18 spiral-loops consa-table1 sgt-table1 sgt-table3 spiral-table1 spiral-table2
 EVIDENCE_SCALE ?= desk
 
-.PHONY: docs reproduce evidence test test-long test-all lint all-tables all-figures unchanged published clean
+.PHONY: docs site reproduce evidence test test-long test-all lint all-tables all-figures unchanged published clean
 
 # What is made goes into results/, which git ignores but for results/published/.
 reproduce: $(VENV)/installed
@@ -49,6 +49,10 @@ all-figures: $(VENV)/installed
 unchanged: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest -q tests/golden
 	$(BIN)/python -m tests.golden.unchanged
+
+# All results as one site of HTML that opens from the disk.
+site: $(VENV)/installed
+	$(BIN)/hybridlab report --site
 
 # docs/ and the committed results as a site; a link that leads nowhere is an error.
 docs: $(VENV)/installed-for-docs

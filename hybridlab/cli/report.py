@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +15,7 @@ from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment
+    from hybridlab.reporting.published import Page
 
 
 def report(
@@ -30,7 +34,10 @@ def report(
     results_dir: o.ResultsDir = o.RESULTS,
     all_columns: o.AllColumns = False,
     long: o.Long = False,
+    site: o.Site = False,
+    out: o.SiteFolder = None,
     pdf: o.Pdf = False,
+    svg: o.Svg = False,
     latex: o.Latex = False,
     csv: o.Csv = False,
     publish: o.Publish = False,
@@ -41,15 +48,24 @@ def report(
     A record of your own is read before the published one. Without --scale it is the dearest scale of which a seed is
     complete: paper, small, desk, smoke.
     """
-    from hybridlab.cli.ablate import print_grid
     from hybridlab.errors import UserError
-    from hybridlab.papers.cells import best_scale
-    from hybridlab.reporting.ablation import is_grid, read_grid, write_grid
+    from hybridlab.reporting.ablation import is_grid, read_grid
     from hybridlab.reporting.claims import changed_plans
-    from hybridlab.reporting.entry import print_entry, write_entry
-    from hybridlab.reporting.published import about, grid_page, page_of
     from hybridlab.reporting.published import publish as publish_pages
 
+    if site or out is not None:
+        pages = {"ids": identifiers, "--tables": tables, "--figures": figures, "--scale": scale, "--publish": publish}
+        forms = {
+            "--all-columns": all_columns,
+            "--long": long,
+            "--pdf": pdf,
+            "--svg": svg,
+            "--latex": latex,
+            "--csv": csv,
+        }
+        others = [name for name, value in {**pages, **forms}.items() if value]
+        _write_site(site, out or results_dir / "site", results_dir, as_json, others)
+        return
     if publish and all_columns:
         raise UserError("report: --publish makes pages without --all-columns; leave one of them out")
     kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
@@ -61,28 +77,65 @@ def report(
         raise UserError("--long prints the claims of papers' tables and figures; leave it out with --json and of grids")
     if latex and not grids and all(one.kind == "figure" for one in experiments):
         raise UserError("report --latex: LaTeX is made of tables, and these are figures; leave it out, or take --pdf")
-    also = [ending for ending, wanted in ((".pdf", pdf), (".tex", latex), (".csv", csv)) if wanted]
-    made, pages = [], []
-    for experiment in experiments:
-        chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
-        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns, also)
+    also = [ending for ending, wanted in ((".pdf", pdf), (".svg", svg), (".tex", latex), (".csv", csv)) if wanted]
+    made, publishing = [], []
+    for data, page in _written(experiments, grids, scale, runs_dir, results_dir, all_columns, also, not as_json, long):
         made.append(data)
-        if not as_json:
-            print_entry(data, experiment, o.console(), all_columns, long)
-        say(about(data, experiment, results_dir))
-        say(f"written to {folder}")
-        pages += [page_of(data, experiment, results_dir)] if publish else []
-    for definition in grids:
-        data, folder = write_grid(definition, results_dir, runs_dir, also)
-        made.append(data)
-        if not as_json:
-            print_grid(data)
-        say(f"written to {folder}")
-        pages += [grid_page(definition)] if publish else []
-    for line in (*changed_plans(made), *(publish_pages(pages, results_dir) if publish else ())):
+        publishing += [page()] if publish else []
+    for line in (*changed_plans(made), *(publish_pages(publishing, results_dir) if publish else ())):
         say(line)
     if as_json:
         o.print_json(made[0] if identifiers and len(made) == 1 else made)
+
+
+def _written(
+    experiments: list[Experiment],
+    grids: list[dict[str, Any]],
+    scale: str | None,
+    runs_dir: Path,
+    results_dir: Path,
+    all_columns: bool,
+    also: list[str],
+    shown: bool,
+    long: bool,
+) -> Iterator[tuple[dict[str, Any], Callable[[], Page]]]:
+    """Write each entry and each grid, and print it where it is to be shown; its data, and its page to publish."""
+    from hybridlab.cli.ablate import print_grid
+    from hybridlab.papers.cells import best_scale
+    from hybridlab.reporting.ablation import write_grid
+    from hybridlab.reporting.entry import print_entry, write_entry
+    from hybridlab.reporting.published import about, grid_page, page_of
+
+    for experiment in experiments:
+        chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
+        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns, also)
+        if shown:
+            print_entry(data, o.console(), all_columns, long)
+        say(about(data, results_dir))
+        say(f"written to {folder}")
+        yield data, partial(page_of, data, experiment, results_dir)
+    for definition in grids:
+        data, folder = write_grid(definition, results_dir, runs_dir, also)
+        if shown:
+            print_grid(data)
+        say(f"written to {folder}")
+        yield data, partial(grid_page, definition)
+
+
+def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others: list[str]) -> None:
+    """site: whether it was asked for. others: what was given beside --site, which has no effect on it."""
+    from hybridlab.errors import UserError
+    from hybridlab.reporting.site import write_site
+
+    if not site:
+        raise UserError("report --out: names the folder of --site; add --site, or leave it out")
+    if others:
+        raise UserError(f"report --site: the site has every page there is; leave {others[0]} out")
+    written = write_site(out, results_dir)
+    if as_json:
+        o.print_json(written)
+    else:
+        say(f"written to {written['folder']}/index.html")
 
 
 def _experiments(identifiers: list[str], kinds: list[str], scale: str | None) -> list[Experiment]:

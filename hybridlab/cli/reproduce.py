@@ -120,8 +120,8 @@ def _reproduce(
         data, folder = write_entry(wanted.experiment, wanted.scale, results_dir, all_columns=all_columns)
         made.append(data)
         if not as_json:
-            print_entry(data, wanted.experiment, o.console(), all_columns)
-        say(about(data, wanted.experiment, results_dir))
+            print_entry(data, o.console(), all_columns)
+        say(about(data, results_dir))
         say(f"written to {folder}")
 
     outcome = run_cells(all_wanted, runs_dir, results_dir, where, write)

@@ -101,7 +101,7 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
     by_scale = _by_scale(experiment, results_dir)
     for claim in chosen:
         found, scale, read = judge(claim, experiment, {}), None, None
-        about = _about(claim, experiment, found)
+        about = about_of(claim, experiment, found)
         if about in ("trained", "timed"):
             place = experiment.claims.index(claim)
             by_scale, tried = tee(by_scale)  # a smaller scale is read only where a larger one has no verdict
@@ -113,14 +113,14 @@ def _judged(experiment: Experiment, chosen: list[Claim], results_dir: Path) -> I
         yield Listed(*places, about, found.word, found.direction, scale, found.short, found.note, *needed, flags, read)
 
 
-def _about(claim: Claim, experiment: Experiment, without: Verdict) -> str:
-    """One of ABOUT. without: the verdict without any record, which a claim about runs cannot have."""
+def about_of(claim: Claim, experiment: Experiment, without: Verdict | None = None) -> str:
+    """One of ABOUT. without: the verdict without any record, which a claim about runs cannot have, if it is known."""
     name = claim.test["kind"]
     if name == "not_here":
         return "not here"
     if reads_print(claim.test):
         return "transcribed" if _in_words_alone(claim, experiment) else "printed"
-    if without.holds is not None:
+    if (without or judge(claim, experiment, {})).holds is not None:
         return "exact"
     return "timed" if experiment.benchmark is not None else "trained"
 

@@ -21,11 +21,16 @@ VERDICTS = ("holds", "fails", "open", "cannot tell here", "not run")
 """What a claim's test can say."""
 
 
-def experiments_folder() -> Path:
-    """The experiment files: beside the package in a checkout, inside it in an installed wheel."""
+def shipped(name: str) -> Path:
+    """A folder of the project: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parent.parent
-    checkout = package.parent / "experiments"
-    return checkout if (package.parent / "pyproject.toml").is_file() and checkout.is_dir() else package / "experiments"
+    checkout = package.parent / name
+    return checkout if (package.parent / "pyproject.toml").is_file() and checkout.is_dir() else package / name
+
+
+def experiments_folder() -> Path:
+    """The experiment files."""
+    return shipped("experiments")
 
 
 _ID = re.compile(r"""(?:^ *(?:- )?|\{)id: +["']?([A-Za-z0-9][\w.-]*)["']? *(?=$|[,}#])""", re.MULTILINE)

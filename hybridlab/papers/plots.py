@@ -169,6 +169,11 @@ def _plot_with(kind: str, settings: type[PlotSettings]) -> type[Plot]:
     return plot
 
 
+def plot_of(kind: str, settings: dict[str, Any]) -> Plot:
+    """A plot of a kind with these settings, and no panels; what the kind needs of a run may be missing."""
+    return _plot_with(kind, settings_of(kind)).model_validate({"kind": kind, "panels": [], **settings})
+
+
 class OfKind(Registered):
     """Metadata of a type: a plot with the settings of one of the kinds of figures, which `kind` names."""
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _STYLES = {"holds": "green", "fails": "red", "cannot tell here": "magenta"}
 DASH = "–"
 """Shown for what was not measured, and where there is nothing to say."""
-_HEADS = ["", "claim [place]", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
-_HEADS += ["to decide it"]
+HEADS = ["", "claim [place]", "verdict", "effect [95 % interval], and what is asked", "seeds", "controls", "flags"]
+HEADS += ["to decide it"]
 _SIGNS = {"holds": "✓", "fails": "✗"}
 """Of the verdict on a control; ? for any other."""
 _MARKS = {
@@ -72,7 +72,7 @@ def shown(claim: dict[str, Any]) -> str:
 
 
 def short_form(number: int, claim: dict[str, Any], data: dict[str, Any]) -> list[str]:
-    """A claim as the texts below _HEADS."""
+    """A claim as the texts below HEADS."""
     marks = dict.fromkeys(_MARKS.get(flag["code"], flag["text"]) for flag in claim["flags"])
     notes = ", ".join(note for note in claim["note"].split(", ") if note not in marks)
     found = claim["evidence"] if claim["verdict"] != "not run" or not claim["comparisons"] else ""
@@ -165,7 +165,7 @@ def claims_section(data: dict[str, Any]) -> list[str]:
     if not data["claims"]:
         return []
     claims = own_claims(data)
-    rows = [_HEADS, ["---"] * len(_HEADS), *(short_form(*one, data) for one in claims)]
+    rows = [HEADS, ["---"] * len(HEADS), *(short_form(*one, data) for one in claims)]
     table = ["| " + " | ".join(map(escaped_cell, row)) + " |" for row in rows]
     several = any(len(one["comparisons"]) > 1 for _, one in claims)
     least = " Of several comparisons the one is shown that is least as claimed." if several else ""
@@ -191,7 +191,7 @@ def escaped_cell(text: str) -> str:
 
 def claims_panel(data: dict[str, Any]) -> Panel:
     """The claims in their short form as a part of a table in LaTeX."""
-    return Panel("", _HEADS, [short_form(*one, data) for one in own_claims(data)], [False] * len(_HEADS))
+    return Panel("", HEADS, [short_form(*one, data) for one in own_claims(data)], [False] * len(HEADS))
 
 
 def print_claims(data: dict[str, Any], console: Console, long: bool = False) -> None:
@@ -360,7 +360,7 @@ def _draw_panel(ax: Axes, rows: list[str | Line]) -> None:
     edge = -_LEFT / (_WIDTH - _LEFT - _RIGHT)
     for at, row in enumerate(rows):
         if isinstance(row, str):
-            ax.axhspan(at - 0.5, at + 0.5, color="white", zorder=1)
+            ax.axhspan(at - 0.5, at + 0.5, color=ax.figure.get_facecolor(), zorder=1)
             ax.text(edge + 0.02, at, row, transform=ax.get_yaxis_transform(), fontsize=6.2, va="center")
             continue
         low, high = row["interval"]

@@ -14,7 +14,7 @@ from rich.text import Text
 from hybridlab.papers.experiment import Column, Experiment
 from hybridlab.papers.verdicts import history, register
 from hybridlab.reporting.claims import print_claims
-from hybridlab.reporting.entry_data import caption
+from hybridlab.reporting.entry_data import caption, is_table
 from hybridlab.reporting.figures import write_figure
 from hybridlab.reporting.style import Also
 from hybridlab.reporting.table import Part, below, error_text, parts, short_text, tally_text, write_table
@@ -40,12 +40,10 @@ def write_entry(
     return write_figure(experiment, scale, results_dir, runs_dir, also)
 
 
-def print_entry(
-    data: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False, long: bool = False
-) -> None:
+def print_entry(data: dict[str, Any], console: Console, all_columns: bool = False, long: bool = False) -> None:
     """A table with its claims; for a figure, its series and claims. long: the claims in their long form."""
-    if experiment.plot is None:
-        print_table(data, experiment, console, all_columns, long)
+    if is_table(data):
+        print_table(data, console, all_columns, long)
     else:
         print_figure(data, console, long)
 
@@ -58,21 +56,19 @@ def print_head(data: dict[str, Any], console: Console) -> None:
         console.print(tally_text(data), highlight=False)
 
 
-def print_table(
-    table: dict[str, Any], experiment: Experiment, console: Console, all_columns: bool = False, long: bool = False
-) -> None:
+def print_table(table: dict[str, Any], console: Console, all_columns: bool = False, long: bool = False) -> None:
     """Panels that are not wider than the console, then the claims.
 
     all_columns: also the columns that nothing here can measure. long: the claims in their long form.
     """
     print_head(table, console)
-    for part in parts(table, experiment, all_columns):
+    for part in parts(table, all_columns):
         for i, columns in enumerate(_fitting(part, console.width)):
             if part.title:
                 title = "The same, further columns" if i else part.title
                 console.print(Text(title, style="italic"), highlight=False)
             console.print(_panel(replace(part, columns=columns)))
-    for line in below(table, experiment, all_columns):
+    for line in below(table, all_columns):
         console.print(line, style="dim", highlight=False)
     print_claims(table, console, long)
 

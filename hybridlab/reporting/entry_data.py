@@ -9,6 +9,7 @@ from typing import Any
 from hybridlab.config.study import HUB
 from hybridlab.errors import UserError
 from hybridlab.papers.cells import Records, complete_seeds, runs_of
+from hybridlab.papers.claim_list import about_of
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
 from hybridlab.papers.ids import SAYS
@@ -53,6 +54,7 @@ def entry_data(
     return {
         "id": experiment.id,
         "title": experiment.title,
+        "paper": experiment.paper,
         "source": experiment.source,
         "scale": scale,
         "machine": machine,
@@ -71,13 +73,15 @@ def entry_data(
 def _claim_data(
     experiment: Experiment, scale: str, claim: Claim, verdict: Verdict, numbers: dict[str, str], records: Records
 ) -> dict[str, Any]:
-    """A claim with its verdict. margin: the numbers that its test names, with the reason for them. controls: the
-    verdict of each; the rest stands once on the page. sizes: of the paper, in whose place its runs are."""
+    """A claim with its verdict. about: what it is tested on, one of `claim_list.ABOUT`. margin: the numbers that its
+    test names, with the reason for them. controls: the verdict of each; the rest stands once on the page. sizes: of the
+    paper, in whose place its runs are."""
     named = {name: value for name, value in claim.test.items() if type(value) in (int, float)}
     models = [model_of(experiment, scale, cell, records) for one in verdict.comparisons for cell in one["cells"]]
     return {
         "text": claim.text,
         "source": claim.source,
+        "about": about_of(claim, experiment),
         **verdict.as_json(),
         "margin": {"values": named, "reason": claim.test["reason"]} if "reason" in claim.test else None,
         "controls": [
@@ -87,6 +91,16 @@ def _claim_data(
         "sizes": list(dict.fromkeys(model["in_place_of"] for model in models if model and model["in_place_of"])),
         "same_as": verdict.same_as,
     }
+
+
+def is_table(data: dict[str, Any]) -> bool:
+    """Whether an entry as data is a table; else it is a figure."""
+    return "rows" in data
+
+
+def file_name(data: dict[str, Any]) -> str:
+    """The name of the file that an entry as data is written to, in the folder of its scale."""
+    return "table.json" if is_table(data) else "figure.json"
 
 
 def caption(data: dict[str, Any]) -> str:

@@ -40,7 +40,8 @@ MANY = 4
 class Picture:
     """One panel as it is drawn. series: label and numbers of every series with numbers. targets: values to mark.
     value_range: what the axis of values shows at least. paper: what the paper prints, each a `PaperMark` as JSON.
-    labels: of the series of all panels. plot: the settings of this panel."""
+    labels: of the series of all panels. names: titles of measures. plot: the settings of this panel's kind that the
+    other entries do not have."""
 
     title: str
     series: list[tuple[str, Numbers]]
@@ -50,6 +51,7 @@ class Picture:
     value_range: tuple[float, float] | None = None
     paper: list[dict[str, Any]] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
     plot: Any = None
 
     def place(self, label: str) -> int:

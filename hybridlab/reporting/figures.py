@@ -19,12 +19,12 @@ from hybridlab.errors import UserError
 from hybridlab.files import compact_json, write_text
 from hybridlab.papers.cells import Records, benchmark_record, records_of
 from hybridlab.papers.experiment import CELL, Experiment
-from hybridlab.papers.plots import Panel, Plot, Series
+from hybridlab.papers.plots import Panel, Plot, Series, plot_of, settings_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
-from hybridlab.reporting.entry_data import caption, entry_data, model_of, models_text, named_in_errors
+from hybridlab.reporting.entry_data import caption, entry_data, file_name, model_of, models_text, named_in_errors
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
 from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, place_legend, write_picture
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> dict[str, Any]:
     """The content of figure.json: panels with their series over the seeds, claims, notes and runs.
 
-    shown: in a sentence, the models, the scale and what the errors are over.
+    kind: of figure. shown: in a sentence, the models, the scale and what the errors are over.
     """
     plot = _plot_of(experiment)
     records = records_of(experiment, scale, results_dir, runs_dir)
@@ -53,7 +53,7 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
         scale,
         records,
         benchmark,
-        {"panels": panels, "shown": shown},
+        {"kind": plot.kind, "panels": panels, "shown": shown},
         notes,
         history(experiment.id, scale, results_dir),
     )
@@ -72,7 +72,8 @@ def _plot_of(experiment: Experiment) -> Plot:
 
 
 def _panel_data(plot: Plot, panel: Panel, records: Records) -> dict[str, Any]:
-    """One panel: its series with their numbers; a series whose runs are missing has none."""
+    """One panel: its series with their numbers; a series whose runs are missing has none. settings: of its kind, beside
+    those of every panel. names: titles of the measures among them."""
     kind: FigureKind = FIGURE_KINDS.get(plot.kind)
     plot = plot.of_panel(panel)
     all_series = [_series_data(kind, plot, series, records) for series in panel.series]
@@ -84,8 +85,12 @@ def _panel_data(plot: Plot, panel: Panel, records: Records) -> dict[str, Any]:
     title = panel.title.replace("{flops}", _power(sorted(spent)[len(spent) // 2]) if spent else "–")
     about: dict[str, Any] = {"title": title, "targets": [], "x_label": "", "y_label": "", "value_range": None}
     about |= {name: value for name, value in plot.model_dump(mode="json").items() if name in about}
+    own = plot.model_dump(mode="json", exclude_defaults=True, include=set(settings_of(plot.kind).model_fields))
+    settings = {name: value for name, value in own.items() if name not in about}
+    named = [value for value in settings.values() if isinstance(value, str) and value in plot._measures]
     paper = [mark.model_dump(mode="json") for mark in panel.paper]
-    return {**about, "paper": paper, "series": all_series}
+    names = {name: plot._measures[name].title for name in named}
+    return {**about, "settings": settings, "names": names, "paper": paper, "series": all_series}
 
 
 def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records) -> dict[str, Any]:
@@ -148,21 +153,20 @@ def write_figure(
 ) -> tuple[dict[str, Any], Path]:
     """figure.json and figure.md, figure.png if there is something to draw, figure.csv and figure.pdf if these are
     wanted."""
-    plot = _plot_of(experiment)
     data = build_figure(experiment, scale, results_dir, runs_dir)
     folder = results_dir / experiment.id / scale
-    write_text(folder / "figure.json", compact_json(data) + "\n")
+    write_text(folder / file_name(data), compact_json(data) + "\n")
     write_text(folder / "figure.md", _page(data))
     if asked(numbers := folder / "figure.csv", also):
-        write_text(numbers, pd.DataFrame(csv_lines(data, plot)).to_csv(index=False))
+        write_text(numbers, pd.DataFrame(csv_lines(data)).to_csv(index=False))
     drawn = any(series["data"] for panel in data["panels"] for series in panel["series"])
-    write_picture(folder / "figure", (lambda: draw(data, plot)) if drawn else None, also)
+    write_picture(folder / "figure", (lambda: draw(data)) if drawn else None, also)
     return data, folder
 
 
-def csv_lines(data: dict[str, Any], plot: Plot) -> list[dict[str, Any]]:
+def csv_lines(data: dict[str, Any]) -> list[dict[str, Any]]:
     """One line for each plotted number, then one for each that the paper prints."""
-    lines = plotted(data, plot)
+    lines = plotted(data)
     for panel in data["panels"]:
         for mark in panel["paper"]:
             about = {"panel": panel["title"], "series": f"paper: {mark['label']}", "source": mark["source"]}
@@ -171,9 +175,9 @@ def csv_lines(data: dict[str, Any], plot: Plot) -> list[dict[str, Any]]:
     return lines
 
 
-def plotted(data: dict[str, Any], plot: Plot) -> list[dict[str, Any]]:
+def plotted(data: dict[str, Any]) -> list[dict[str, Any]]:
     """One line for each plotted number."""
-    kind: FigureKind = FIGURE_KINDS.get(plot.kind)
+    kind: FigureKind = FIGURE_KINDS.get(data["kind"])
     return [
         {"panel": panel["title"], "series": series["label"], **line}
         for panel in data["panels"]
@@ -195,16 +199,17 @@ def _page(data: dict[str, Any]) -> str:
 # ---- drawing ----
 
 
-def draw(data: dict[str, Any], plot: Plot) -> Figure:
+def draw(data: dict[str, Any]) -> Figure:
     """A matplotlib figure of the data; panels without any numbers are left out."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
-    kind: FigureKind = FIGURE_KINDS.get(plot.kind)
-    panels = zip(data["panels"], plot.panels, strict=True)
-    pictures = [picture for shown, panel in panels for picture in _pictures(shown, plot.of_panel(panel), kind)]
+    kind: FigureKind = FIGURE_KINDS.get(data["kind"])
+    plots = [plot_of(data["kind"], panel["settings"]) for panel in data["panels"]]
+    panels = zip(data["panels"], plots, strict=True)
+    pictures = [picture for panel, plot in panels for picture in _pictures(panel, plot, kind)]
     labels = list(dict.fromkeys(label for picture in pictures for label, _ in picture.series))
     pictures = [replace(picture, labels=labels) for picture in pictures]
     width, height = kind.size(pictures)
@@ -244,7 +249,7 @@ def draw(data: dict[str, Any], plot: Plot) -> Figure:
 def _pictures(panel: dict[str, Any], plot: Plot, kind: FigureKind) -> Iterator[Picture]:
     """The panel as one picture or, if the kind has parts, a picture for each part of each series."""
     series = [(entry["label"], entry["data"]) for entry in panel["series"] if entry["data"]]
-    named = {key: panel[key] for key in ("x_label", "y_label", "value_range", "paper")}
+    named = {key: panel[key] for key in ("x_label", "y_label", "value_range", "paper", "names")}
     whole = Picture(panel["title"], series, panel["targets"], **named, plot=plot)
     parts = [None if kind.parts is None else kind.parts(plot, numbers) for _, numbers in series]
     # What the paper prints can stand alone beside panels with the same axes.

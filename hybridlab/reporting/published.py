@@ -20,6 +20,7 @@ from hybridlab.papers.sweep import sweep_runs
 from hybridlab.papers.verdicts import history, write_history
 from hybridlab.reporting.ablation import write_grid
 from hybridlab.reporting.entry import write_entry
+from hybridlab.reporting.entry_data import file_name, is_table
 from hybridlab.reporting.figures import plotted
 from hybridlab.runs.record import record_name
 from hybridlab.store.results import PUBLISHED, folders, origin
@@ -27,13 +28,13 @@ from hybridlab.store.results import PUBLISHED, folders, origin
 # ---- what differs ----
 
 
-def about(data: dict[str, Any], experiment: Experiment, results_dir: Path) -> str:
+def about(data: dict[str, Any], results_dir: Path) -> str:
     """Whose records a page was made of, and what differs from the published page."""
     read = sorted(origin(results_dir, record_files(data["runs"])).items(), reverse=True)
     parts = [f"records: {', '.join(f'{number} {whose}' for whose, number in read)}"] if read else []
-    page = folders(results_dir)[1] / data["id"] / data["scale"] / f"{experiment.kind}.json"
+    page = folders(results_dir)[1] / data["id"] / data["scale"] / file_name(data)
     try:
-        parts.append(compared(data, read_object(page, "published page"), experiment))
+        parts.append(compared(data, read_object(page, "published page")))
     except FileNotFoundError:
         parts.append(f"nothing is published at scale {data['scale']}")
     except (UserError, KeyError, TypeError, ValueError, AttributeError):
@@ -42,11 +43,11 @@ def about(data: dict[str, Any], experiment: Experiment, results_dir: Path) -> st
     return f"{data['id']} at scale {data['scale']}: {'; '.join(parts)}"
 
 
-def compared(data: dict[str, Any], published: dict[str, Any], experiment: Experiment) -> str:
+def compared(data: dict[str, Any], published: dict[str, Any]) -> str:
     """What differs between two pages of an entry, in words: their numbers and verdicts, not their sentences."""
-    here, there = _numbers(data, experiment), _numbers(published, experiment)
+    here, there = _numbers(data), _numbers(published)
     verdicts, before = ({one["text"]: one["verdict"] for one in page["claims"]} for page in (data, published))
-    what = "cells" if experiment.plot is None else "plotted numbers"
+    what = "cells" if is_table(data) else "plotted numbers"
     changed = [name for name in here if name in there and here[name][0] != there[name][0]]
     other = [text for text in verdicts if text in before and verdicts[text] != before[text]]
     parts = []
@@ -68,15 +69,15 @@ Shown = dict[tuple[Any, ...], tuple[Any, float | None]]
 """Place on the page → what is shown there, and its error if it has one."""
 
 
-def _numbers(data: dict[str, Any], experiment: Experiment) -> Shown:
-    if experiment.plot is None:
+def _numbers(data: dict[str, Any]) -> Shown:
+    if is_table(data):
         return {
             (row["short"], column): (cell["measured"], cell["stderr"])
             for row in data["rows"]
             for column, cell in row["cells"].items()
         }
     lines: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for line in plotted(data, experiment.plot):
+    for line in plotted(data):
         lines.setdefault((line.pop("panel"), line.pop("series")), []).append(line)
     return {
         (*place, i + 1, name): (value, _error(line) if name in ("y", "value") else None)

@@ -36,7 +36,7 @@ DOTS = 125
 """Dots per inch of a PNG: a picture as wide as a page has 900, which is how wide pages show it."""
 
 Also = Collection[str]
-"""The endings of further files that are wanted of an entry: .csv, .pdf, .tex."""
+"""The endings of further files that are wanted of an entry: .csv, .pdf, .svg, .tex."""
 
 
 def asked(file: Path, also: Also) -> bool:
@@ -45,17 +45,23 @@ def asked(file: Path, also: Also) -> bool:
 
 
 def write_picture(path: Path, draw: Callable[[], Figure] | None, also: Also = ()) -> None:
-    """A figure as PATH.png and, if it is wanted, PATH.pdf; None: neither stays. The same numbers give the same bytes:
-    no date is in the files, and each has its own drawing, because saving one changes its layout."""
-    png, pdf = path.with_suffix(".png"), path.with_suffix(".pdf")
+    """A figure as PATH.png and, if they are wanted, PATH.pdf and PATH.svg; None: none of them stays.
+
+    The same numbers give the same bytes: no date is in the files, and each has its own drawing, because saving one
+    changes its layout.
+    """
+    further = {path.with_suffix(".pdf"): "CreationDate", path.with_suffix(".svg"): "Date"}
     if draw is None:
-        png.unlink(missing_ok=True)
-        pdf.unlink(missing_ok=True)
+        for file in (path.with_suffix(".png"), *further):
+            file.unlink(missing_ok=True)
         return
-    write_bytes(png, _small_png(draw()))
-    if asked(pdf, also):
-        with writing(pdf):
-            draw().savefig(pdf, metadata={"CreationDate": None})
+    import matplotlib
+
+    write_bytes(path.with_suffix(".png"), _small_png(draw()))
+    for file, date in further.items():
+        if asked(file, also):
+            with writing(file), matplotlib.rc_context({"svg.hashsalt": path.name}):
+                draw().savefig(file, metadata={date: None})
 
 
 def _small_png(figure: Figure) -> bytes:

@@ -31,7 +31,15 @@ from hybridlab.reporting.claims import (
     differ_lines,
     write_claims_figure,
 )
-from hybridlab.reporting.entry_data import caption, entry_data, model_of, model_text, models_text, named_in_errors
+from hybridlab.reporting.entry_data import (
+    caption,
+    entry_data,
+    file_name,
+    model_of,
+    model_text,
+    models_text,
+    named_in_errors,
+)
 from hybridlab.reporting.latex import Panel, tex_table
 from hybridlab.reporting.seeds import (
     Difference,
@@ -59,24 +67,34 @@ TRAINED: tuple[CellClass, ...] = ("trained", "timed")
 
 
 def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir: Path | None = None) -> dict[str, Any]:
-    """The content of table.json: rows, claims, notes, and the runs that it was made from."""
+    """The content of table.json: panels, columns, rows, claims, notes, and the runs that it was made from.
+
+    panels: name → title. columns: as in the file of the experiment. rows: with group, the paper's model as `cells`
+    group them, and trained, whether its model is trained at this scale.
+    """
     records = records_of(experiment, scale, results_dir, runs_dir)
     benchmark = benchmark_record(experiment, scale, results_dir)
     rows: list[dict[str, Any]] = []
     for row in experiment.rows:
         reference = experiment.reference_of(row)
-        about = {"reference": reference and reference.short, "model": model_of(experiment, scale, row.cell, records)}
-        rows.append({"name": row.name, "short": row.short, **about, "cells": {}})
+        model = model_of(experiment, scale, row.cell, records)
+        about = {"reference": reference and reference.short, "group": _group(row, experiment), "model": model}
+        trained = model is not None or row.cell in (None, BENCHMARK) or scale not in experiment.scales
+        rows.append({"name": row.name, "short": row.short, **about, "trained": trained, "cells": {}})
     for column in experiment.columns:
         with named_in_errors(experiment):
             for target, row in zip(rows, experiment.rows, strict=True):
                 target["cells"][column.name] = _cell(column, row, Measurements(experiment, records, benchmark, scale))
         _mark_repeated(column, experiment, rows)
+    columns = [column.model_dump(mode="json", exclude_defaults=True) for column in experiment.columns]
+    content = {"panels": experiment.panels, "columns": columns, "rows": rows}
     notes = sweep_notes(experiment, scale, results_dir)
-    data = entry_data(
-        experiment, scale, records, benchmark, {"rows": rows}, notes, history(experiment.id, scale, results_dir)
-    )
+    data = entry_data(experiment, scale, records, benchmark, content, notes, history(experiment.id, scale, results_dir))
     return {**data, "tally": tally(rows)}
+
+
+def _group(row: Row, experiment: Experiment) -> str | None:
+    return experiment.cells[row.cell].group if row.cell in experiment.cells else None
 
 
 @dataclass(frozen=True)
@@ -247,33 +265,35 @@ class Part:
         return f"{row[key]} [{model_text(model) if key == 'name' else model['size']}]"
 
 
-def parts(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> list[Part]:
+def columns_of(table: dict[str, Any]) -> list[Column]:
+    """The columns of a table as data."""
+    return [Column.model_validate(column) for column in table["columns"]]
+
+
+def parts(table: dict[str, Any], all_columns: bool = False) -> list[Part]:
     """The panels that have something to show. all_columns: also columns that nothing here can measure."""
     shown = []
-    for name, title in experiment.panels.items():
-        hidden = folded(table, experiment, all_columns)
-        columns = [column for column in experiment.columns if column.panel == name and column not in hidden]
+    hidden = folded(table, all_columns)
+    for name, title in table["panels"].items():
+        columns = [column for column in columns_of(table) if column.panel == name and column not in hidden]
         if not columns:
             continue
         measured = any(column.metric is not None for column in columns)
-        rows = [row for row in table["rows"] if not measured or not _absent(row, columns, experiment, table["scale"])]
+        rows = [row for row in table["rows"] if not measured or row["trained"] or _printed(row, columns)]
         models = models_text(row["model"] for row in rows) if measured else ""
         where = f"Scale {table['scale']}: {models}" if models else ""
         shown.append(Part(". ".join(filter(None, (title, where))), columns, rows, measured))
     return shown
 
 
-def _absent(row: dict[str, Any], columns: list[Column], experiment: Experiment, scale: str) -> bool:
-    """Whether a row's model is not trained at this scale, and the paper prints nothing in these columns."""
-    cell = experiment.row(row["short"]).cell
-    trained = row["model"] is not None or cell in (None, BENCHMARK) or scale not in experiment.scales
-    printed = any(row["cells"][column.name]["paper"] is not None for column in columns)
-    return not trained and not printed
+def _printed(row: dict[str, Any], columns: list[Column]) -> bool:
+    """Whether the paper prints something in these columns."""
+    return any(row["cells"][column.name]["paper"] is not None for column in columns)
 
 
-def folded(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> list[Column]:
+def folded(table: dict[str, Any], all_columns: bool = False) -> list[Column]:
     """The columns that are left out: those that nothing here can measure, and benchmarks that no run has been asked."""
-    return [] if all_columns else [column for column in experiment.columns if not _has_numbers(column, table)]
+    return [] if all_columns else [column for column in columns_of(table) if not _has_numbers(column, table)]
 
 
 def _has_numbers(column: Column, table: dict[str, Any]) -> bool:
@@ -282,24 +302,19 @@ def _has_numbers(column: Column, table: dict[str, Any]) -> bool:
     return any(row["cells"][column.name]["measured"] is not None for row in table["rows"])
 
 
-def below(table: dict[str, Any], experiment: Experiment, all_columns: bool = False) -> Iterator[str]:
+def below(table: dict[str, Any], all_columns: bool = False) -> Iterator[str]:
     """The lines below a table: how to read a cell, and what is left out."""
     yield _how_to_read(table)
-    if hidden := folded(table, experiment, all_columns):
+    if hidden := folded(table, all_columns):
         yield f"not measured here: {', '.join(column.title for column in hidden)} (the paper's values: --all-columns)"
-    shown = parts(table, experiment, all_columns)
+    shown = parts(table, all_columns)
     measured = [row["short"] for part in shown if part.measured for row in part.rows]
-    left_out = [row for row in experiment.rows if row.short not in measured]
+    left_out = [row for row in table["rows"] if row["short"] not in measured]
     if left_out and any(part.measured for part in shown):
-        there = {_group(row, experiment) for row in experiment.rows if row not in left_out}
-        groups = [(_group(row, experiment), row.short) for row in left_out]
+        there = {row["group"] for row in table["rows"] if row not in left_out}
+        groups = [(row["group"], row["short"]) for row in left_out]
         names = [f"the rows of {group}" if group and group not in there else short for group, short in groups]
         yield f"not trained at this scale: {', '.join(dict.fromkeys(names))}"
-
-
-def _group(row: Row, experiment: Experiment) -> str | None:
-    """The paper's model that a row is of, as `cells` group them."""
-    return experiment.cells[row.cell].group if row.cell in experiment.cells else None
 
 
 def _how_to_read(table: dict[str, Any]) -> str:
@@ -343,12 +358,12 @@ def cell_text(cell: dict[str, Any], column: Column) -> str:
     """measured, with its error or its difference (Δ) to the reference, | paper; the paper's value if it prints one."""
     error = error_text(cell, column)
     gap = ", " if error.startswith("Δ") else " "
-    return _beside(f"{_measured(cell, column)}{gap}{error}".rstrip(), cell, column)
+    return _beside(f"{measured_text(cell, column)}{gap}{error}".rstrip(), cell, column)
 
 
 def short_text(cell: dict[str, Any], column: Column) -> str:
     """measured | paper, without the error, for narrow columns."""
-    return _beside(_measured(cell, column), cell, column)
+    return _beside(measured_text(cell, column), cell, column)
 
 
 def error_text(cell: dict[str, Any], column: Column) -> str:
@@ -371,14 +386,17 @@ def _over(found: dict[str, Any]) -> str:
 
 
 def _beside(text: str, cell: dict[str, Any], column: Column) -> str:
-    if column.kind == "transcribed":
-        # Words of the paper, or names from this code: nothing is measured.
-        return _number(cell["measured"] if cell["paper"] is None else cell["paper"], column.digits)
-    return text if cell["paper"] is None else f"{text} | {_number(cell['paper'], column.digits)}"
+    paper = paper_text(cell, column)
+    return " | ".join(filter(None, (text if column.kind != "transcribed" or not paper else "", paper)))
 
 
-def _measured(cell: dict[str, Any], column: Column) -> str:
+def measured_text(cell: dict[str, Any], column: Column) -> str:
     return AS_ABOVE if cell["same_as"] else _number(cell["measured"], column.digits)
+
+
+def paper_text(cell: dict[str, Any], column: Column) -> str:
+    """What the paper prints; "" if it prints nothing."""
+    return "" if cell["paper"] is None else _number(cell["paper"], column.digits)
 
 
 def _number(value: float | str | None, digits: int) -> str:
@@ -411,13 +429,13 @@ def write_table(
     """
     table = build_table(experiment, scale, results_dir, runs_dir)
     folder = results_dir / experiment.id / scale
-    write_text(folder / "table.json", compact_json(table) + "\n")
+    write_text(folder / file_name(table), compact_json(table) + "\n")
     drawn = write_claims_figure(table, folder, also)
-    write_text(folder / "table.md", _markdown(table, experiment, all_columns, drawn))
+    write_text(folder / "table.md", _markdown(table, all_columns, drawn))
     if asked(numbers := folder / "table.csv", also):
-        write_text(numbers, _flat_frame(table, experiment, all_columns).to_csv(index=False))
+        write_text(numbers, _flat_frame(table, all_columns).to_csv(index=False))
     if asked(latex := folder / "table.tex", also):
-        write_text(latex, _latex(table, experiment, all_columns))
+        write_text(latex, _latex(table, all_columns))
     return table, folder
 
 
@@ -426,13 +444,13 @@ def _text(cell: dict[str, Any], column: Column) -> str:
     return cell_text(cell, column) + (f" ({cell['verdict']})" if cell["verdict"] else "")
 
 
-def _flat_frame(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> pd.DataFrame:
+def _flat_frame(table: dict[str, Any], all_columns: bool) -> pd.DataFrame:
     """One line for each cell, with numbers: for other programs."""
-    hidden = {column.name for column in folded(table, experiment, all_columns)}
+    hidden = {column.name for column in folded(table, all_columns)}
     return pd.DataFrame(
         {"row": row["name"], "column": column.name, **_flat(row["cells"][column.name])}
         for row in table["rows"]
-        for column in experiment.columns
+        for column in columns_of(table)
         if column.name not in hidden
     )
 
@@ -447,13 +465,13 @@ def _flat(cell: dict[str, Any]) -> dict[str, Any]:
     return {**own, **parts, "difference_over": found.get("over"), "p": found.get("p"), **verdict}
 
 
-def _markdown(table: dict[str, Any], experiment: Experiment, all_columns: bool, drawn: bool = False) -> str:
+def _markdown(table: dict[str, Any], all_columns: bool, drawn: bool = False) -> str:
     lines = [f"# {table['id']}: {table['title']}", "", caption(table), ""]
     lines += [tally_text(table), ""] if tally_text(table) else []
-    for part in parts(table, experiment, all_columns):
+    for part in parts(table, all_columns):
         lines += [f"**{_safe(part.title)}**", ""] if part.title else []
         lines += [*_grid(part), ""]
-    for line in below(table, experiment, all_columns):
+    for line in below(table, all_columns):
         lines += [_safe(line), ""]
     if table["claims"]:
         lines += [*claims_section(table), *differ_lines(table)]
@@ -479,10 +497,10 @@ def _safe(text: str) -> str:
     return text.replace("|", "/")
 
 
-def _latex(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> str:
+def _latex(table: dict[str, Any], all_columns: bool) -> str:
     """A part of the table for each of its panels, with the cells as in Markdown; a dash stands for `not run` here."""
     panels = []
-    for part in parts(table, experiment, all_columns):
+    for part in parts(table, all_columns):
         rows = [
             [part.row_name(row), *(_short(row["cells"][column.name], column) for column in part.columns)]
             for row in part.rows
@@ -490,7 +508,7 @@ def _latex(table: dict[str, Any], experiment: Experiment, all_columns: bool) -> 
         numeric = [any(_is_number(row["cells"][column.name]) for row in part.rows) for column in part.columns]
         panels.append(Panel(part.title, ["", *(column.title for column in part.columns)], rows, [False, *numeric]))
     heading = ". ".join(filter(None, (table["title"], caption(table).removesuffix("."), tally_text(table))))
-    text = tex_table(table["id"], f"{heading}.", panels, list(below(table, experiment, all_columns)))
+    text = tex_table(table["id"], f"{heading}.", panels, list(below(table, all_columns)))
     if not table["claims"]:
         return text
     claims = tex_table(

@@ -264,7 +264,7 @@ def test_without_runs_nothing_is_drawn(name, tmp_path, capsys):
     assert sorted(p.name for p in folder.iterdir()) == ["figure.json", "figure.md"]
     assert all(claim["verdict"] in ("not run", "holds", "fails") for claim in data["claims"])
     assert all(claim["n"] in (None, 0) for claim in data["claims"])
-    print_entry(data, experiment, Console(width=80))
+    print_entry(data, Console(width=80))
     assert "– (not run)" in capsys.readouterr().out
 
 

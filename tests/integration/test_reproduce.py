@@ -214,7 +214,7 @@ def test_without_runs_every_measured_cell_is_a_dash(toy, tmp_path, capsys):
     table = build_table(experiment, "smoke", tmp_path / "nothing")
     assert all(cell["measured"] is None for row in table["rows"] for cell in row["cells"].values())
     assert [claim["verdict"] for claim in table["claims"]] == ["not run", "not run"]
-    print_table(table, experiment, Console(width=80))
+    print_table(table, Console(width=80))
     assert "–" in capsys.readouterr().out
 
 

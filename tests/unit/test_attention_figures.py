@@ -34,7 +34,7 @@ def test_attention_maps_are_a_panel_for_each_head_with_the_marked_tokens_in_red(
     words = [[(text.get_text(), text.get_fontweight()) for text in ax.texts] for ax in axes]
     assert [weight for _, weight in words[0]] == ["normal", "normal", "bold"] and words[0][0][0] == "_a"
     assert [weight for _, weight in words[1]] == ["bold", "bold", "normal"]
-    lines = csv_lines(data, plot)
+    lines = csv_lines(data)
     assert len(lines) == 6 and lines[2]["marked"] and lines[2]["y"] == 0.8
     assert numbers("attention maps", probed(**{"attention-maps": MAPS}), task="gsm8k") is None
 
@@ -59,7 +59,7 @@ def test_growth_cuts_a_layers_time_where_passes_or_heads_change():
     assert [bar.get_hatch() for bar in ax.patches] == ["///", None, None, None], "heads are fading"
     assert [text.get_text() for text in ax.texts] == ["1 ×", "1 ×", "2 ×", "2 ×"]
     assert legend_of(ax)[1:] == ["kept heads, 1 extra pass", "kept heads, 2 extra passes"]
-    assert len(legend_of(ax)) == 3 and len(csv_lines(data, plot)) == 4
+    assert len(legend_of(ax)) == 3 and len(csv_lines(data)) == 4
 
 
 def test_growth_ends_with_the_run_in_the_middle_of_a_fade():
@@ -86,7 +86,7 @@ def test_contributions_are_those_of_the_chosen_example():
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "_b"]
     assert [text.get_color() for text in ax.texts] == ["white", "white"], "on dark cells"
     assert [text.get_text() for text in ax.texts] == ["+50 %", "−50 %"] and ax.get_ylabel() == "layer 2, head 4"
-    assert csv_lines(data, plot)[3] == {
+    assert csv_lines(data)[3] == {
         "panel": "a title",
         "series": "run 0",
         "loop": 1,

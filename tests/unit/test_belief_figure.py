@@ -47,6 +47,6 @@ def test_the_figure_shows_the_first_tokens_of_a_map():
     assert np.array(found["prior"]).sum(1) == pytest.approx(np.ones(TOKENS))
     assert numbers("belief", make_record(), metric=MAPS) is None
     plot, data = shown("belief", record, metric=MAPS)
-    matrix, graph, row = draw(data, plot).axes[0].child_axes
+    matrix, graph, row = draw(data).axes[0].child_axes
     assert len(row.patches) == 2 * TOKENS and len(graph.texts) == 2 * (TOKENS - 1) + 1
     assert matrix.images[0].get_array().shape == (TOKENS, TOKENS)

@@ -69,7 +69,7 @@ def shown(kind, *records, panel=None, **settings):
     series = [{"cell": f"cell {i}", "label": f"run {i}"} for i in range(len(records))]
     plot = plot_of(kind, [{"title": "a title", "series": series, **(panel or {})}], **settings)
     by_cell = {f"cell {i}": record if isinstance(record, dict) else {0: record} for i, record in enumerate(records)}
-    return plot, {"panels": [panel_of(plot, by_cell)]}
+    return plot, {"kind": kind, "panels": [panel_of(plot, by_cell)]}
 
 
 def numbers(kind, record, **settings):
@@ -80,7 +80,7 @@ def numbers(kind, record, **settings):
 
 def drawn(plot, data):
     """The axes of the figure, after it has been drawn in full, and the figure's own legend."""
-    figure = draw(data, plot)
+    figure = draw(data)
     FigureCanvasAgg(figure).draw()
     axes = [ax for ax in figure.axes if ax.axison and ax.get_label() != "<colorbar>"]
     return axes, [text.get_text() for legend in figure.legends for text in legend.get_texts()]
@@ -195,7 +195,7 @@ def test_a_kind_from_outside_is_drawn_like_any_other():
         plot, data = shown("usual", make_record(), make_record(parameters={"total": 7}), metric="any text", x="flops")
         axes, _ = drawn(plot, data)
         assert [ax.patches[0].get_height() for ax in axes] == [1000000, 7]
-        assert csv_lines(data, plot)[1] == {"panel": "a title", "series": "run 1", "total": 7, "metric": "any text"}
+        assert csv_lines(data)[1] == {"panel": "a title", "series": "run 1", "total": 7, "metric": "any text"}
         assert numbers("own", make_record(), times=2)["total"] == 2000000
         with pytest.raises(ValueError, match="metric\n.*Extra inputs are not permitted"):
             shown("own", make_record(), metric="any text")
@@ -256,14 +256,14 @@ def test_large_numbers_along_x_have_their_power_of_ten_in_the_label():
 def test_a_picture_says_what_it_is_and_whose_models_it_shows():
     plot, data = shown("lines", history([1.0, 2.0, 3.0]), **LOSS)
     about = {"id": "some-fig1", "title": "A loss", "shown": "trained here at scale smoke: tiny; seed 0 alone"}
-    assert draw({**data, **about}, plot).get_suptitle() == "\n".join([f"{about['id']}: A loss", about["shown"]])
+    assert draw({**data, **about}).get_suptitle() == "\n".join([f"{about['id']}: A loss", about["shown"]])
 
 
 def test_a_series_looks_the_same_in_every_panel_and_is_named_once():
     series = [{"cell": "b", "label": "B"}, {"cell": "a", "label": "A"}]
     plot = plot_of("lines", [{"series": series[1:]}, {"series": series}], y_label="loss", **LOSS)
     runs = {"a": history([1.0, 2.0, 3.0]), "b": history([5.0, 6.0, 7.0])}
-    axes, legend = drawn(plot, {"panels": [panel_of(plot, runs, i) for i in range(2)]})
+    axes, legend = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, runs, i) for i in range(2)]})
     assert legend == ["A", "B"] and axes[0].lines[0].get_color() == axes[1].lines[1].get_color()
     assert axes[0].get_ylim() == axes[1].get_ylim() and axes[0].get_ylim()[1] > 7
 
@@ -276,7 +276,7 @@ def test_many_panels_share_a_legend_and_axes_of_the_same_quantity():
     ]
     plot = plot_of("lines", panels, names="head {}")
     runs = {"a": {0: probed(lens={"cubes": cubes, "rows": [[0.1, 0.2], [0.3, 0.4]]})}}
-    axes, legend = drawn(plot, {"panels": [panel_of(plot, runs, i) for i in range(2)]})
+    axes, legend = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, runs, i) for i in range(2)]})
     assert axes[0].figure.get_size_inches() == pytest.approx([3 * 2.3 + 0.4, 2 * 1.9 + 0.16]), "three fit a page"
     assert legend == ["head 1", "head 2"] and len({tuple(ax.get_ylim()) for ax in axes[:5]}) == 1
     assert axes[5].get_ylim() != axes[0].get_ylim() and axes[5].get_legend() is None
@@ -313,7 +313,7 @@ def test_what_the_paper_prints_is_drawn_in_grey_and_named_with_its_place():
     by_name = {line.get_label(): line for line in ax.lines}
     assert list(by_name["paper: a gain"].get_ydata()) == [2.5, 2.6] and by_name["paper: a gain"].get_color() == PAPER
     assert list(by_name["paper: its last step"].get_xdata()) == [3.0, 3.0], "at the same share of the run's axis"
-    assert csv_lines(data, plot)[3:5] == [
+    assert csv_lines(data)[3:5] == [
         {"panel": "a title", "series": "paper: a gain", "source": "Table 1", "x": 1.0, "y": 2.5},
         {"panel": "a title", "series": "paper: a gain", "source": "Table 1", "x": 2.0, "y": 2.6},
     ]
@@ -346,7 +346,7 @@ def test_what_the_paper_prints_stands_alone_where_panels_have_common_axes(kind, 
     panels = [{"series": [{"cell": "a", "label": "run"}]}, {"title": "the paper", "paper": [{**MARK, "y": [2.0]}]}]
     plot = plot_of(kind, panels, metric=f"{PROBE}.rows" if kind == "heatmap" else f"{PROBE}.overlap")
     runs = {"a": {0: probed(lens=LENS)}}
-    found, _ = drawn(plot, {"panels": [panel_of(plot, runs, i) for i in range(2)]})
+    found, _ = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, runs, i) for i in range(2)]})
     assert [ax.get_title() for ax in found] == axes
 
 
@@ -363,7 +363,7 @@ def test_a_list_is_a_line_without_nulls_and_with_the_level_of_its_run():
     assert legend == ["run 0", "run 1", "score, in its colour", "target"], "a line at 0 needs no name"
     assert list(ax.lines[1].get_ydata()) == [1.5, 1.5] and ax.lines[1].get_color() == ax.lines[0].get_color()
     assert ax.lines[0].get_marker() == "o" and ax.lines[2].get_marker() == "s"
-    assert csv_lines(data, plot)[1] == {"panel": "a title", "series": "run 0", "x": 2, "y": 0.6}
+    assert csv_lines(data)[1] == {"panel": "a title", "series": "run 0", "x": 2, "y": 0.6}
 
 
 def test_a_history_is_smoothed_and_cut_by_formulas():
@@ -399,7 +399,7 @@ def test_a_number_is_a_bar_with_its_error():
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["run 0", "run 1"], "names below the bars"
     assert [text.get_text() for text in ax.texts] == ["1.50", "−1.00"] and len(ax.collections) == 1, "one has an error"
     assert _errors_text(data["panels"]).endswith("over the sequences of a single run; it decides nothing")
-    assert csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", "y": 1.5, "stderr": 0.25}
+    assert csv_lines(data)[0] == {"panel": "a title", "series": "run 0", "y": 1.5, "stderr": 0.25}
 
 
 def test_a_matrix_is_a_line_for_each_row_in_a_panel_for_each_run():
@@ -412,7 +412,7 @@ def test_a_matrix_is_a_line_for_each_row_in_a_panel_for_each_run():
     assert [list(line.get_ydata()) for line in axes[0].lines] == [*LENS["rows"], LENS["mean"]]
     looks = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes[0].lines]
     assert [look[1:] for look in looks] == [("-", "None"), ("--", "None"), ("-", "None")] and looks[2][0] == "black"
-    lines = csv_lines(data, plot)
+    lines = csv_lines(data)
     assert len(lines) == 2 * 9
     assert lines[3] == {"panel": "a title", "series": "run 0", "picture": "", "line": "mmlu", "x": 1, "y": 0.5}
 
@@ -455,7 +455,7 @@ def test_a_list_beside_a_line_is_thin():
     assert line == {"x": [1, 2, 3], "y": [0.75, 0.5, 0.25], "level": [1.0, 0.5, 0.0]}
     (ax,), legend = drawn(plot, data)
     assert legend == ["run 0", "thin: the share"] and ax.lines[0].get_linewidth() > ax.lines[1].get_linewidth()
-    assert csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", "x": 1, "y": 0.75, "level": 1.0}
+    assert csv_lines(data)[0] == {"panel": "a title", "series": "run 0", "x": 1, "y": 0.75, "level": 1.0}
     merged = numbers("lines", {0: learned(), 1: learned()}, **settings)
     assert merged["level"] == [1.0, 0.5, 0.0] and merged["low"] == merged["y"], "the band is that of the line"
 
@@ -478,7 +478,7 @@ def test_small_and_large_numbers_share_an_axis():
     panels = [{"series": [{"cell": f"cell {i}", "label": "a"}]} for i in range(2)]
     plot = plot_of("lines", panels, metric=f"{PROBE}.overlap", y_scale="symlog")
     runs = {"cell 0": {0: small}, "cell 1": {0: large}}
-    axes, _ = drawn(plot, {"panels": [panel_of(plot, runs, i) for i in range(2)]})
+    axes, _ = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, runs, i) for i in range(2)]})
     assert [ax.get_yscale() for ax in axes] == ["symlog"] * 2 and axes[0].get_ylim() == axes[1].get_ylim()
     assert -0.02 < axes[0].get_ylim()[0] < -0.001 and 9 < axes[0].get_ylim()[1] < 100, "room as it is drawn"
 
@@ -507,13 +507,13 @@ def test_points_are_in_the_order_of_x_and_leave_out_missing_runs():
     runs = {"a": {0: make_record(flops=2.0)}, "b": {0: make_record(flops=1.0, results=make_results())}}
     given = {"cells": ["a", "not run", "b"], "label": "given", "x": [7.0, 8.0, 5.0]}
     plot = plot_of("lines", [{"series": [{"cells": ["a", "b", "c"], "label": "read"}]}], **POINTS)
-    data = {"panels": [panel_of(plot, runs)]}
+    data = {"kind": plot.kind, "panels": [panel_of(plot, runs)]}
     first = {"x": 1.0, "y": 3.0, "stderr": None, "over": None, "n": 1}
     points = data["panels"][0]["series"][0]["data"]["points"]
     assert points == [{"run": "b", **first}, {"run": "a", **first, "x": 2.0}]
     (ax,), _ = drawn(plot, data)
     assert [text.get_text() for text in ax.texts] == ["3.000", "3.000"]
-    assert list(ax.lines[0].get_xdata()) == [1.0, 2.0] and csv_lines(data, plot)[0]["run"] == "b"
+    assert list(ax.lines[0].get_xdata()) == [1.0, 2.0] and csv_lines(data)[0]["run"] == "b"
     line = panel_of(plot_of("lines", [{"series": [given]}], **POINTS), runs)["series"][0]
     assert [(point["run"], point["x"]) for point in line["data"]["points"]] == [("b", 5.0), ("a", 7.0)]
     assert line["run"] == ["0" * 16, None, "0" * 16]
@@ -533,7 +533,7 @@ def test_values_beside_points_stay_inside_the_frame_and_off_the_line():
     }
     series = [[{"cells": [f"{name}{i}" for i in range(4)], "x": [0, 17, 33, 50], "label": "L"}] for name in curves]
     plot = plot_of("lines", [{"series": one} for one in series], **POINTS)
-    axes, _ = drawn(plot, {"panels": [panel_of(plot, runs, i) for i in range(2)]})
+    axes, _ = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, runs, i) for i in range(2)]})
     for ax in axes:
         frame = ax.get_window_extent()
         boxes = [text.get_window_extent() for text in ax.texts]
@@ -567,7 +567,7 @@ def test_seeds_become_a_mean_with_a_band_of_one_standard_error():
     (ax,), _ = drawn(plot, data)
     assert len(ax.collections) == 1, "the band"
     band = {"x": 1, "y": 2.0, "low": 1.0, "high": 3.0}
-    assert csv_lines(data, plot)[0] == {"panel": "a title", "series": "run 0", **band}
+    assert csv_lines(data)[0] == {"panel": "a title", "series": "run 0", **band}
     (ax,), _ = drawn(*shown("lines", history([1.0, 2.0, 3.0]), **LOSS))
     assert not ax.collections, "one seed has no band"
 
@@ -638,7 +638,7 @@ def test_distributions_are_rows_as_ridgelines_and_boxes():
     assert [label.get_text() for label in axes[0].get_yticklabels()] == ["1\n(1/8)", "2\n(1)"], "beside the bars"
     assert [label.get_text() for label in axes[1].get_xticklabels()] == ["1\n(1/8)", "2\n(1)"]
     assert list(axes[1].lines[-1].get_ydata()) == pytest.approx([0.3, 0.5])
-    lines = csv_lines(data, plot)
+    lines = csv_lines(data)
     assert len(lines) == 6
     assert lines[3] == {"panel": "a title", "series": "run 0", "row": 2, "name": "2 (1)", "y": 0.5}
 
@@ -660,7 +660,7 @@ def test_stages_are_bars_of_tokens_or_the_masks_of_one_run():
     plot, data = shown("stages", make_record(tokens=3_000_000), learned(tokens=1_000_000))
     (ax,), _ = drawn(plot, data)
     assert [(bar.get_x(), bar.get_width()) for bar in ax.patches] == [(0.0, 3.0), (3.0, 1.0)]
-    assert [line.get("tokens") for line in csv_lines(data, plot)] == [3_000_000, *[None] * 6, 1_000_000]
+    assert [line.get("tokens") for line in csv_lines(data)] == [3_000_000, *[None] * 6, 1_000_000]
     (ax,), legend = drawn(*shown("stages", learned()))
     assert ax.get_xlabel() == "layer 2: key positions" and legend == ["full attention", "window"]
     drawn_map = ax.images[0].get_array()

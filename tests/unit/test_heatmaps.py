@@ -41,7 +41,7 @@ def test_a_heat_map_is_a_panel_for_each_run_with_the_first_row_at_the_top():
     image = axes[0].images[0].get_array()
     assert image.filled(-1).tolist() == [[-1, 0.5, 2.0], [-1, -1, 0.25], [-1, -1, -1]], "null is no 0"
     assert axes[0].get_ylim()[0] > axes[0].get_ylim()[1] and axes[0].get_xlabel() == "later"
-    lines = csv_lines(data, plot)
+    lines = csv_lines(data)
     first = {"panel": "a title", "series": "run 0", "picture": "", "row": 1, "column": 2, "value": 0.5}
     assert len(lines) == 6 and lines[0] == first
     json.dumps(data, allow_nan=False)
@@ -56,7 +56,7 @@ def test_all_panels_of_a_quantity_share_one_scale_and_one_bar():
     panels = [{"bar_label": name, "series": [{"cell": name, "label": "run"}]} for name in ("change", "cosine")]
     plot = plot_of("heatmap", panels, metric=METRIC)
     runs = {"change": {0: small}, "cosine": {0: large}}
-    axes, _ = drawn(plot, {"panels": [panel_of(plot, runs, i) for i in range(2)]})
+    axes, _ = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, runs, i) for i in range(2)]})
     assert [ax.images[0].get_clim() for ax in axes] == [(0.0, 0.3), (0.0, 4.0)], "each quantity has its own"
     assert sorted(bar.get_ylabel() for bar in bars(axes[0])) == ["change", "cosine"]
 
@@ -139,7 +139,7 @@ def test_lists_are_rows_of_one_panel_as_high_as_it_needs():
     assert ax.figure.get_size_inches() == pytest.approx([3.4 + 0.4, 1.3 + 2 * 0.3 + 0.16])
     assert ax.images[0].get_array().tolist() == [[0, 0, 1]] * 2
     assert [label.get_text() for label in ax.get_yticklabels()] == ["run 0", "run 2"]
-    assert len(csv_lines(data, plot)) == 6 and ax.get_aspect() == "auto"
+    assert len(csv_lines(data)) == 6 and ax.get_aspect() == "auto"
 
 
 def test_matrices_are_a_panel_each():
@@ -163,7 +163,7 @@ def test_cells_can_have_frames_and_rows_names():
     (ax,), _ = drawn(plot, data)
     assert [round(number, 2) for patch in ax.patches for number in patch.get_xy()] == [-0.43, -0.43, 0.57, 0.57]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2"]
-    assert [line["boxed"] for line in csv_lines(data, plot)] == [True, False, False, True]
+    assert [line["boxed"] for line in csv_lines(data)] == [True, False, False, True]
 
 
 # ---- lineage ----
@@ -208,7 +208,7 @@ def test_the_drawing_of_a_lineage_has_a_box_for_each_layer_and_a_black_line_for_
     assert [colour == colours[0] for colour in colours] == [True, True, False, True, False, False], (
         "blocks of the source"
     )
-    assert csv_lines(data, plot)[-1] == {
+    assert csv_lines(data)[-1] == {
         "panel": "a title",
         "series": "run 1",
         "growth step": 2,
@@ -249,5 +249,5 @@ def test_panels_with_the_same_logarithmic_axis_share_it():
     series = [{"cell": "a", "label": "run"}]
     panels = [{"metric": f"results.probes.sizes.{name}", "series": series} for name in ("small", "large")]
     plot = plot_of("lines", panels, y_scale="log")
-    axes, _ = drawn(plot, {"panels": [panel_of(plot, {"a": {0: record}}, i) for i in range(2)]})
+    axes, _ = drawn(plot, {"kind": plot.kind, "panels": [panel_of(plot, {"a": {0: record}}, i) for i in range(2)]})
     assert axes[0].get_ylim() == axes[1].get_ylim() and axes[0].get_ylim()[0] > 0

@@ -11,7 +11,6 @@ from PIL import Image
 
 from hybridlab.files import read_object, read_text
 from hybridlab.papers.cells import best_scale, cell_runs, recorded_seeds, records_of
-from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.verdicts import Planned, history, history_name, write_history
 from hybridlab.reporting import published as published_module
 from hybridlab.reporting.published import compared
@@ -144,52 +143,52 @@ def page(name, kind):
 
 
 def test_equal_pages_are_the_same_whatever_their_sentences():
-    table, experiment = page("consa-table1", "table"), load_experiment("consa-table1")
+    table = page("consa-table1", "table")
     other = copy.deepcopy(table) | {"notes": [], "title": "other"}
     other["claims"][0]["evidence"] = "other words"
-    assert compared(other, table, experiment).startswith("same as published (")
+    assert compared(other, table).startswith("same as published (")
 
 
 def test_cells_that_differ_are_counted_and_measured_against_their_error():
-    table, experiment = page("consa-table1", "table"), load_experiment("consa-table1")
+    table = page("consa-table1", "table")
     other = copy.deepcopy(table)
     first, second = (row["cells"]["perplexity"] for row in other["rows"][:2])
     first["measured"] += 0.5 * first["stderr"]
     second["measured"] += 2 * second["stderr"]
-    said = compared(other, table, experiment)
+    said = compared(other, table)
     assert "2 of " in said and "cells differ" in said and "at most by 2 of its error" in said
     assert f"({other['rows'][1]['short']}, perplexity: {second['measured']:.6g}, published " in said
 
 
 def test_a_cell_without_an_error_differs_by_percent_and_words_are_shown():
-    table, experiment = page("consa-table4", "table"), load_experiment("consa-table4")
+    table = page("consa-table4", "table")
     other = copy.deepcopy(table)
     other["rows"][0]["cells"]["dense"]["measured"] *= 1.1
-    assert "at most by 10 % (no error is known)" in compared(other, table, experiment)
+    assert "at most by 10 % (no error is known)" in compared(other, table)
     other["rows"][0]["cells"]["dense"]["measured"] = "a word"
-    assert "such as 0.6B, dense: a word, published 17.4" in compared(other, table, experiment)
+    assert "such as 0.6B, dense: a word, published 17.4" in compared(other, table)
 
 
 def test_verdicts_that_differ_and_claims_of_one_page_are_named():
-    table, experiment = page("consa-table4", "table"), load_experiment("consa-table4")
+    table = page("consa-table4", "table")
     other = copy.deepcopy(table)
     claim = other["claims"][0]
     claim["verdict"] = "open"
     before = table["claims"][0]["verdict"]
-    said = compared(other, table, experiment)
+    said = compared(other, table)
     assert f"1 of {len(table['claims'])} verdicts differ ({claim['text']}: open, published {before})" in said
     claim["text"] = "another sentence"
-    assert "2 claims are on one of the two pages alone" in compared(other, table, experiment)
+    assert "2 claims are on one of the two pages alone" in compared(other, table)
 
 
 def test_plotted_numbers_are_compared():
-    figure, experiment = page("consa-fig10", "figure"), load_experiment("consa-fig10")
-    assert "plotted numbers" in compared(copy.deepcopy(figure), figure, experiment)
+    figure = page("consa-fig10", "figure")
+    assert "plotted numbers" in compared(copy.deepcopy(figure), figure)
     other = copy.deepcopy(figure)
     other["panels"][0]["series"][0]["data"]["y"][3] += 1.0
-    assert compared(other, figure, experiment).startswith("1 of ")
+    assert compared(other, figure).startswith("1 of ")
     other["panels"][0]["series"][0]["data"] = None
-    assert "on one of the two pages alone" in compared(other, figure, experiment)
+    assert "on one of the two pages alone" in compared(other, figure)
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"claims": [], "rows": [1]}', '{"claims": [], "rows": {}}', "[1]"])

@@ -28,7 +28,7 @@ def test_each_entry_is_a_point_and_the_text_has_the_correlation():
     assert [len(points.get_offsets()) for points in ax.collections] == [4, 3], "null is no point"
     assert ax.texts[0].get_text() == "run 0: r = 0.60, p = 0.400\nrun 1: r = −1.00, p < 0.001"
     assert len(ax.lines) == 2 and not ax.child_axes, "few points have no histograms"
-    assert len(csv_lines(data, plot)) == 7
+    assert len(csv_lines(data)) == 7
     json.dumps(data, allow_nan=False)
 
 

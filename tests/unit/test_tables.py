@@ -429,7 +429,8 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     save_record(make_benchmark(results, hash=digest), tmp_path)
     table, folder = write_table(experiment(), "smoke", tmp_path)
     keys = (
-        "id title source scale machine planned_seeds seeds complete_seeds rows differ claims controls notes runs tally"
+        "id title paper source scale machine planned_seeds seeds complete_seeds panels columns rows differ claims "
+        "controls notes runs tally"
     )
     assert list(table) == keys.split()
     assert table["machine"] == "two cores; measured on a machine (cpu)" and table["runs"] == {
@@ -440,7 +441,7 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     assert judged[0][0] == {} and judged[0][1].hash == digest
     assert sorted(path.name for path in folder.iterdir()) == ["table.json", "table.md"]
     assert "| 1 | met [x] | holds | as asked | – | – | – | – |" in (folder / "table.md").read_text()
-    print_table(table, experiment(), Console(width=80))
+    print_table(table, Console(width=80))
     printed = capsys.readouterr().out
     assert (
         "0.80 | 0.90" in printed
@@ -463,7 +464,13 @@ def test_an_entry_lists_the_runs_of_every_seed(judged):
     assert data["runs"] == {"cell": {"0": "0" * 16, "1": "0" * 16}} and data["machine"] == "two cores"
     [claim] = data["claims"]
     about = {"scale": "at smoke scale (n = 5)", "margin": None, "controls": [], "sizes": [], "same_as": None}
-    assert claim == {"text": "met", "source": "x", **Verdict(True, "as asked", n=5, p=0.01).as_json(), **about}
+    assert claim == {
+        "text": "met",
+        "source": "x",
+        "about": "printed",
+        **Verdict(True, "as asked", n=5, p=0.01).as_json(),
+        **about,
+    }
     assert judged[0][2] == "smoke"
     assert {"verdict", "evidence", "n", "p", "n_needed"} < set(claim)
 
@@ -576,10 +583,10 @@ def test_rows_and_panels_name_the_model_that_was_trained(trained):
 
 def test_a_row_that_is_not_trained_has_its_own_name_where_others_of_its_model_are(trained):
     experiment, table, _ = trained()
-    table["rows"][2]["model"] = None
+    table["rows"][2] |= {"model": None, "trained": False}
     for cell in table["rows"][2]["cells"].values():
         cell["paper"] = None
-    assert list(below(table, experiment))[-1] == "not trained at this scale: again, the rows of L"
+    assert list(below(table))[-1] == "not trained at this scale: again, the rows of L"
 
 
 def test_columns_that_nothing_here_measures_are_one_line(trained, capsys):
@@ -589,7 +596,7 @@ def test_columns_that_nothing_here_measures_are_one_line(trained, capsys):
         text = (folder / name).read_text().replace("-{}-", "--")
         assert line in text and "44.00" not in text
     assert "Far" not in (folder / "table.csv").read_text() and "far" in table["rows"][0]["cells"]
-    print_table(table, experiment, Console(width=80))
+    print_table(table, Console(width=80))
     assert line in capsys.readouterr().out
 
 
@@ -598,7 +605,7 @@ def test_all_columns_shows_them_with_the_papers_values(trained, capsys):
     for name in ("table.md", "table.tex", "table.csv"):
         text = (folder / name).read_text()
         assert "not measured here" not in text and "44.0" in text
-    print_table(table, experiment, Console(width=80), all_columns=True)
+    print_table(table, Console(width=80), all_columns=True)
     assert "44.00" in capsys.readouterr().out
 
 

@@ -130,12 +130,13 @@ def numbers_of(plot: Any, record: Record) -> Numbers | None:
     return {"x": xs, **_matrices(plot, record, y[..., kept], beside)}
 
 
-def _matrices(plot: Lines, record: Record, y: np.ndarray, level: Numbers) -> Numbers:
+def _matrices(plot: Any, record: Record, y: np.ndarray, level: Numbers) -> Numbers:
     """Each row of one matrix or of several as a line with its name, by matrix; the level is a line of each."""
     tables = y if y.ndim == 3 else y[None] if plot.area is None else y[:, None]
     titles = names_of(plot, record, plot.titles, len(tables))
     names = names_of(plot, record, plot.names, tables.shape[1])
-    bold = label_of(plot, plot.level) if plot.level and level else None
+    titles_of = {name: measure.title for name, measure in plot._measures.items()}
+    bold = label_of(titles_of, plot.level) if plot.level and level else None
     more = {bold: level["level"]} if bold else {}
     parts = [
         {"title": title, "lines": {**dict(zip(names, table.tolist(), strict=True)), **more}}
@@ -151,9 +152,9 @@ def _blocks(plot: Lines, record: Record, count: int) -> dict[str, int]:
     return {"block": block} if block and of_layers else {}
 
 
-def label_of(plot: Any, metric: str) -> str:
+def label_of(names: Mapping[str, str], metric: str) -> str:
     """What a metric is, for a legend: the title of a measure, or the end of a path."""
-    return plot._measures[metric].title if metric in plot._measures else metric.rpartition(".")[2]
+    return names.get(metric, metric.rpartition(".")[2])
 
 
 def relative(plot: Lines, numbers: Numbers, base: Numbers) -> Numbers:
@@ -337,7 +338,7 @@ def _name_levels(ax: Axes, picture: Picture) -> None:
     for thin in kinds:
         look: dict[str, Any] = {"color": "0.2", "linewidth": 0.8, "linestyle": _DOTS}
         look = {"color": PAPER, "linewidth": 1, "marker": ".", "markersize": 3} if thin else look
-        name = label_of(picture.plot, picture.plot.level)
+        name = label_of(picture.names, picture.plot.level)
         ax.plot([], [], label=f"thin: {name}" if thin else f"{name}, in its colour", **look)
 
 
@@ -379,7 +380,7 @@ def _draw_rows(ax: Axes, picture: Picture) -> None:
         bold = numbers["lines"][numbers["bold"]]
         ax.plot(numbers["x"], bold, color="black", linewidth=1.8, label=numbers["bold"], zorder=3)
     for mark in numbers["marks"]:
-        name = label_of(picture.plot, picture.plot.marks)
+        name = label_of(picture.names, picture.plot.marks)
         ax.axvline(mark, color="0.4", linewidth=0.8, linestyle=(0, (1, 2)), label=name)
     _scale(ax, picture.plot.y_scale)
     _whole_ticks(ax)

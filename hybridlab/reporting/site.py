@@ -1,0 +1,545 @@
+"""All results as pages of HTML in one folder, which opens from the disk: no server, no network, scripts only to sort
+and to search.
+
+    hybridlab report --site    # results/site/index.html
+
+The pages are made of table.json, figure.json and the records behind them, one's own before the published ones.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from itertools import groupby
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from rich.progress import MofNCompleteColumn
+
+from hybridlab.bars import WithBar
+from hybridlab.errors import UserError
+from hybridlab.files import new_folder, read_object, write_bytes, write_text
+from hybridlab.papers import audit
+from hybridlab.papers.claim_list import ABOUT
+from hybridlab.papers.experiment import BENCHMARK
+from hybridlab.papers.ids import SAYS, SCALES, VERDICTS, natural, shipped
+from hybridlab.papers.listing import read_heads
+from hybridlab.papers.loading import all_experiments
+from hybridlab.registry import FIGURE_KINDS
+from hybridlab.reporting.claims import (
+    HEADS,
+    controls_in_words,
+    counted,
+    differ_lines,
+    lines_of,
+    long_form,
+    own_claims,
+    short_form,
+)
+from hybridlab.reporting.claims import draw as draw_claims
+from hybridlab.reporting.entry_data import caption, is_table
+from hybridlab.reporting.figures import draw as draw_figure
+from hybridlab.reporting.svg import dark_colours, svg_of
+from hybridlab.reporting.table import (
+    below,
+    error_text,
+    folded,
+    measured_text,
+    paper_text,
+    parts,
+    tally_text,
+)
+from hybridlab.runs.record import read_benchmark, read_record, record_name
+from hybridlab.store.results import find, folders, listed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from hybridlab.papers.experiment import Column
+
+TEMPLATES = Path(__file__).parent / "templates"
+STYLE = "site.css"
+"""A folder with this file is a site, which a new one may replace."""
+SCRIPTS = ("sortable.min.js", "search.js")
+PICTURE = "figure.png"
+THUMB = 320
+"""Pixels of a small picture's width on the first page."""
+NO_SCALE = "none"
+"""In the list of claims, where no run is behind a verdict."""
+FIRST = 3
+"""Rows and columns of a table on the first page."""
+
+
+# ---- what there is ----
+
+
+@dataclass(frozen=True)
+class Page:
+    """A table or figure at a scale. data: of table.json or figure.json. folder: where that lies, with its picture."""
+
+    data: dict[str, Any]
+    folder: Path
+
+    @property
+    def scale(self) -> str:
+        return str(self.data["scale"])
+
+    @property
+    def drawing(self) -> Callable[[], Figure] | None:
+        """Draws its figure, or the differences behind its claims; None without numbers to draw, and of a kind of figure
+        that a plug-in has which is not here."""
+        if not is_table(self.data):
+            if self.data["kind"] not in FIGURE_KINDS:
+                return None
+            drawn = any(series["data"] for panel in self.data["panels"] for series in panel["series"])
+            # The page says what the picture is.
+            alone = {**{key: value for key, value in self.data.items() if key != "id"}, "shown": ""}
+            return (lambda: draw_figure(alone)) if drawn else None
+        lines = lines_of(self.data)
+        return (lambda: draw_claims(self.data, lines)) if lines else None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A table or figure. pages: from the largest scale to the smallest."""
+
+    id: str
+    paper: str
+    pages: list[Page]
+
+    @property
+    def best(self) -> Page:
+        return self.pages[0]
+
+    def file(self, page: Page) -> str:
+        """The name of a page's file; that of the largest scale has the entry's own."""
+        return f"{self.id}.html" if page is self.best else f"{self.id}.{page.scale}.html"
+
+    @cached_property
+    def claims(self) -> list[tuple[Page, int, dict[str, Any]]]:
+        """Each claim with its number and page: the largest scale at which it has a verdict."""
+        found = []
+        for i, claim in enumerate(self.best.data["claims"]):
+            same = [(page, one) for page in self.pages for one in page.data["claims"][i : i + 1]]
+            same = [(page, one) for page, one in same if one["text"] == claim["text"]]
+            page, claim = next((pair for pair in same if pair[1]["verdict"] != "not run"), same[0])
+            found.append((page, i + 1, claim))
+        return found
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Verdict → how many claims have it."""
+        counts = Counter(claim["verdict"] for _, _, claim in self.claims)
+        return {word: counts[word] for word in VERDICTS if counts[word]}
+
+
+NEEDED = {
+    "table.json": ("id", "title", "paper", "scale", "panels", "columns", "rows", "claims", "runs"),
+    "figure.json": ("id", "title", "paper", "scale", "kind", "panels", "claims", "runs"),
+}
+
+
+def entries_in(results_dir: Path) -> list[Entry]:
+    """The entries that have pages, ordered by paper and id; UserError for a page that is damaged or too old."""
+    pages: dict[str, dict[str, Page]] = {}
+    for folder in folders(results_dir):
+        for path in (path for name in NEEDED for path in folder.glob(f"*/*/{name}")):
+            identifier, scale = path.parts[-3:-1]
+            if scale in SCALES and scale not in pages.get(identifier, {}):
+                remedy = f"make it again: hybridlab report {identifier} --scale {scale}"
+                data = read_object(path, "page", NEEDED[path.name], remedy)
+                pages.setdefault(identifier, {})[scale] = Page(data, path.parent)
+    papers = list(dict.fromkeys(head.paper for head in read_heads()))
+    found = []
+    for identifier, by_scale in pages.items():
+        ordered = [by_scale[scale] for scale in reversed(SCALES) if scale in by_scale]
+        found.append(Entry(identifier, str(ordered[0].data["paper"]), ordered))
+
+    def place(entry: Entry) -> tuple[Any, ...]:
+        known = entry.paper in papers
+        return not known, papers.index(entry.paper) if known else entry.paper, natural(entry.id)
+
+    return sorted(found, key=place)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a page says of a record."""
+
+    hash: str
+    machine: str
+    started: str
+    minutes: float | None
+    steps: int | None
+    tokens: int | None
+    flops: float | None
+    parameters: int | None
+    command: str
+    code: str
+
+
+def _run(name: str, results_dir: Path) -> Run | None:
+    """The record of this name; None where there is none any more."""
+    path = find(results_dir, record_name(name))
+    if name.startswith("benchmark-"):
+        timed = read_benchmark(path)
+        if timed is None:
+            return None
+        return Run(timed.hash, _machine(timed.machine), "", None, None, None, None, None, "", (timed.git or "")[:9])
+    record = read_record(path)
+    if record is None:
+        return None
+    return Run(
+        record.hash,
+        _machine(record.machine),
+        (record.started or "")[:10],
+        record.seconds / 60,
+        record.steps,
+        record.tokens,
+        record.flops,
+        record.parameters.get("total"),
+        record.command or "",
+        (record.git or "")[:9],
+    )
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    threads = machine.get("threads")
+    return f"{machine.get('name', '')} ({machine.get('device', '')}" + (f", {threads} threads)" if threads else ")")
+
+
+def _drawn(page: Page, name: str) -> tuple[str, set[str]] | None:
+    """The picture of a page as SVG with its colours; see `svg_of`."""
+    if page.drawing is None:
+        return None
+    behind = ": differences behind the claims, with intervals" if is_table(page.data) else ""
+    return svg_of(page.drawing, name, f"{page.data['title']}{behind}")
+
+
+# ---- the site ----
+
+
+def write_site(out: Path, results_dir: Path) -> dict[str, Any]:
+    """Write the site into a folder; its number of pages, of entries, and its bytes. UserError where there are no
+    results, and for a folder with other files."""
+    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / STYLE).exists()):
+        raise UserError(f"--out {out}: there are other files; give a folder that is new, empty, or an older site")
+    entries = entries_in(results_dir)
+    if not entries:
+        raise UserError(
+            f"report --site: there are no pages in {results_dir}; `hybridlab reproduce ID` makes one, and "
+            "--results-dir names another folder"
+        )
+    with new_folder(out, digests=False) as folder:
+        site = _Site(folder, entries, results_dir)
+        site.write()
+        sizes = [path.stat().st_size for path in folder.iterdir()]
+    return {"folder": str(out), "entries": len(entries), "pages": site.pages, "bytes": sum(sizes)}
+
+
+class _Site:
+    """One writing of the site. folder: the new files'."""
+
+    def __init__(self, folder: Path, entries: list[Entry], results_dir: Path) -> None:
+        self.folder, self.entries, self.results_dir = folder, entries, results_dir
+        self.pages = 0
+        self.colours: set[str] = set()
+        self.runs: dict[str, Run | None] = {}
+        self.markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+        self.templates = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=StrictUndefined,
+        )
+        self.templates.filters["inline"] = lambda text: Markup(self.markdown.renderInline(text))
+        self.templates.globals.update(verdict_sign=_SIGNS.__getitem__, scales_say=SAYS)
+
+    def write(self) -> None:
+        """All files; the style sheet last, since it has the colours of all figures."""
+        work = [(entry, page) for entry in self.entries for page in entry.pages]
+        # Most of the time goes into drawing. The processes start afresh, whatever this one has loaded.
+        with (
+            WithBar(True, 30, MofNCompleteColumn()) as shown,
+            ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
+        ):
+            task = shown.bar.add_task("pages", total=len(work), note="") if shown.bar else None
+            drawn = pool.map(_drawn, [page for _, page in work], [entry.id for entry, _ in work], chunksize=4)
+            for (entry, page), picture in zip(work, drawn, strict=True):
+                self._write_entry(entry, page, picture)
+                if shown.bar and task is not None:
+                    shown.bar.update(task, advance=1, note=entry.id)
+        checks = audit.audit(all_experiments())
+        self._page("index", "hybridlab", papers=self._papers(), totals=self._totals(checks))
+        self._page("claims", "Claims", claims=[*self._claims()], choices=self._choices())
+        self._write_audit(checks)
+        self._page("methods", "Methods", methods=self._methods())
+        self._page("runs", "What has been run", tables=self._run_tables())
+        for name in SCRIPTS:
+            shutil.copy(TEMPLATES / name, self.folder / name)
+        style = (TEMPLATES / STYLE).read_text(encoding="utf-8")
+        write_text(self.folder / STYLE, style.replace("/* colours of figures */", dark_colours(self.colours)))
+
+    def _page(self, template: str, title: str, *, file: str | None = None, **content: Any) -> None:
+        text = self.templates.get_template(f"{template}.html").render(title=title, here=template, **content)
+        write_text(self.folder / (file or f"{template}.html"), text)
+        self.pages += 1
+
+    def run(self, name: str) -> Run | None:
+        """A record, which is read once."""
+        if name not in self.runs:
+            self.runs[name] = _run(name, self.results_dir)
+        return self.runs[name]
+
+    # ---- an entry ----
+
+    def _write_entry(self, entry: Entry, page: Page, drawn: tuple[str, set[str]] | None) -> None:
+        """drawn: its figure and the figure's colours; see `_drawn`."""
+        data, table = page.data, is_table(page.data)
+        picture, copied = None, ""
+        if drawn is not None:
+            self.colours |= drawn[1]
+            picture = Markup(drawn[0])
+        elif (page.folder / PICTURE).exists():
+            copied = f"{Path(entry.file(page)).stem}.{PICTURE}"
+            shutil.copy(page.folder / PICTURE, self.folder / copied)
+        claims = [(short_form(number, claim, data), claim, long_form(claim)) for number, claim in own_claims(data)]
+        notes = [*data["notes"]]
+        self._page(
+            "entry",
+            f"{data['id']}: {data['title']}",
+            file=entry.file(page),
+            entry=entry,
+            data=data,
+            page=page,
+            about=caption(data),
+            tally=tally_text(data) if table else "",
+            parts=[_shown(part.title, part.columns, part.rows, part.row_name) for part in parts(data)] if table else [],
+            printed=_printed(data) if table else None,
+            below=[*below(data)] if table else [],
+            shown="" if table else data["shown"],
+            marks=[] if table else _marks(data),
+            picture=picture,
+            copied=copied,
+            heads=HEADS,
+            counted=counted(data),
+            claims=claims,
+            controls=controls_in_words(data),
+            all_controls=controls_in_words(data, long=True),
+            differ=Markup(self.markdown.render("\n".join(differ_lines(data)))),
+            notes=notes,
+            runs=[*self._runs_of(data)],
+        )
+
+    def _runs_of(self, data: dict[str, Any]) -> Iterator[tuple[str, str, Run]]:
+        """Cell, seed and record of each run behind a page."""
+        for cell, by_seed in data["runs"].items():
+            for seed, digest in by_seed.items():
+                run = self.run(f"benchmark-{digest}" if cell == BENCHMARK else digest)
+                if run is not None:
+                    yield cell, seed, run
+
+    # ---- the first page ----
+
+    def _papers(self) -> list[dict[str, Any]]:
+        texts = {path.stem: path.read_text(encoding="utf-8") for path in shipped("docs/methods").glob("*.md")}
+        found = []
+        for paper, own in groupby(self.entries, key=lambda entry: entry.paper):
+            title, _, rest = texts.get(paper, "").partition("\n\n")
+            heading = title.removeprefix("# ").strip() or paper
+            intro = rest.partition("\n\n")[0] if title else ""
+            about = _flat(self.markdown.render(intro))
+            found.append({"id": paper, "title": heading, "about": about, "cards": [self._card(one) for one in own]})
+        return found
+
+    def _card(self, entry: Entry) -> dict[str, Any]:
+        """An entry on the first page: its small picture, or the first lines of its table."""
+        data, picture = entry.best.data, entry.best.folder / PICTURE
+        card = {"entry": entry, "data": data, "picture": None, "lines": None}
+        if picture.exists():
+            name = f"{entry.id}.png"
+            write_bytes(self.folder / name, _thumb(picture))
+            return {**card, "picture": name}
+        if is_table(data) and (shown := parts(data)):
+            part = shown[0]
+            columns = part.columns[: FIRST - 1]
+            rows = [
+                [row["short"], *(_text(row["cells"][column.name], column) for column in columns)]
+                for row in part.rows[:FIRST]
+            ]
+            return {**card, "lines": {"heads": ["", *(column.title for column in columns)], "rows": rows}}
+        return card
+
+    def _totals(self, checks: list[audit.Check]) -> dict[str, Any]:
+        verdicts = Counter(claim["verdict"] for entry in self.entries for _, _, claim in entry.claims)
+        checked = Counter(check.verdict for check in checks)
+        return {
+            "entries": len(self.entries),
+            "claims": sum(verdicts.values()),
+            "verdicts": {word: verdicts[word] for word in VERDICTS if verdicts[word]},
+            "checks": len(checks),
+            "audit": {word: checked[word] for word in audit.VERDICTS if checked[word]},
+        }
+
+    # ---- claims, audit, methods, runs ----
+
+    def _claims(self) -> Iterator[dict[str, Any]]:
+        """Every claim of every paper, one line each."""
+        for entry in self.entries:
+            for page, number, claim in entry.claims:
+                scale = (
+                    page.scale if claim["about"] in ("trained", "timed") and claim["verdict"] != "not run" else "none"
+                )
+                short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
+                yield {"entry": entry, "file": entry.file(page), "claim": claim, "scale": scale, "short": short}
+
+    def _choices(self) -> dict[str, list[str]]:
+        """By what the list of claims can be narrowed, and to which values."""
+        there = {page.scale for entry in self.entries for page in entry.pages}
+        return {
+            "paper": list(dict.fromkeys(entry.paper for entry in self.entries)),
+            "verdict": list(VERDICTS),
+            "scale": [*(scale for scale in SCALES if scale in there), NO_SCALE],
+            "kind": list(ABOUT),
+        }
+
+    def _write_audit(self, checks: list[audit.Check]) -> None:
+        """The checks that do not agree, and a page for each paper with all of its checks."""
+        there = {entry.id for entry in self.entries}
+        counts = audit.counts(checks)
+        papers = [name for name in counts if name != "all"]
+        shared: dict[str, Any] = {"counts": counts, "papers": papers, "there": there, "verdicts": audit.VERDICTS}
+        striking = [check for check in checks if check.verdict not in ("agrees", "cannot be checked")]
+        self._page("audit", "Audit", checks=striking, paper=None, **shared)
+        for paper in papers:
+            own = [check for check in checks if check.paper == paper]
+            self._page("audit", f"Audit: {paper}", file=f"audit-{paper}.html", checks=own, paper=paper, **shared)
+
+    def _methods(self) -> list[dict[str, Any]]:
+        """The pages of docs/methods as HTML, in which links lead nowhere outside of the site."""
+        texts = {path.stem: path.read_text(encoding="utf-8") for path in shipped("docs/methods").glob("*.md")}
+        papers = dict.fromkeys(entry.paper for entry in self.entries)
+        return [{"id": paper, "html": _flat(self.markdown.render(texts[paper]))} for paper in papers if paper in texts]
+
+    def _run_tables(self) -> dict[str, Any]:
+        """What was run, by paper and scale, by machine, and the records that no page reads."""
+        of_pages: dict[tuple[str, str], dict[str, Run]] = {}
+        seeds: dict[tuple[str, str], set[str]] = {}
+        for entry in self.entries:
+            for page in entry.pages:
+                for _, seed, run in self._runs_of(page.data):
+                    key = (entry.paper, page.scale)
+                    of_pages.setdefault(key, {})[run.hash] = run
+                    seeds.setdefault(key, set()).add(seed)
+        names = {path.name.partition(".")[0] for path in listed(self.results_dir, "records/*")}
+        everything = [one for name in sorted(names) if (one := self.run(name)) is not None]
+        read = {digest for runs in of_pages.values() for digest in runs}
+        by_machine: dict[str, list[Run]] = {}
+        for run in everything:
+            by_machine.setdefault(run.machine, []).append(run)
+        return {
+            "by_paper": [
+                (paper, scale, len(seeds[paper, scale]), _sums(of_pages[paper, scale].values()))
+                for paper, scale in of_pages
+            ],
+            "by_machine": [(machine, _sums(runs)) for machine, runs in sorted(by_machine.items())],
+            "other": _sums(run for run in everything if run.hash not in read),
+            "all": _sums(everything),
+        }
+
+
+def _sums(runs: Iterable[Run]) -> dict[str, Any]:
+    """How many runs, and what they took in all."""
+    own = list(runs)
+    dates = sorted(run.started for run in own if run.started)
+    return {
+        "runs": len(own),
+        "hours": sum(run.minutes or 0 for run in own) / 60,
+        "tokens": sum(run.tokens or 0 for run in own),
+        "flops": sum(run.flops or 0 for run in own),
+        "machines": sorted({run.machine for run in own}),
+        "from": dates[0] if dates else "",
+        "to": dates[-1] if dates else "",
+    }
+
+
+# ---- parts of a page ----
+
+
+_SIGNS = dict(zip(VERDICTS, "✓✗○?–", strict=True))
+"""Beside the colour of a verdict, for those who do not see it."""
+
+
+def _shown(
+    title: str, columns: list[Column], rows: list[dict[str, Any]], name: Callable[[dict[str, Any]], str]
+) -> dict[str, Any]:
+    """A panel of a table for a page: heads, and rows of cells."""
+    return {
+        "title": title,
+        "heads": [column.title for column in columns],
+        "rows": [(name(row), [_cell(row["cells"][column.name], column) for column in columns]) for row in rows],
+    }
+
+
+def _cell(cell: dict[str, Any], column: Column) -> dict[str, Any]:
+    """A cell for a page: what was measured, its error or difference, what the paper prints, and the verdict."""
+    own = column.kind != "transcribed" or not paper_text(cell, column)
+    value = cell["paper"] if cell["measured"] is None else cell["measured"]
+    return {
+        "text": measured_text(cell, column) if own else paper_text(cell, column),
+        "error": error_text(cell, column),
+        "paper": paper_text(cell, column) if own else "",
+        "verdict": "" if cell["verdict"] in (None, "not run") else cell["verdict"],
+        "sort": "" if value is None else value,
+    }
+
+
+def _text(cell: dict[str, Any], column: Column) -> str:
+    """What a small table shows: what was measured, or printed."""
+    text = measured_text(cell, column)
+    return text if cell["measured"] is not None else paper_text(cell, column) or text
+
+
+def _printed(data: dict[str, Any]) -> dict[str, Any] | None:
+    """What the paper prints in columns that nothing here can measure."""
+    columns = folded(data)
+    rows = [
+        (row["name"], [paper_text(row["cells"][column.name], column) for column in columns]) for row in data["rows"]
+    ]
+    rows = [row for row in rows if any(row[1])]
+    return {"heads": [column.title for column in columns], "rows": rows} if rows else None
+
+
+def _marks(data: dict[str, Any]) -> list[str]:
+    """What the paper prints in a figure, in words."""
+    marks = dict.fromkeys((mark["label"], mark["source"]) for panel in data["panels"] for mark in panel["paper"])
+    return [f"{label} ({source})" for label, source in marks]
+
+
+def _thumb(picture: Path) -> bytes:
+    """A small picture of a figure, in few colours."""
+    from PIL import Image
+
+    with Image.open(picture) as opened:
+        small = opened.convert("RGB")
+    small.thumbnail((THUMB, 3 * THUMB))
+    buffer = BytesIO()
+    small.quantize(32, dither=Image.Dither.NONE).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _flat(html: str) -> Markup:
+    """HTML without links, whose targets are no part of the site, and with headings one level lower."""
+    html = re.sub(r"</?a\b[^>]*>", "", html)
+    return Markup(re.sub(r"(</?h)([1-5])>", lambda found: f"{found[1]}{int(found[2]) + 1}>", html))

@@ -1,0 +1,118 @@
+"""A figure as SVG for a page of HTML: small, with the page's own letters, and readable on a light and on a dark page.
+
+Text, axes and ticks take the page's colours by name (`--ink`, `--paper`). Greys, and other colours that are too dark
+for a dark page, are variables too, such as `--x332288`, to which `dark_colours` gives their value there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, PAPER = "#010203", "#fdfefd"
+"""What stands for the page's colours while a figure is drawn; no other colour is likely to be these."""
+DARK = (0x16, 0x19, 0x1D)
+"""The background of a dark page; the same as in templates/site.css."""
+LEAST_CONTRAST = 3.0
+"""Of lines and marks against the background (WCAG 2.2, 1.4.11)."""
+
+
+def svg_of(draw: Callable[[], Figure], name: str, about: str) -> tuple[str, set[str]]:
+    """A figure as an SVG element, and the colours in it that a dark page needs in another shade.
+
+    name: begins every id in it, so that several can stand on one page. about: what a screen reader says.
+    """
+    import matplotlib
+
+    theme: Any = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
+    theme |= {"figure.facecolor": PAPER, "axes.facecolor": "none", "svg.fonttype": "none", "svg.hashsalt": name}
+    buffer = StringIO()
+    with matplotlib.rc_context(theme):
+        draw().savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    body = text[text.index("<svg") :]
+    box = re.search(r'viewBox="([^"]*)"', body)
+    inner = body[body.index(">") + 1 : body.rindex("</svg>")]
+    # Its style sheet would be that of the whole page; site.css has the same rule for figures.
+    inner = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", inner, flags=re.DOTALL)
+    inner = _with_ids(inner, name)
+    inner = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), inner)
+    inner = re.sub(r"\s*\n\s*", "\n", inner)
+    inner, colours = _with_page_colours(inner)
+    inner = re.sub(r"; (?=[a-z-]+: )", ";", inner).replace("<defs/>\n", "")
+    title = f"<title>{_escaped(about)}</title>"
+    return f'<svg class="figure" role="img" viewBox="{box[1] if box else ""}">{title}{inner.strip()}</svg>', colours
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _with_ids(svg: str, name: str) -> str:
+    """Ids that something refers to, with the name before them; the others have no use."""
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", svg)
+    return re.sub(r'(href="#|url\(#)', rf"\1{name}-", svg)
+
+
+_COLOUR = re.compile(r"(fill|stroke|stop-color): ?(#[0-9a-f]{6})")
+
+
+def _with_page_colours(svg: str) -> tuple[str, set[str]]:
+    """The figure with variables of the page in the place of colours that must change with it, and those colours."""
+    found: set[str] = set()
+
+    def colour(match: re.Match[str]) -> str:
+        what, code = match.groups()
+        if code == INK:
+            return f"{what}:var(--ink)"
+        if code == PAPER:
+            return f"{what}:var(--paper)"
+        grey = len(set(_parts(code))) == 1
+        # White is for letters and lines on colours, which stay as they are.
+        if code == "#ffffff" or (not grey and contrast(_parts(code), DARK) >= LEAST_CONTRAST):
+            return f"{what}:{code}"
+        found.add(code)
+        return f"{what}:var(--x{code[1:]},{code})"
+
+    return _COLOUR.sub(colour, svg), found
+
+
+def dark_colours(colours: Iterable[str]) -> str:
+    """The variables of these colours on a dark page: a grey that stands out as much as on white, or the same hue, mixed
+    with white until it can be seen."""
+    return "".join(f"--x{code[1:]}:{_lighter(code)};" for code in sorted(colours))
+
+
+def _lighter(code: str) -> str:
+    parts = _parts(code)
+    if len(set(parts)) == 1:
+        value = round(DARK[1] + (255 - parts[0]) / 255 * (235 - DARK[1]))
+        return f"#{value:02x}{value:02x}{value:02x}"
+    for share in range(101):
+        mixed = (round(part + (255 - part) * share / 100) for part in parts)
+        red, green, blue = mixed
+        if contrast((red, green, blue), DARK) >= LEAST_CONTRAST + 1:
+            return f"#{red:02x}{green:02x}{blue:02x}"
+    return "#ffffff"
+
+
+def _parts(code: str) -> tuple[int, int, int]:
+    return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    """The contrast of two colours, from 1 to 21 (WCAG 2.2)."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: tuple[int, int, int]) -> float:
+    parts = [part / 255 for part in colour]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
