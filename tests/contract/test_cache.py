@@ -111,6 +111,7 @@ def test_cached_refined_weights_equal_those_of_the_full_pass(kinds, family, plan
             torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_refined_weights_of_random_maps_lengths_and_splits(data):
@@ -178,6 +179,7 @@ def random_plan(draw, layers=3, heads=4):
     return plan if len(plan.visits) <= 24 else Plan.plain(layers)
 
 
+@pytest.mark.long
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_random_plans_with_fading_heads(data):

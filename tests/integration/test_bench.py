@@ -35,6 +35,7 @@ def test_the_same_model_generates_the_same_in_both(tmp_path):
     assert "generate: vanilla is" in done.stdout and max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_architectures_beside_each_other(tmp_path):
     settings = ["--set", "shape.layers=4"]
     done = hybridlab("bench", *SMALL, *settings, "--arch", "vanilla", "--arch", "sgt", "--json", cwd=tmp_path)
@@ -61,6 +62,7 @@ def test_settings_of_one_architecture_and_values_of_one_setting(tmp_path):
     assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_methods_that_act_in_every_step(tmp_path):
     """Gates, penalties and entropies of the controller are part of a step, and FLOPs are counted as executed."""
     archs = [word for arch in ("vanilla", "consa", "entropy-reg", "saobp-low") for word in ("--arch", arch)]
@@ -71,6 +73,7 @@ def test_methods_that_act_in_every_step(tmp_path):
     assert flops["consa"] > flops["vanilla"] == flops["entropy-reg"]
 
 
+@pytest.mark.long
 def test_steps_of_a_whole_run(tmp_path):
     """A run that grows counts its shorter steps; one that does not is its last step."""
     asked = ["--set", "shape.layers=6", "--arch", "vanilla", "--arch", "midas", "--whole-run", "--json"]

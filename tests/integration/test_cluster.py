@@ -25,6 +25,7 @@ submitit = pytest.importorskip("submitit")
 LOCAL = Cluster("local", time="10")
 
 
+@pytest.mark.long
 def test_jobs_train_what_is_missing_and_the_same_call_collects(small, tmp_path, runs, runs_dir):
     parent, other = seeded(small, 0, 1)
     child, pending, said = child_of(small, parent), {}, []
@@ -44,6 +45,7 @@ def test_jobs_train_what_is_missing_and_the_same_call_collects(small, tmp_path, 
     assert [job["state"] for job in json.loads(shown.stdout)["jobs"]] == ["finished"] * 3
 
 
+@pytest.mark.long
 def test_a_job_that_fails_says_why(small, tmp_path, runs):
     (config,) = seeded(small, 0, training={"optimizer": {"lr": 1e30}})
     run_all(named(config), runs, tmp_path / "results", LOCAL)
@@ -103,6 +105,7 @@ def test_options_that_do_not_fit(options, said):
         Launching(**options).cluster()
 
 
+@pytest.mark.long
 def test_mistakes_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     command = ["ablate", "--vary", "training.seed=0,1", "--launcher", "slurm"]

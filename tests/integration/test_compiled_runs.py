@@ -69,6 +69,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", some(CASES, "sgt", "spiral-b"))
 def test_losses_equal_those_of_an_uncompiled_run(arch, small, tmp_path, runs_dir, graphs):
     config = small(arch, **CASES[arch])
@@ -82,6 +83,7 @@ def test_losses_equal_those_of_an_uncompiled_run(arch, small, tmp_path, runs_dir
     assert (plain.compile, compiled.compile, plain.hash) == (False, True, compiled.hash)
 
 
+@pytest.mark.long
 def test_graphs_do_not_grow_with_the_layers(graphs, monkeypatch):
     """One graph for all layers with as many heads of each kind, whichever heads these are, and for all loops of as many
     heads. Every graph gives the logits of the uncompiled model."""

@@ -23,6 +23,7 @@ def measured(tmp_path_factory):
     return config, model, corpus, found
 
 
+@pytest.mark.long
 def test_it_is_the_mean_over_all_sequences(measured):
     config, model, corpus, found = measured
     [batch] = make_objective(config, corpus).examples(config, corpus, 5)

@@ -51,6 +51,7 @@ def test_all_of_them_in_a_record(small, tmp_path, runs_dir):
     assert run_hash(small()) == run_hash(small(evaluation={"probes": None}))
 
 
+@pytest.mark.long
 def test_probes_in_the_middle_of_training_do_not_change_the_run(small, tmp_path, runs_dir):
     from tests.training import weights
 

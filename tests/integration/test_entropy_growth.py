@@ -97,6 +97,7 @@ def test_decisions_are_made_on_the_entropies_of_the_model(small, tmp_path, runs_
     assert event["layer"] == int(pool.max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("micro", [3, 1])
 def test_accumulation_measures_the_same_entropies(small, tmp_path, runs_dir, micro):
     whole = train(growing(small), tmp_path / "whole", runs_dir)
@@ -108,6 +109,7 @@ def test_accumulation_measures_the_same_entropies(small, tmp_path, runs_dir, mic
     assert events(whole) == events(parts)
 
 
+@pytest.mark.long
 def test_activation_checkpointing_changes_nothing(small, tmp_path, runs_dir):
     config = growing(small)
     other = config.model_copy(update={"runtime": config.runtime.model_copy(update={"activation_checkpointing": True})})
@@ -131,6 +133,7 @@ def test_resume_is_exact_inside_a_window(small, tmp_path, runs_dir, monkeypatch,
     assert_resumes_exactly(config, tmp_path, runs_dir, monkeypatch, step)
 
 
+@pytest.mark.long
 def test_three_kills_inside_fade_windows_change_no_bit(small, tmp_path, runs_dir):
     """A real process and a real SIGKILL, three times, at steps between the actions of the growth."""
     times = {"start_step": 15, "interval": 15, "fade_steps": 15}
@@ -273,6 +276,7 @@ def chosen_by(small, parent, step, **controller):
     return growing(small, 14, **{**fixed, **controller})
 
 
+@pytest.mark.long
 @combinations("select, step", ["high", "low"], [0, 6, None], together=1)
 def test_heads_are_chosen_by_the_entropies_of_another_run(small, runs, step, select):
     parent, _ = measured_parent(small, runs, at_steps=(0, 6))

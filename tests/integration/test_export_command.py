@@ -51,6 +51,7 @@ def elsewhere(folder, trust, tokens, cwd):
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", some(["vanilla", "spiral-b", "saobp-high"], "spiral-b"))
 def test_an_exported_run_works_where_hybridlab_is_not_installed(arch, small, runs, tmp_path):
     shape = {"shape": {"layers": 6}} if arch == "spiral-b" else {}

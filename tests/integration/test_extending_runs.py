@@ -81,6 +81,7 @@ def test_a_run_and_its_extension_are_the_longer_run(small, runs, arch):
         assert one["lineage"]["step"] == two["lineage"]["step"] == 18
 
 
+@pytest.mark.long
 def test_an_extension_that_is_killed_resumes_exactly(small, runs, monkeypatch):
     train(configuration(small, "sgt", 12), runs / "shorter", runs)
     go_on(runs, runs / "shorter", 8, "whole")

@@ -143,6 +143,7 @@ print(*ends)
 """
 
 
+@pytest.mark.long
 def test_kills_while_the_final_model_is_written_lose_and_repeat_nothing(small, tmp_path, runs_dir):
     """Each start goes on after the last checkpoint, and only the last one is not killed."""
     config = small("consa", controller={"kind": "mask-learning", "rho": 0.5, "granularity": "head-single"})

@@ -287,6 +287,7 @@ def test_pretrain_with_a_task_is_the_same_run(encoder, tmp_path):
         pretrain(f"{encoder}@2")
 
 
+@pytest.mark.long
 def test_another_file_of_the_task_is_measured_whole(encoder, tmp_path):
     config = composed(encoder, "sst2", data=sentences(tmp_path / "a.jsonl"), steps=2)
     train(config, tmp_path / "run", encoder.parent)

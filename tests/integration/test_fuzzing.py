@@ -150,6 +150,7 @@ def test_experiment_files(fuzz, folder):
         ends_well("reproduce", "./mine.yaml", "--dry-run", cwd=folder)
 
 
+@pytest.mark.long
 def test_command_lines(fuzz, folder):
     import typer
 

@@ -43,6 +43,7 @@ def with_input(monkeypatch, text, *arguments, cwd):
     return hybridlab(*arguments, cwd=cwd)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["vanilla", "rule-swa", "sgt", "spiral"])
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_k": 40, "seed": 3}])
 def test_batches_give_what_the_prompts_give_one_by_one(small, runs, arch, sampling):
@@ -69,6 +70,7 @@ def test_batches_give_what_the_prompts_give_one_by_one(small, runs, arch, sampli
         assert list(continue_prompts(*parts, **alone)) == together[2:3]
 
 
+@pytest.mark.long
 def test_prompts_come_from_a_file_or_standard_input_and_go_to_a_file(workdir, monkeypatch):
     common = ["--max-new-tokens", "5"]
     alone = [json_of(hybridlab("generate", "base", text, *common, "--json", cwd=workdir)) for text in PROMPTS]

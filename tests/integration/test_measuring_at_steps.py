@@ -67,6 +67,7 @@ def test_a_run_from_other_weights_begins_with_their_result(small, tmp_path, runs
     assert record.results.at["0"].validation == parent.results.validation
 
 
+@pytest.mark.long
 @combinations("step, arch", [0, 3, 7], ["vanilla", "consa", "sgt"], together=1)
 def test_a_resumed_run_has_what_was_measured_before(small, tmp_path, runs_dir, monkeypatch, arch, step):
     config = made(small, arch)

@@ -64,6 +64,7 @@ METHODS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_method_starts_from_the_weights(folder, name, method):

@@ -110,6 +110,7 @@ def call(*words):
     return CliRunner().invoke(app, ["plan", *words])
 
 
+@pytest.mark.long
 def test_the_command_plans_the_runs_of_entries():
     found = json.loads(call("saobp-fig1", "--gpus", "2", "--json").stdout)
     assert found["gpus"] == 2 and [run["way"]["gpus"] for run in found["runs"]] == [2]
@@ -118,6 +119,7 @@ def test_the_command_plans_the_runs_of_entries():
     assert "vanilla tiny" in table and max(map(len, table.splitlines())) <= 80
 
 
+@pytest.mark.long
 def test_the_plan_of_an_entry_says_what_is_there_what_it_costs_and_how_it_starts():
     published = ["--results-dir", str(ROOT / "results")]
     found = json.loads(call("saobp-fig1", "--price", "3", "--json", *published).stdout)

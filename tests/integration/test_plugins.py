@@ -254,6 +254,7 @@ def test_plug_ins_that_cannot_change_a_run_do_not_count(small, load):
     assert list(small(settings=["evaluation.probes=[mine]"]).plugins) == ["probes"]
 
 
+@pytest.mark.long
 def test_what_a_plug_in_imports_from_hybridlab_is_built_in(tmp_path):
     """The first import of modules of hybridlab registers kinds, which are not the plug-in's."""
     (tmp_path / "first.py").write_text("import hybridlab.runs.hooks, hybridlab.analysis.probes.entropy\n")

@@ -80,6 +80,7 @@ def test_a_killed_process_is_named_and_the_others_go_on(small, tmp_path, runs):
     assert "SIGKILL" in outcome.failed["run 0"] and "run 0" in outcome.failed["run 2"]
 
 
+@pytest.mark.long
 def test_control_c_stops_every_run_with_a_checkpoint(tmp_path):
     write_text(tmp_path / "words.txt")
     settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 100_000}, "data": {"tokenizer": "byte"}}
@@ -269,6 +270,7 @@ def test_a_dry_run_of_a_paper_knows_the_cost_of_its_committed_runs(tmp_path):
 # ---- the files of a grid ----
 
 
+@pytest.mark.long
 def test_report_makes_the_files_of_a_grid_again(tmp_path):
     write_text(tmp_path / "words.txt")
     settings = {"shape": SMALL_SHAPE, "training": {**SMALL_TRAINING, "steps": 3}, "data": {"tokenizer": "byte"}}

@@ -274,6 +274,7 @@ def test_a_run_keeps_the_steps_from_which_any_experiment_of_the_queue_goes_on(to
     assert [config.runtime.keep_steps for name, config in queue.values() if name.endswith("base")] == [[2]]
 
 
+@pytest.mark.long
 def test_further_seeds_that_are_complete_count(toy, tmp_path):
     experiment = toy()
     reproduce(experiment, tmp_path)

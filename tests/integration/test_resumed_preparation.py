@@ -114,6 +114,7 @@ def assert_same(interrupted, whole, lines):
         assert documents(folder, "validation") == wanted[::20]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["plain", "packed", "hub", "table"])
 def test_a_killed_preparation_goes_on_to_the_same_bytes(tmp_path, name):
     sources, lines = make_sources(tmp_path)
@@ -132,6 +133,7 @@ def test_a_killed_preparation_goes_on_to_the_same_bytes(tmp_path, name):
     assert NUMBER <= written <= NUMBER + kills * AT_ONCE, "only what was after the last record is done again"
 
 
+@pytest.mark.long
 def test_each_source_of_a_mixture_goes_on_by_itself(tmp_path):
     sources, lines = make_sources(tmp_path)
     entries = [{"source": sources[name], "weight": 0.25} for name in ("plain", "packed", "hub", "table")]

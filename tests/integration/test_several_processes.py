@@ -202,6 +202,7 @@ FIRST, SECOND = ["vanilla", "sgt", "saobp-high"], ["consa", "mesh", "lidas"]
 THIRD = [name for name in METHODS if name not in FIRST + SECOND]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", some([FIRST, SECOND, THIRD], FIRST), ids=", ".join)
 def test_two_ranks_are_one_process_in_fp64(small, tmp_path, runs_dir, request, chosen):
     """With whole copies of the weights, and with parts of every block for seven steps, after which one process goes on
@@ -380,6 +381,7 @@ def test_queues_take_one_way(tmp_path, monkeypatch):
     assert under.returncode == 2 and "torchrun is for a single run" in under.stderr
 
 
+@pytest.mark.long
 def test_ranks_stop_together(start, tmp_path):
     process = start("--steps", "3000")
     wait_for(tmp_path, 20, process)

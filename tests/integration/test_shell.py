@@ -98,6 +98,7 @@ def test_ids_are_in_the_order_of_their_numbers():
     assert figures == [f"sgt-fig{number}" for number in range(1, 16)]
 
 
+@pytest.mark.long
 def test_lists_are_filtered():
     assert ids("SGT", "fig1") == ["sgt-fig1", *(f"sgt-fig{number}" for number in range(10, 16))]
     assert ids("sgt-fig?") == [f"sgt-fig{number}" for number in range(1, 10)]

@@ -183,6 +183,7 @@ def test_a_stop_before_at_and_after_a_growth_step_changes_no_bit(
     assert_resumes_exactly(growing(method, shape, runtime={"checkpoint_every": 3}), older, runs_dir, monkeypatch, 5)
 
 
+@pytest.mark.long
 def test_a_grown_run_survives_real_kills(growing, tmp_path, runs_dir):
     config = growing("midas", training={"steps": 80}, runtime={"checkpoint_every": 2})
     assert_survives_kills(config, tmp_path, runs_dir, [12, 34])
@@ -336,6 +337,7 @@ def origins_in(path):
     return structure.lineage
 
 
+@pytest.mark.long
 def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir):
     """From a grown run, its best weights and a saved model, over two runs, into a task and into a further growth."""
     runs = Runs(runs_dir)

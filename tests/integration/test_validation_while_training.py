@@ -86,6 +86,7 @@ def test_the_best_weights_are_kept_as_a_model_of_their_own(small, tmp_path, runs
     assert all(torch.equal(best[name], ten[name]) for name in ten)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["vanilla", "sgt"])
 @pytest.mark.parametrize("step", [5, 7, 11])
 def test_a_resumed_run_has_the_same_curve_and_the_same_best(small, tmp_path, runs_dir, monkeypatch, arch, step):
@@ -146,6 +147,7 @@ def test_every_line_has_speed_and_memory_and_the_record_leaves_them_out(small, t
         assert line["mfu"] == pytest.approx(per_second / 1e12, rel=1e-3)
 
 
+@pytest.mark.long
 def test_time_for_measurements_is_no_time_of_training(small, tmp_path, runs_dir, monkeypatch):
     measured = while_training.validation
 

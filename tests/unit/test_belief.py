@@ -112,6 +112,7 @@ def test_blocks_equal_the_plain_formula_forward_and_backward(blocks, kind, place
                 torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-10)
 
 
+@pytest.mark.long
 @combinations("kind, place", KINDS[:4], PLACES, together=1)
 def test_gradients_are_those_of_finite_differences(kind, place, monkeypatch):
     causal, send = place

@@ -139,6 +139,7 @@ def test_layers_with_loops_and_split_layers_are_not_grown_again():
     assert growable_layers(plan) == [2]
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_rules_of_growth_hold_for_random_settings_and_entropies(data):

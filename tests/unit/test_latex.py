@@ -98,6 +98,7 @@ def all_tables(tmp_path_factory):
     return [write_table(one, one.available_scales()[0], results, also=[".tex"])[1] for one in tables]
 
 
+@pytest.mark.long
 def test_every_shipped_table_is_whole_and_the_published_one(all_tables):
     for folder in all_tables:
         check((folder / "table.tex").read_text())

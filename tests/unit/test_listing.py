@@ -236,6 +236,7 @@ def test_a_claim_is_of_the_kind_of_what_its_test_reads(words, about):
     assert {claim["about"] for claim in found} == {about}
 
 
+@pytest.mark.long
 def test_a_claim_has_the_verdict_of_the_largest_scale_with_its_runs():
     found = json.loads(listed("--claims", "--paper", "depth", "--results-dir", str(PUBLISHED), "--json").stdout)
     scales = {claim["scale"] for claim in found["claims"]}

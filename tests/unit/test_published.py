@@ -126,6 +126,7 @@ def test_the_list_marks_what_is_published_and_what_is_ones_own(tmp_path):
     assert "smoke ✓ desk small paper" in text and done == ["smoke"] and published == []
 
 
+@pytest.mark.long
 def test_the_list_of_claims_says_whose_records_were_read():
     arguments = ("list", "--claims", "consa-fig10", "--results-dir", PUBLISHED.parent)
     found = json.loads(hybridlab(*arguments, "--json", cwd=ROOT).stdout)["claims"]

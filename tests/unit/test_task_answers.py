@@ -306,6 +306,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the released files are not here")
 @pytest.mark.parametrize("name", ASKED)
 def test_released_files_have_answers_that_their_tasks_read(name):

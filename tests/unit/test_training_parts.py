@@ -225,6 +225,7 @@ def test_lines_are_shown_while_training_on_a_terminal_and_elsewhere(capsys):
     assert capsys.readouterr().err == "title: step 3: [something] happened\n"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switch is one of glibc")
 def test_freed_memory_is_kept_for_the_next_tensor():
     """Page faults of 40 tensors of 8 MB, one after the other: 2,048 for each where it is given back."""

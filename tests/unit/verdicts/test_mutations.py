@@ -223,6 +223,7 @@ def checks_of(file, node):
     return [check for check, run in runs().items() if run & lines]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("module_name", MODULES)
 def test_what_is_code_is_noticed(module_name):

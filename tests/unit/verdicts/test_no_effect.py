@@ -148,6 +148,7 @@ def test_claims_on_records_without_an_effect(seeds):
     assert np.mean([word != "open" for word in words]) < FEWER_BOUND and set(words) <= {"open", "holds", "fails"}
 
 
+@pytest.mark.long
 def test_a_flat_curve_has_no_shape():
     """Which cell is the lowest is chosen from the same losses, and still few flat curves are resolved."""
     test = {"kind": "u_shaped", "cells": list("abcde")}
@@ -260,6 +261,7 @@ def swinging(peak):
 SAME_MINIMUM = "abs(argmin(loss[a, b, c, d, e]) - argmin([f, g, h, i, j])) < 1"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", some(SEVERAL, 4, 6))
 def test_flat_curves_have_no_minimum_in_common(seeds):
     """With the controls that the claim has in spiral-fig3; the curves of both budgets are flat."""
@@ -278,6 +280,7 @@ def test_flat_curves_have_no_minimum_in_common(seeds):
     assert share(read) < FEWER_BOUND
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", some(SEVERAL, 4, 6))
 def test_minima_one_step_apart_are_not_called_the_same(seeds):
     """Bowls with their lowest points at the third and the fourth of five ratios; noise moves the lowest cell."""
