@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -21,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 from rich.progress import MofNCompleteColumn
@@ -35,8 +36,10 @@ from hybridlab.papers.experiment import BENCHMARK
 from hybridlab.papers.ids import SAYS, SCALES, VERDICTS, natural, shipped
 from hybridlab.papers.listing import read_heads
 from hybridlab.papers.loading import all_experiments
+from hybridlab.papers.verdicts import seeds_in_words
 from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import (
+    DASH,
     HEADS,
     controls_in_words,
     counted,
@@ -74,6 +77,14 @@ SCRIPTS = ("sortable.min.js", "search.js")
 PICTURE = "figure.png"
 THUMB = 320
 """Pixels of a small picture's width on the first page."""
+KINDS_OF_CLAIMS = {
+    "Sentences about what is printed, or can be counted": ("printed", "exact", "transcribed"),
+    "Sentences about trained models, on the small models that were trained here": ("trained", "timed"),
+    "Sentences that nothing at hand can test": ("not here",),
+}
+"""How the first page counts claims by what they are tested on."""
+OF_A_PAPER = re.compile(r"-(table|fig)\d+$")
+"""The end of the id of what a paper has; the others are this project's, or one's own."""
 NO_SCALE = "none"
 """In the list of claims, where no run is behind a verdict."""
 FIRST = 3
@@ -215,7 +226,8 @@ def _run(name: str, results_dir: Path) -> Run | None:
 
 def _machine(machine: dict[str, Any]) -> str:
     threads = machine.get("threads")
-    return f"{machine.get('name', '')} ({machine.get('device', '')}" + (f", {threads} threads)" if threads else ")")
+    of = f", {threads} thread{'s' * (threads != 1)}" if threads else ""
+    return f"{machine.get('name', '')} ({machine.get('device', '')}{of})"
 
 
 def _drawn(page: Page, name: str) -> tuple[str, set[str]] | None:
@@ -240,11 +252,30 @@ def write_site(out: Path, results_dir: Path) -> dict[str, Any]:
             f"report --site: there are no pages in {results_dir}; `hybridlab reproduce ID` makes one, and "
             "--results-dir names another folder"
         )
+    taken = {f"{path.stem}.html" for path in TEMPLATES.glob("*.html")} | {f"audit-{one.paper}.html" for one in entries}
+    for entry in entries:
+        for page in entry.pages:
+            if (file := entry.file(page)) in taken:
+                raise UserError(f"{page.folder}: the site has another page {file}; give the entry another id")
+            taken.add(file)
     with new_folder(out, digests=False) as folder:
         site = _Site(folder, entries, results_dir)
         site.write()
         sizes = [path.stat().st_size for path in folder.iterdir()]
     return {"folder": str(out), "entries": len(entries), "pages": site.pages, "bytes": sum(sizes)}
+
+
+@contextmanager
+def _said_of(page: Page) -> Iterator[None]:
+    """What goes wrong within is the fault of a page's data: the error says which."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
+        identifier, scale = page.folder.parts[-2:]
+        raise UserError(
+            f"{page.folder}: this page is damaged or of another version ({error}); make it again: "
+            f"hybridlab report {identifier} --scale {scale}"
+        ) from None
 
 
 class _Site:
@@ -263,7 +294,8 @@ class _Site:
             lstrip_blocks=True,
             undefined=StrictUndefined,
         )
-        self.templates.filters["inline"] = lambda text: Markup(self.markdown.renderInline(text))
+        self.templates.filters["inline"] = lambda text: _flat(self.markdown.renderInline(text))
+        self.templates.filters["order"] = _order
         self.templates.globals.update(verdict_sign=_SIGNS.__getitem__, scales_say=SAYS)
 
     def write(self) -> None:
@@ -276,8 +308,9 @@ class _Site:
         ):
             task = shown.bar.add_task("pages", total=len(work), note="") if shown.bar else None
             drawn = pool.map(_drawn, [page for _, page in work], [entry.id for entry, _ in work], chunksize=4)
-            for (entry, page), picture in zip(work, drawn, strict=True):
-                self._write_entry(entry, page, picture)
+            for entry, page in work:
+                with _said_of(page):
+                    self._write_entry(entry, page, next(drawn))
                 if shown.bar and task is not None:
                     shown.bar.update(task, advance=1, note=entry.id)
         checks = audit.audit(all_experiments())
@@ -285,6 +318,8 @@ class _Site:
         self._page("claims", "Claims", claims=[*self._claims()], choices=self._choices())
         self._write_audit(checks)
         self._page("methods", "Methods", methods=self._methods())
+        rule = (shipped("docs") / "evidence.md").read_text(encoding="utf-8").partition("\n\n")
+        self._page("verdicts", rule[0].removeprefix("# "), text=Markup(_flat(self.markdown.render(rule[2]), lower=0)))
         self._page("runs", "What has been run", tables=self._run_tables())
         for name in SCRIPTS:
             shutil.copy(TEMPLATES / name, self.folder / name)
@@ -327,7 +362,13 @@ class _Site:
             tally=tally_text(data) if table else "",
             parts=[_shown(part.title, part.columns, part.rows, part.row_name) for part in parts(data)] if table else [],
             printed=_printed(data) if table else None,
-            below=[*below(data)] if table else [],
+            below=[line.replace(" (the paper's values: --all-columns)", "") for line in below(data)] if table else [],
+            missing=_missing(data),
+            several=any(len(claim["comparisons"]) > 1 for claim in data["claims"]),
+            planned=seeds_in_words(data["planned_seeds"]) if data["planned_seeds"] else "",
+            elsewhere=[(one, number) for one, number, _ in entry.claims if one is not page]
+            if page is entry.best
+            else [],
             shown="" if table else data["shown"],
             marks=[] if table else _marks(data),
             picture=picture,
@@ -367,9 +408,9 @@ class _Site:
         """An entry on the first page: its small picture, or the first lines of its table."""
         data, picture = entry.best.data, entry.best.folder / PICTURE
         card = {"entry": entry, "data": data, "picture": None, "lines": None}
-        if picture.exists():
+        if picture.exists() and (small := _thumb(picture)) is not None:
             name = f"{entry.id}.png"
-            write_bytes(self.folder / name, _thumb(picture))
+            write_bytes(self.folder / name, small)
             return {**card, "picture": name}
         if is_table(data) and (shown := parts(data)):
             part = shown[0]
@@ -382,12 +423,18 @@ class _Site:
         return card
 
     def _totals(self, checks: list[audit.Check]) -> dict[str, Any]:
-        verdicts = Counter(claim["verdict"] for entry in self.entries for _, _, claim in entry.claims)
+        kinds = {kind: word for word, kinds in KINDS_OF_CLAIMS.items() for kind in kinds}
+        claims = [claim for entry in self.entries for _, _, claim in entry.claims]
+        verdicts = Counter((kinds[claim["about"]], claim["verdict"]) for claim in claims)
         checked = Counter(check.verdict for check in checks)
         return {
             "entries": len(self.entries),
-            "claims": sum(verdicts.values()),
-            "verdicts": {word: verdicts[word] for word in VERDICTS if verdicts[word]},
+            "own": sum(not OF_A_PAPER.search(entry.id) for entry in self.entries),
+            "claims": len(claims),
+            "verdicts": {
+                kind: {word: verdicts[kind, word] for word in VERDICTS if verdicts[kind, word]}
+                for kind in KINDS_OF_CLAIMS
+            },
             "checks": len(checks),
             "audit": {word: checked[word] for word in audit.VERDICTS if checked[word]},
         }
@@ -398,11 +445,11 @@ class _Site:
         """Every claim of every paper, one line each."""
         for entry in self.entries:
             for page, number, claim in entry.claims:
-                scale = (
-                    page.scale if claim["about"] in ("trained", "timed") and claim["verdict"] != "not run" else "none"
-                )
-                short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
-                yield {"entry": entry, "file": entry.file(page), "claim": claim, "scale": scale, "short": short}
+                with _said_of(page):
+                    ran = claim["about"] in ("trained", "timed") and claim["verdict"] != "not run"
+                    short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
+                about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE}
+                yield {"entry": entry, "claim": claim, "short": short, **about}
 
     def _choices(self) -> dict[str, list[str]]:
         """By what the list of claims can be narrowed, and to which values."""
@@ -495,9 +542,10 @@ def _shown(
 def _cell(cell: dict[str, Any], column: Column) -> dict[str, Any]:
     """A cell for a page: what was measured, its error or difference, what the paper prints, and the verdict."""
     own = column.kind != "transcribed" or not paper_text(cell, column)
+    text = f"as {cell['same_as']}" if cell["same_as"] else measured_text(cell, column)
     value = cell["paper"] if cell["measured"] is None else cell["measured"]
     return {
-        "text": measured_text(cell, column) if own else paper_text(cell, column),
+        "text": text if own else paper_text(cell, column),
         "error": error_text(cell, column),
         "paper": paper_text(cell, column) if own else "",
         "verdict": "" if cell["verdict"] in (None, "not run") else cell["verdict"],
@@ -521,25 +569,44 @@ def _printed(data: dict[str, Any]) -> dict[str, Any] | None:
     return {"heads": [column.title for column in columns], "rows": rows} if rows else None
 
 
+def _missing(data: dict[str, Any]) -> str:
+    """Why a figure is not there."""
+    if not is_table(data) and data["kind"] not in FIGURE_KINDS:
+        return f"Figures of the kind {data['kind']} are drawn by a plug-in that is not here."
+    return "Nothing of it has been run."
+
+
 def _marks(data: dict[str, Any]) -> list[str]:
     """What the paper prints in a figure, in words."""
     marks = dict.fromkeys((mark["label"], mark["source"]) for panel in data["panels"] for mark in panel["paper"])
     return [f"{label} ({source})" for label, source in marks]
 
 
-def _thumb(picture: Path) -> bytes:
-    """A small picture of a figure, in few colours."""
+def _thumb(picture: Path) -> bytes | None:
+    """A small picture of a figure, in few colours; None of a file that is damaged."""
     from PIL import Image
 
-    with Image.open(picture) as opened:
-        small = opened.convert("RGB")
+    try:
+        with Image.open(picture) as opened:
+            small = opened.convert("RGB")
+    except OSError:
+        return None
     small.thumbnail((THUMB, 3 * THUMB))
     buffer = BytesIO()
     small.quantize(32, dither=Image.Dither.NONE).save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
 
 
-def _flat(html: str) -> Markup:
-    """HTML without links, whose targets are no part of the site, and with headings one level lower."""
-    html = re.sub(r"</?a\b[^>]*>", "", html)
-    return Markup(re.sub(r"(</?h)([1-5])>", lambda found: f"{found[1]}{int(found[2]) + 1}>", html))
+def _order(text: str) -> Markup:
+    """The attribute that sorts a cell by the number with which its text begins; a dash comes last."""
+    found = re.match(r"[-+−]?[\d,]*\.?\d+", text)
+    if found is None:
+        return Markup("" if text not in ("", DASH) else ' data-sort=""')
+    return Markup(f' data-sort="{float(found[0].replace(",", "").replace("−", "-"))}"')
+
+
+def _flat(html: str, lower: int = 1) -> Markup:
+    """HTML without links and pictures, whose addresses are no part of the site, and with lower headings."""
+    html = re.sub(r'<a href="https://arxiv.org/abs/[^"]*">', "arXiv ", html)
+    html = re.sub(r"</?a\b[^>]*>|<img\b[^>]*>", "", html)
+    return Markup(re.sub(r"(</?h)([1-5])>", lambda found: f"{found[1]}{int(found[2]) + lower}>", html))

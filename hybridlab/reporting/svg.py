@@ -18,6 +18,10 @@ INK, PAPER = "#010203", "#fdfefd"
 """What stands for the page's colours while a figure is drawn; no other colour is likely to be these."""
 DARK = (0x16, 0x19, 0x1D)
 """The background of a dark page; the same as in templates/site.css."""
+BLACK = "#000000"
+"""matplotlib names no black fill, so that site.css has the rule for it."""
+PIXELS = 1.75
+"""Of the page for a point of the figure, at most."""
 LEAST_CONTRAST = 3.0
 """Of lines and marks against the background (WCAG 2.2, 1.4.11)."""
 
@@ -40,13 +44,28 @@ def svg_of(draw: Callable[[], Figure], name: str, about: str) -> tuple[str, set[
     inner = body[body.index(">") + 1 : body.rindex("</svg>")]
     # Its style sheet would be that of the whole page; site.css has the same rule for figures.
     inner = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", inner, flags=re.DOTALL)
-    inner = _with_ids(inner, name)
-    inner = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), inner)
-    inner = re.sub(r"\s*\n\s*", "\n", inner)
-    inner, colours = _with_page_colours(inner)
-    inner = re.sub(r"; (?=[a-z-]+: )", ";", inner).replace("<defs/>\n", "")
+    found: set[str] = {BLACK}
+    # Only tags: the letters between them stay as they are.
+    inner = re.sub(r"<[^>]*>", lambda tag: _small(_with_page_colours(tag[0], found)), _with_ids(inner, name))
+    inner = re.sub(r"\s*\n\s*", "\n", inner).replace("<defs/>\n", "")
+    view = box[1] if box else ""
+    width = round(PIXELS * float(view.split()[2])) if box else 0
+    size = f"max-width:{width}px;min-width:min(34rem,{width}px)"
     title = f"<title>{_escaped(about)}</title>"
-    return f'<svg class="figure" role="img" viewBox="{box[1] if box else ""}">{title}{inner.strip()}</svg>', colours
+    return f'<svg class="figure" role="img" style="{size}" viewBox="{view}">{title}{inner.strip()}</svg>', found
+
+
+def _small(tag: str) -> str:
+    """A tag without digits and blanks that nobody sees, and without the names of fonts: the page has its own."""
+    tag = re.sub(r"font-family: [^;]*; ?", "", tag)
+    tag = re.sub(r"-?\d+\.\d{2,}", _rounded, tag)
+    return re.sub(r"; (?=[a-z-]+: )", ";", tag)
+
+
+def _rounded(number: re.Match[str]) -> str:
+    """A tenth of a point for places in the figure, a hundredth for small numbers, such as widths and opacities."""
+    value = float(number[0])
+    return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
 
 
 def _escaped(text: str) -> str:
@@ -63,9 +82,8 @@ def _with_ids(svg: str, name: str) -> str:
 _COLOUR = re.compile(r"(fill|stroke|stop-color): ?(#[0-9a-f]{6})")
 
 
-def _with_page_colours(svg: str) -> tuple[str, set[str]]:
-    """The figure with variables of the page in the place of colours that must change with it, and those colours."""
-    found: set[str] = set()
+def _with_page_colours(tag: str, found: set[str]) -> str:
+    """A tag with variables of the page in the place of colours that must change with it; these are added to found."""
 
     def colour(match: re.Match[str]) -> str:
         what, code = match.groups()
@@ -80,7 +98,7 @@ def _with_page_colours(svg: str) -> tuple[str, set[str]]:
         found.add(code)
         return f"{what}:var(--x{code[1:]},{code})"
 
-    return _COLOUR.sub(colour, svg), found
+    return _COLOUR.sub(colour, tag)
 
 
 def dark_colours(colours: Iterable[str]) -> str:

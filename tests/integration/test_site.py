@@ -105,7 +105,7 @@ def test_what_a_file_says_is_text_and_never_markup(made):
 
 def test_runs_have_their_provenance(made):
     text = (made[0] / "spiral-loops.html").read_text()
-    assert "hybridlab reproduce spiral-loops --scale desk" in text and "x86_64 (cpu, 1 threads)" in text
+    assert "hybridlab reproduce spiral-loops --scale desk" in text and "x86_64 (cpu, 1 thread)" in text
     assert text.count('<tr><th scope="row">spiral-b</th>') == 5
 
 
@@ -153,6 +153,25 @@ def test_a_page_that_is_damaged_or_of_an_older_version_says_how_it_is_made_again
         entries_in(results)
 
 
+@pytest.mark.parametrize(
+    "broken", ({"rows": None}, {"claims": [{"text": "a"}]}, {"runs": None}, {"columns": [{"x": 1}]})
+)
+def test_odd_data_end_in_a_sentence_that_names_the_page(tmp_path, broken):
+    results = results_of(tmp_path, ["consa-table4"])
+    path = results / "published/consa-table4/smoke/table.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | broken))
+    with pytest.raises(UserError, match="consa-table4/smoke: this page is damaged or of another version"):
+        write_site(tmp_path / "site", results)
+    assert not (tmp_path / "site").exists()
+
+
+def test_an_entry_cannot_take_the_place_of_a_page_of_the_site(tmp_path):
+    results = results_of(tmp_path, ["consa-table4"])
+    (results / "published/consa-table4").rename(results / "published/claims")
+    with pytest.raises(UserError, match="claims/smoke: the site has another page claims.html"):
+        write_site(tmp_path / "site", results)
+
+
 def test_wrong_options_end_in_a_sentence(tmp_path):
     for arguments, said in (
         (["--site", "consa-table1"], "leave ids out"),
@@ -181,7 +200,7 @@ def lines(colours):
 def test_a_figure_takes_the_colours_of_the_page():
     svg, colours = svg_of(lambda: lines(["#332288", "0.45", "#E69F00"]), "name", "what < it is")
     assert "<title>what &lt; it is</title>" in svg and "A &amp; B &lt; C" in svg
-    assert colours == {"#332288", "#737373"} and "#e69f00" in svg
+    assert colours == {"#332288", "#737373", "#000000"} and "#e69f00" in svg
     assert "var(--ink)" in svg and "var(--paper)" in svg and "#010203" not in svg
     values = dict(re.findall(r"--x([0-9a-f]{6}):(#[0-9a-f]{6});", dark_colours(colours)))
     assert {f"#{name}" for name in values} == colours
@@ -193,9 +212,21 @@ def test_a_figure_is_the_same_each_time_and_leaves_the_settings_of_others_alone(
     before = dict(matplotlib.rcParams)
     first, again = (svg_of(lambda: lines(["#332288"]), "name", "it")[0] for _ in range(2))
     assert first == again and dict(matplotlib.rcParams) == before
-    assert not re.search(r"\d\.\d{3}", first), "two digits of a point are enough"
+    assert not re.search(r"<[^>]*\d\.\d{3}", first), "two digits of a point are enough"
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', first))
     assert used and all(f'id="{one}"' in first and one.startswith("name-") for one in used)
+
+
+def test_the_letters_of_a_figure_stay_as_they_are():
+    def labelled():
+        figure = lines(["#332288"])
+        figure.axes[0].set_title("p < 0.001; whiskers: 3.75312")
+        figure.axes[0].set_yticks([0.0, 0.0625, 0.12345], ["0.00000", "0.06250", "0.12345"])
+        return figure
+
+    svg, _ = svg_of(labelled, "name", "it")
+    letters = re.findall(r">([^<>\n]+)<", svg)
+    assert "p &lt; 0.001; whiskers: 3.75312" in letters and {"0.00000", "0.06250", "0.12345"} <= {*letters}
 
 
 # ---- the whole of it ----
@@ -301,6 +332,20 @@ def test_claims_are_filtered_with_scripts_and_without(opened, scripts):
         found = column(page, 1)
         assert 0 < len(found) < len(left) and all(word.lower() in text.lower() for text in found)
         assert page.locator(".found").inner_text() == f"{len(found)} of {everything} lines"
+
+
+def test_enter_and_the_way_back_keep_what_was_chosen(opened):
+    page = opened("claims")
+    page.select_option("#paper", "spiral")
+    page.fill("#search", "looped")
+    page.keyboard.press("Enter")
+    left = column(page, 1)
+    assert 0 < len(left) < 40 and page.url.endswith("claims.html")
+    page.locator(".claims tbody tr:visible a").first.click()
+    page.wait_for_url("**/spiral-loops.html*")
+    page.go_back()
+    page.wait_for_function("document.querySelector('.found').textContent.includes(' of ')")
+    assert column(page, 1) == left
 
 
 def test_long_forms_unfold(opened):

@@ -174,7 +174,7 @@ def draw_lineage(ax: Axes, picture: Picture) -> None:
         side.set_visible(False)
     ax.tick_params(length=0)
     label_axes(ax, picture.x_label, picture.y_label)
-    ax.fill_between([], [], facecolor="white", edgecolor="black", linewidth=1.5, label="copied in this step")
+    ax.fill_between([], [], facecolor="none", edgecolor="black", linewidth=1.5, label="copied in this step")
 
 
 def _numbered(steps: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -196,7 +196,7 @@ def _draw_model(ax: Axes, row: int, step: dict[str, Any], block: int, widest: in
         edge: dict[str, Any] = {"edgecolor": "black" if copied else colour, "linewidth": 1.4 if copied else 0.5}
         ax.add_patch(Rectangle(place, 0.88, 0.36, facecolor=_light(colour), **edge))
         small = 4.0 if widest > _LARGE else 6.0
-        ax.text(place[0] + 0.44, row + 0.19, str(source + 1), fontsize=small, ha="center", va="center")
+        ax.text(place[0] + 0.44, row + 0.19, str(source + 1), color="black", fontsize=small, ha="center", va="center")
 
 
 def _light(colour: str) -> tuple[float, float, float]:

@@ -194,7 +194,7 @@ def _name_classes(ax: Axes, matrix: Any, classes: Sequence[Class]) -> None:
             ax.fill_between([], [], color=_colour(one), label=one.name)
     for value, one in enumerate(classes):
         for i, j in np.argwhere(matrix == value) if one.letter else ():
-            ax.text(j, i, one.letter, ha="center", va="center", fontsize=6)
+            ax.text(j, i, one.letter, color="black", ha="center", va="center", fontsize=6)
 
 
 def _colour(one: Class) -> str:

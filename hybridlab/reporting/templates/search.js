@@ -15,5 +15,7 @@ const search = () => {
   count();
 };
 field.addEventListener("input", search);
+document.querySelector(".filters").addEventListener("submit", (event) => event.preventDefault());
 for (const choice of document.querySelectorAll("select")) choice.addEventListener("change", count);
-search();
+// A browser that goes back fills the fields again after the page has loaded.
+window.addEventListener("pageshow", () => setTimeout(search));
