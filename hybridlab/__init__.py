@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hybridlab.plan.structure import Structure as Structure
     from hybridlab.plan.visit import Visit as Visit
     from hybridlab.plugins import load_plugin as load_plugin
+    from hybridlab.reporting.compared import Compared as Compared
+    from hybridlab.reporting.compared import compare as compare
     from hybridlab.runs.benchmarks import Benchmarks as Benchmarks
     from hybridlab.runs.export import Exported as Exported
     from hybridlab.runs.export import export_hf as export_hf
@@ -49,6 +51,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "AttentionMap": "hybridlab.plan.attention_map",
     "Benchmarks": "hybridlab.runs.benchmarks",
+    "Compared": "hybridlab.reporting.compared",
     "Decoder": "hybridlab.models.decoder",
     "Encoder": "hybridlab.models.decoder",
     "Exported": "hybridlab.runs.export",
@@ -66,6 +69,7 @@ _PUBLIC = {
     "UserError": "hybridlab.errors",
     "Visit": "hybridlab.plan.visit",
     "build_model": "hybridlab.models.build",
+    "compare": "hybridlab.reporting.compared",
     "evaluate": "hybridlab.runs.train",
     "export_hf": "hybridlab.runs.export",
     "finetune": "hybridlab.runs.train",

@@ -489,12 +489,14 @@ class Decision:
     resolved: list[bool]
 
 
-def decide(tests: Sequence[Finding], needed: Sequence[bool] | None = None) -> Decision:
+def decide(
+    tests: Sequence[Finding], needed: Sequence[bool] | None = None, beside: Sequence[float | None] = ()
+) -> Decision:
     """The decision on one claim from its comparisons, at LEVEL over all of them. A comparison without a p counts in
     Holm's correction like one with p = 1. needed: False for a comparison that must not be resolved the other way but
-    need not be resolved as asked; by default all are."""
+    need not be resolved as asked; by default all are. beside: the p of further tests that the correction goes over."""
     needed = needed or [True] * len(tests)
-    corrected = holm([1.0 if test.p is None else test.p for test in tests])
+    corrected = holm([1.0 if p is None else p for p in (*(test.p for test in tests), *beside)])[: len(tests)]
     resolved = [p is not None and p < LEVEL and test.side != 0 for test, p in zip(tests, corrected, strict=True)]
     if any(clear and test.side < 0 for test, clear in zip(tests, resolved, strict=True)):
         outcome: bool | None = False

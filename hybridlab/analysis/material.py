@@ -63,7 +63,7 @@ def text_losses(model: Transformer, used: Material) -> np.ndarray:
 
 def window_of(model: Transformer, config: RunConfig, window: int | None) -> int | None:
     """The window that a probe asks about: its own setting, that of the evaluation, or the only one of the map."""
-    return window if window is not None else task_window(model, config)
+    return window if window is not None else task_window(model.attention_map, config)
 
 
 NO_WINDOW = "this run names no window; set --window N, or evaluation.task_window in the run"

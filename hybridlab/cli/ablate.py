@@ -46,7 +46,7 @@ def ablate(
     launching: o.Launching,
 ) -> None:
     """Train every combination of settings; write tables and a figure with differences paired by seed."""
-    from hybridlab.cli.queues import print_preview, raise_failures
+    from hybridlab.cli.queues import print_preview
     from hybridlab.cli.training import runtime_layer, settings_layer
     from hybridlab.config.loading import VARY
     from hybridlab.config.schema import RunConfig
@@ -80,7 +80,7 @@ def ablate(
     else:
         print_grid(table)
     say(f"written to {folder}")
-    raise_failures(outcome, made.id)
+    outcome.raise_failures(made.id)
 
 
 def print_grid(table: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from hybridlab.cli import (
     analyze,
     audit,
     bench,
+    compare,
     config,
     data,
     evaluate,
@@ -57,6 +58,7 @@ app.command("learn-masks")(learn_masks.learn_masks)
 app.command("grow")(grow.grow)
 app.command("finetune")(finetune.finetune)
 app.command("ablate")(ablate.ablate)
+app.command("compare")(compare.compare)
 app.command("eval")(evaluate.evaluate)
 app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)
 app.command("generate")(generate.generate)

@@ -1,4 +1,4 @@
-"""Code that `ablate` and `reproduce` share: the preview of a queue of runs, and its failures."""
+"""Code that `ablate`, `compare` and `reproduce` share: what a queue of runs would train."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli.options import console, print_json
-from hybridlab.errors import RunFailed
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from hybridlab.config.schema import RunConfig
     from hybridlab.papers.reproduce import ExperimentAtScale
-    from hybridlab.runs.queue import Outcome
-
-
-def raise_failures(outcome: Outcome, of: str) -> None:
-    """RunFailed with the name and the reason of every run that failed."""
-    if outcome.failed:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in outcome.failed.items())
-        raise RunFailed(f"{len(outcome.failed)} of the runs of {of} failed: {reasons}")
 
 
 def _by_reason(left_out: dict[str, str]) -> dict[str, list[str]]:

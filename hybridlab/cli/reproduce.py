@@ -99,7 +99,7 @@ def _reproduce(
     where: int | Ranks | Cluster | None,
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
-    from hybridlab.cli.queues import announce, print_preview, raise_failures
+    from hybridlab.cli.queues import announce, print_preview
     from hybridlab.papers.reproduce import one_queue, run_cells
     from hybridlab.reporting.entry import print_entry, write_entry
     from hybridlab.reporting.published import about
@@ -129,4 +129,4 @@ def _reproduce(
         return
     if as_json:
         o.print_json(made[0] if len(all_wanted) == 1 else made)
-    raise_failures(outcome, ", ".join(wanted.experiment.id for wanted in all_wanted))
+    outcome.raise_failures(", ".join(wanted.experiment.id for wanted in all_wanted))

@@ -26,7 +26,7 @@ def reproduce_sweep(
     where: int | Ranks | Cluster | None,
 ) -> None:
     """Train what is missing of the sweep, and print what it found; with dry_run, only what it would train."""
-    from hybridlab.cli.queues import print_preview, raise_failures
+    from hybridlab.cli.queues import print_preview
     from hybridlab.papers.sweep import advice, left, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
 
     sweep = sweep_of(experiment, scale)
@@ -45,7 +45,7 @@ def reproduce_sweep(
         console().print("[figure]: the chosen value, which the reported runs have; –: not run.", highlight=False)
     if (sentence := advice(cells)) is not None:
         say(f"{experiment.id}: {sentence}")
-    raise_failures(outcome, experiment.id)
+    outcome.raise_failures(experiment.id)
 
 
 def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[Swept]) -> None:
@@ -53,7 +53,8 @@ def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[
     from rich import box
     from rich.table import Table
 
-    title = f"{experiment.id}, scale {sweep.scale}: {metric} by {sweep.setting} (seed {sweep.seed}, not reported)"
+    seeds = ", ".join(map(str, sweep.seeds))
+    title = f"{experiment.id}, scale {sweep.scale}: {metric} by {sweep.setting} (seed {seeds}, not reported)"
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     table.add_column("cell", overflow="fold")
     for value in sweep.grid:

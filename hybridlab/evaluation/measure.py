@@ -27,6 +27,8 @@ from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.text import Text, answers, chunks
 from hybridlab.models.decoder import Transformer
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
 from hybridlab.training.machine import autocast
@@ -175,7 +177,7 @@ def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
 
 def task_results(model: Transformer, config: RunConfig, text: Text) -> dict[str, TaskResult]:
     """The result of every task in the run's mix, by its name."""
-    window = task_window(model, config)
+    window = task_window(model.attention_map, config)
     first, offsets = text.corpus.vocab, task_offsets(config.data.mix.tasks)[0]
     return {task: task_result(model, config, text, task, first + offset, window) for task, offset in offsets.items()}
 
@@ -193,7 +195,7 @@ def task_result(
     chosen = {"all": np.concatenate([row.open for row in rows])}
     reach = None
     if window is not None:
-        reach = window_reach(model, window)
+        reach = window_reach(model.plan, window)
         inside, outside = distances < window, distances > reach
         places = {"inside": inside, "relayed": ~inside & ~outside, "outside": outside & ~inside, "far": ~inside}
         chosen |= {name: chosen["all"] & place for name, place in places.items()}
@@ -202,19 +204,19 @@ def task_result(
     return TaskResult(chance=TASKS.get(task).chance, window=window, reach=reach, loss=loss, **accuracy)
 
 
-def task_window(model: Transformer, config: RunConfig) -> int | None:
+def task_window(attention_map: AttentionMap, config: RunConfig) -> int | None:
     """The w that separates inside from outside: the setting, or the map's window if it has exactly one width."""
     if config.evaluation.task_window is not None:
         return config.evaluation.task_window
-    widths = {kind.window for kind in model.attention_map.each_kind()} - {None}
+    widths = {kind.window for kind in attention_map.each_kind()} - {None}
     return widths.pop() if len(widths) == 1 else None
 
 
-def window_reach(model: Transformer, window: int) -> int:
+def window_reach(plan: Plan, window: int) -> int:
     """The number of tokens back that windows of all attention visits together reach, with loops over chunks: an entry
     of a latent's window covers g tokens, its chunk begins g − 1 tokens before its end, and the shift delays its
     update."""
-    plan, reach = model.plan, 0
+    reach = 0
     for place, visit in plan.places():
         reach += plan.chunk_at(place) * (window - 1) * (visit.part != "mlp")
     for loop in plan.loops.values():

@@ -56,6 +56,8 @@ class Column(Strict):
     for the value of this name under the row's `given`, `{short}` for the row's short name."""
     compute: dict[str, Any] | None = None
     """An analytic function with its arguments; see papers/analytic.py."""
+    at_rate_of: MetricPath | None = None
+    """The metric whose run is read, where each metric chose a value of a swept setting; by default `metric`."""
     run: str | None = None
     """Another run of the row, whose record `metric` reads: `sst2` is that of the cell CELL/sst2, where CELL is the
     row's own."""
@@ -67,6 +69,8 @@ class Column(Strict):
     """Rows whose value needs a constant that the paper does not print; the class of their cells is `fitted`."""
     questions: Annotated[int, Field(gt=0)] | None = None
     """Of a score in percent, how many questions the benchmark has: it must be 100 · k / N (`hybridlab audit`)."""
+    bare: bool = False
+    """Whether its numbers are shown without their errors, as those that are the same for all seeds."""
     neutral: float | None = None
     """For a column that is a comparison itself: its value without a difference, such as 1 for a ratio."""
 
@@ -209,6 +213,9 @@ class ScaleSpec(Strict):
         return self.size if isinstance(self.size, str) else self.size.get(cell.group or "")
 
 
+Better = Literal["lower", "higher"]
+
+
 class Sweep(Strict):
     """A setting that was searched for each arm on a seed that is not reported, before the reported runs.
 
@@ -223,6 +230,8 @@ class Sweep(Strict):
     """Its values, the same for every cell."""
     seed: int
     """The tuning seed; it must not be among the scale's seeds."""
+    further_seeds: list[int] = []
+    """More tuning seeds: of a value the mean over all of them counts."""
     scale: Scale
     cells: Annotated[list[CellName], Field(min_length=1)]
     metrics: Annotated[list[MetricPath], Field(min_length=1)] = ["results.validation.loss"]
@@ -230,9 +239,19 @@ class Sweep(Strict):
     the file. What is read with any other metric is the run of the first one."""
     measured_in: dict[str, CellName] = {}
     """Cell → the cell that starts from it, whose record is measured in the place of its own."""
-    better: Literal["lower", "higher"] = "lower"
+    better: Better | dict[str, Better] = "lower"
+    """Which numbers are better, of all metrics or of each."""
     chosen: dict[str, dict[str, Scalar]] = {}
     """Metric → cell → the value that its reported runs have."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """All tuning seeds."""
+        return [self.seed, *self.further_seeds]
+
+    def better_of(self, metric: str) -> Better:
+        """Which numbers of a metric are better."""
+        return self.better if isinstance(self.better, str) else self.better.get(metric, "lower")
 
 
 def _as_call(test: Any) -> Any:
@@ -343,6 +362,9 @@ class Experiment(Strict):
     cells: dict[str, CellSpec] = {}
     scales: dict[Scale, ScaleSpec] = {}
     claims: list[Claim] = []
+    correction: Literal["claim", "page"] = "claim"
+    """Over which comparisons Holm's correction goes: over those of each claim, with Benjamini and Hochberg's over the
+    claims of the page beside it; or over those of all claims."""
     sweep: Sweep | None = None
     _written: Layer = PrivateAttr(default_factory=Layer)
     """The file that it was loaded from, with the line of every value."""
@@ -437,9 +459,10 @@ class Experiment(Strict):
 
     def refuse_tuning_seed(self, scale: str, seeds: Iterable[int]) -> None:
         """UserError if the seed of the sweep is among seeds to report at its scale."""
-        if self.sweep is not None and self.sweep.scale == scale and self.sweep.seed in seeds:
+        tuned = {*self.sweep.seeds} & {*seeds} if self.sweep is not None and self.sweep.scale == scale else ()
+        if tuned:
             raise UserError(
-                f"{self.at_line(('sweep', 'seed'))}{self.id}: the sweep chose its values on seed {self.sweep.seed}, so "
+                f"{self.at_line(('sweep', 'seed'))}{self.id}: the sweep chose its values on seed {min(tuned)}, so "
                 "that this seed cannot be reported; use seeds of 100 and more to tune, and 0, 1, 2 … to report"
             )
 

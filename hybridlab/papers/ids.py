@@ -99,5 +99,7 @@ SAYS = {
     "beside a printed one. With one seed it decides no difference between arms.",
 }
 """Two sentences for each scale."""
+COMPARISON = "compare-"
+"""How the id of a comparison begins that `hybridlab compare` writes."""
 TUNING = 100
 """Seeds from here on are for tuning; reports leave them out, unless an experiment file names them."""

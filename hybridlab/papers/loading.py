@@ -38,7 +38,15 @@ def experiment_ids() -> list[str]:
 def load_experiment(identifier: str) -> Experiment:
     """The experiment of an id, or of a file given by its path: `./mine.yaml`, or `./mine.yaml:ID` where it has several
     entries. Every name in it is checked."""
-    experiment, layer = _read(identifier)
+    return _with_names_checked(*_read(identifier))
+
+
+def experiment_of(layer: Layer) -> Experiment:
+    """The experiment that a program writes, with every name in it checked as in a file."""
+    return _with_names_checked(*_checked(layer))
+
+
+def _with_names_checked(experiment: Experiment, layer: Layer) -> Experiment:
     check_settings(experiment, layer)
     check_names(experiment, layer, lambda other: _read(other)[0])
     return experiment
@@ -50,7 +58,7 @@ def all_experiments(paper: str | None = None) -> list[Experiment]:
     found: dict[str, Experiment] = {}
     for path in ids.entry_files(experiments_folder()):
         if paper in (None, path.parent.name):
-            for experiment, _ in map(_checked, entries_in(path)):
+            for experiment, _ in (_checked(entry.layer()) for entry in entries_in(path)):
                 experiment._others = lambda identifier: found.get(identifier) or load_experiment(identifier)
                 found[experiment.id] = experiment
     return [found[identifier] for identifier in sorted(found, key=ids.natural)]
@@ -69,7 +77,7 @@ def _read(identifier: str) -> tuple[Experiment, Layer]:
         )
         raise UserError(f"{identifier}: there is no such experiment; {hint}")
     path = files[identifier]
-    experiment, layer = _checked(_entry(path, identifier))
+    experiment, layer = _checked(_entry(path, identifier).layer())
     if not identifier.startswith(f"{path.parent.name}-"):
         origin = layer.origin(("id",))
         raise UserError(f"{origin}: id {identifier!r}: in this folder an id must begin with {path.parent.name}-")
@@ -92,7 +100,7 @@ def _entry(path: Path, identifier: str) -> Entry:
 
 def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> tuple[Experiment, Layer]:
     """An experiment of the user's own: the file names its id, under which its results are kept."""
-    experiment, layer = _checked(_entry(path, wanted))
+    experiment, layer = _checked(_entry(path, wanted).layer())
     line = f"{layer.origin(('id',))}: id {experiment.id!r}"
     if not _ID.fullmatch(experiment.id) or experiment.id in _OTHER_FOLDERS or experiment.id.startswith("ablate-"):
         raise UserError(f"{line} cannot name a folder of results; use letters, digits, - and _, as in mine-table1")
@@ -101,8 +109,7 @@ def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> tuple[Experim
     return experiment, layer
 
 
-def _checked(entry: Entry) -> tuple[Experiment, Layer]:
-    layer = entry.layer()
+def _checked(layer: Layer) -> tuple[Experiment, Layer]:
     experiment = check(Experiment, layer)
     experiment._written, experiment._others = layer, load_experiment
     return experiment, layer
@@ -360,7 +367,13 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
         raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
     spec = experiment.scales[sweep.scale]
     experiment.refuse_tuning_seed(sweep.scale, spec.seeds)
-    for key, values in (("grid", sweep.grid), ("cells", sweep.cells), ("metrics", sweep.metrics)):
+    each: dict[str, list[Any]] = {
+        "grid": sweep.grid,
+        "cells": sweep.cells,
+        "metrics": sweep.metrics,
+        "further_seeds": sweep.seeds,
+    }
+    for key, values in each.items():
         if len(set(values)) < len(values):
             raise wrong((key,), f"sweep.{key} names a value twice; give each once")
     for i, name in enumerate(sweep.cells):
@@ -373,6 +386,8 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
             raise wrong(("measured_in", measured), f"sweep.cells has no {measured!r} to measure in {reader}; {hint}")
         if len(sweep.metrics) > 1:
             raise wrong(("measured_in", measured), "a cell that is measured in another one can have one metric only")
+    if not isinstance(sweep.better, str) and (other := {*sweep.better} ^ {*sweep.metrics}):
+        raise wrong(("better",), f"sweep.better says of each of sweep.metrics which is better; compare {min(other)!r}")
     for metric, chosen in sweep.chosen.items():
         if metric not in sweep.metrics:
             hint = nearest(metric, sweep.metrics)

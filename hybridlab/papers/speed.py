@@ -200,14 +200,12 @@ class _Stages:
 
 
 def _stages(choice: BenchmarkModel, size: str, device: torch.device) -> _Stages:
-    """What a run trains: one trainer for each depth, since the depth decides the time of a step."""
+    """What a run trains: one trainer for each of its structures."""
     config = resolve(choice.arch, size, layers=[Layer(choice.config)])
-    steps: dict[int, int] = {}
-    structures: dict[int, Structure] = {}
+    steps: dict[Structure, int] = {}
     for structure, count in forecast(config):
-        layers = structure.shape.layers
-        structures[layers], steps[layers] = structure, steps.get(layers, 0) + count
-    return _Stages([(_Trainer(choice, structures[layers], config, device), steps[layers]) for layers in steps])
+        steps[structure] = steps.get(structure, 0) + count
+    return _Stages([(_Trainer(choice, structure, config, device), count) for structure, count in steps.items()])
 
 
 class _Trainer:

@@ -8,7 +8,8 @@ RESULTS-DIR, so that what was chosen can be checked from them. A run that diverg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +34,11 @@ Pending = dict[str, tuple[str, RunConfig]]
 
 @dataclass(frozen=True)
 class Try:
-    """One value for one cell. measured: None if it was not run, or diverged."""
+    """One value for one cell. runs: their hashes, one for each tuning seed. measured: the mean over these, None if one
+    was not run, or diverged."""
 
     value: Scalar
-    run: str
+    runs: list[str]
     measured: float | None
     diverged: bool = False
 
@@ -78,12 +80,11 @@ def sweep_of(experiment: Experiment, scale: str) -> Sweep:
 def sweep_runs(experiment: Experiment, sweep: Sweep) -> Pending:
     """Every run of the sweep, and those that they start from; equal runs once."""
     pending: Pending = {}
-    for cell in sweep.cells:
-        for value in sweep.grid:
-            measured = sweep.measured_in.get(cell, cell)
-            for run in cell_runs(experiment, sweep.scale, sweep.seed, [measured], {cell: value}):
-                name = f"{run.cell}, {sweep.setting} {value}" if run.cell in (cell, measured) else run.cell
-                pending.setdefault(run.hash, (f"{name} (seed {sweep.seed})", run.trained))
+    for cell, value, seed in itertools.product(sweep.cells, sweep.grid, sweep.seeds):
+        measured = sweep.measured_in.get(cell, cell)
+        for run in cell_runs(experiment, sweep.scale, seed, [measured], {cell: value}):
+            name = f"{run.cell}, {sweep.setting} {value}" if run.cell in (cell, measured) else run.cell
+            pending.setdefault(run.hash, (f"{name} (seed {seed})", run.trained))
     return pending
 
 
@@ -125,31 +126,38 @@ def swept_cells(experiment: Experiment, sweep: Sweep, results_dir: Path) -> list
     return [_swept(experiment, sweep, metric, cell, records[cell]) for metric in sweep.metrics for cell in sweep.cells]
 
 
-Tried = dict[Scalar, tuple[str, Record | None]]
-"""Value → hash and record of the run with it."""
+Tried = dict[Scalar, dict[str, Record | None]]
+"""Value → the runs with it, one for each tuning seed: hash → record."""
 
 
 def _records(experiment: Experiment, sweep: Sweep, cell: str, results_dir: Path) -> Tried:
     tried: Tried = {}
-    for value in sweep.grid:
-        *_, run = cell_runs(experiment, sweep.scale, sweep.seed, [sweep.measured_in.get(cell, cell)], {cell: value})
-        tried[value] = (run.hash, read_record(find(results_dir, record_name(run.hash))))
+    for value, seed in itertools.product(sweep.grid, sweep.seeds):
+        *_, run = cell_runs(experiment, sweep.scale, seed, [sweep.measured_in.get(cell, cell)], {cell: value})
+        tried.setdefault(value, {})[run.hash] = read_record(find(results_dir, record_name(run.hash)))
     return tried
 
 
 def _swept(experiment: Experiment, sweep: Sweep, metric: str, cell: str, tried: Tried) -> Swept:
     tries = [
-        Try(value, digest, _measured(experiment, metric, record), _diverged(record))
-        for value, (digest, record) in tried.items()
+        Try(value, [*runs], _mean(experiment, metric, runs.values()), any(map(_diverged, runs.values())))
+        for value, runs in tried.items()
     ]
     complete = all(one.measured is not None or one.diverged for one in tries)
     measured = [(one.measured, one.value) for one in tries if one.measured is not None]
     best = None
     if complete and measured:
-        order = min if sweep.better == "lower" else max
+        order = min if sweep.better_of(metric) == "lower" else max
         best = order(measured, key=lambda pair: pair[0])[1]
     chosen = sweep.chosen.get(metric, {}).get(cell)
     return Swept(metric, cell, tries, best, best is not None and best in edges(sweep.grid), chosen)
+
+
+def _mean(experiment: Experiment, metric: str, records: Iterable[Record | None]) -> float | None:
+    """The mean of the number that decides over runs; None if one has none."""
+    values = [_measured(experiment, metric, record) for record in records]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _measured(experiment: Experiment, metric: str, record: Record | None) -> float | None:
@@ -190,7 +198,8 @@ def sweep_data(experiment: Experiment, sweep: Sweep, results_dir: Path) -> dict[
         for swept in swept_cells(experiment, sweep, results_dir)
     ]
     head = {"id": experiment.id, "scale": sweep.scale, "setting": sweep.setting, "grid": sweep.grid}
-    return {**head, "seed": sweep.seed, "metrics": sweep.metrics, "better": sweep.better, "cells": cells}
+    seeds = {"seed": sweep.seed} | ({"further_seeds": sweep.further_seeds} if sweep.further_seeds else {})
+    return {**head, **seeds, "metrics": sweep.metrics, "better": sweep.better, "cells": cells}
 
 
 def advice(cells: list[Swept]) -> str | None:
@@ -216,14 +225,23 @@ def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterat
     grid = ", ".join(str(value) for value in sweep.grid)
     titles = [metric_in_words(experiment, metric) for metric in sweep.metrics]
     yield (
-        f"{sweep.setting} was chosen for each arm on seed {sweep.seed}, which is not reported, by the "
-        f"{'lowest' if sweep.better == 'lower' else 'highest'} {titles[0]}"
+        f"{sweep.setting} was chosen for each arm on {_tuning_in_words(sweep)} not reported, by the "
+        f"{_EXTREME[sweep.better_of(sweep.metrics[0])]} {titles[0]}"
         + (f", and where that is judged by {' and '.join(titles[1:])}" if titles[1:] else "")
         + f"; every arm had the same grid: {grid}."
     )
     for swept in swept_cells(experiment, sweep, results_dir):
         metric = f" by {metric_in_words(experiment, swept.metric)}" if titles[1:] else ""
         yield _in_words(swept, metric)
+
+
+_EXTREME = {"lower": "lowest", "higher": "highest"}
+
+
+def _tuning_in_words(sweep: Sweep) -> str:
+    """The tuning seeds, for a sentence that goes on with what they are not."""
+    several = f"seeds {', '.join(map(str, sweep.seeds))}, which are"
+    return several if sweep.further_seeds else f"seed {sweep.seed}, which is"
 
 
 def _shared_in_words(owner: Experiment, scale: str, cells: dict[str, str]) -> Iterator[str]:

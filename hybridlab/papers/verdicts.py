@@ -7,7 +7,7 @@ compares, and the other claims of its page:
 - arms at values of a swept setting that another metric chose decide nothing if these values differ;
 - arms differ only in their method, or as the file says (`differ_in`), else the experiment is wrong;
 - claims that read the same numbers are one claim, and over all that were tested on a page Benjamini and Hochberg's
-  correction stands beside Holm's within each.
+  correction stands beside Holm's within each, unless Holm's goes over the whole page (`correction: page`).
 
 A plan is everything that decides a verdict: the arms with their settings, the seeds, the claims with metrics, margins
 and controls, and the search for swept settings. `reproduce` writes it into RESULTS-DIR/plans/ before the first run, and
@@ -35,7 +35,7 @@ from hybridlab.files import read_object, write_json
 from hybridlab.papers.calls import CLAIM_KINDS
 from hybridlab.papers.cells import Records, cell_runs
 from hybridlab.papers.claims.expression import cells_read, expression, is_exact
-from hybridlab.papers.claims.judge import judge, metrics_of, test_in_words
+from hybridlab.papers.claims.judge import judge, judge_together, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Flag, Verdict
 from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in
 from hybridlab.papers.formula import reads_results
@@ -74,6 +74,8 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     computed = {"of", "formula"}
     measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
     used = _measures_used(_words(claims), measures)
+    # What was added later is in the plans of those that use it.
+    unused = {"chosen", "scale"} | ({"further_seeds"} if sweep is not None and not sweep.further_seeds else set())
     return {
         "id": experiment.id,
         "scale": scale,
@@ -82,9 +84,8 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
         "rows": {row.short: row.cell for row in experiment.rows if row.cell not in (None, BENCHMARK)},
         "claims": claims,
         "measures": {name: measures[name] for name in used},
-        "sweep": None
-        if sweep is None or sweep.scale != scale
-        else sweep.model_dump(mode="json", exclude={"chosen", "scale"}),
+        "sweep": None if sweep is None or sweep.scale != scale else sweep.model_dump(mode="json", exclude=unused),
+        **({"correction": experiment.correction} if experiment.correction != "claim" else {}),
     }
 
 
@@ -433,8 +434,10 @@ def verdicts(
     UserError where arms that are compared differ in a setting that the file does not name.
     """
     found, settings = [], settings_of(records)
-    for i, claim in enumerate(experiment.claims):
-        verdict = judge(claim, experiment, records, benchmark, scale)
+    judged = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
+    if of_page := experiment.correction == "page":
+        judged = judge_together(judged, experiment, records, benchmark, scale)
+    for i, (claim, verdict) in enumerate(zip(experiment.claims, judged, strict=True)):
         check_arms(experiment, scale, i, verdict, settings)
         verdict = _at_own_rates(claim, experiment, scale, verdict)
         # A verdict on what is counted has no n.
@@ -444,7 +447,7 @@ def verdicts(
             verdict = replace(verdict, flags=(*verdict.flags, Flag("plan", str(change))))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
         found.append(verdict)
-    return [*_of_same_runs(experiment, scale, records, _on_one_page(found))]
+    return [*_of_same_runs(experiment, scale, records, found if of_page else _on_one_page(found))]
 
 
 # ---- what arms differ in ----

@@ -18,6 +18,7 @@ import pandas as pd
 
 from hybridlab.errors import UserError
 from hybridlab.files import compact_json, read_object, write_json, write_text
+from hybridlab.papers.compare import NAMES
 from hybridlab.reporting.latex import Panel, tex_table
 from hybridlab.reporting.style import COLOURS, Also, asked, label_axes, write_picture
 from hybridlab.reporting.table import DASH
@@ -65,11 +66,11 @@ class Metric:
 
 
 METRICS = {
-    "loss": Metric("results.validation.loss", "validation loss", "nats per token", 4),
-    "perplexity": Metric("results.validation.perplexity", "validation perplexity", "", 2),
-    "pseudo-perplexity": Metric("results.validation.pseudo_perplexity", "validation pseudo-perplexity", "", 2),
-    "inside": Metric("results.tasks.retrieval.inside", "retrieval inside the window", "accuracy", 3),
-    "outside": Metric("results.tasks.retrieval.outside", "retrieval outside the windows", "accuracy", 3),
+    "loss": Metric(NAMES["loss"], "validation loss", "nats per token", 4),
+    "perplexity": Metric(NAMES["perplexity"], "validation perplexity", "", 2),
+    "pseudo-perplexity": Metric(NAMES["pseudo-perplexity"], "validation pseudo-perplexity", "", 2),
+    "inside": Metric(NAMES["inside"], "retrieval inside the window", "accuracy", 3),
+    "outside": Metric(NAMES["outside"], "retrieval outside the windows", "accuracy", 3),
     "sparsity": Metric("model.sparsity", "sparsity", "share of window heads", 3, exact=True),
     "flops": Metric("flops", "training cost", "FLOPs", 0, exact=True),
 }

@@ -110,7 +110,8 @@ class Measurements:
         """The records behind a cell of the table: one for each seed of its run, or that of the benchmark."""
         if row.cell == BENCHMARK:
             return {} if self.benchmark is None else {0: self.benchmark}
-        arm = self.experiment.arm(self.scale, column.cell_of(row) or "", column.metric_of(row))
+        metric = column.at_rate_of or column.metric_of(row)
+        arm = self.experiment.arm(self.scale, column.cell_of(row) or "", metric)
         return self.records.get(arm, {})
 
     def numbers(self, column: Column, row: Row) -> dict[int, Measurement]:
@@ -368,7 +369,7 @@ def short_text(cell: dict[str, Any], column: Column) -> str:
 
 def error_text(cell: dict[str, Any], column: Column) -> str:
     """The paired difference to the reference with its interval or error; without one, the value's own error."""
-    if column.kind == "transcribed" or cell["measured"] is None or cell["same_as"]:
+    if column.kind == "transcribed" or column.bare or cell["measured"] is None or cell["same_as"]:
         return ""
     digits, found = column.digits + (column.kind == "trained"), cell["difference"]
     if found is None or column.neutral is not None:
@@ -433,7 +434,7 @@ def write_table(
     drawn = write_claims_figure(table, folder, also)
     write_text(folder / "table.md", _markdown(table, all_columns, drawn))
     if asked(numbers := folder / "table.csv", also):
-        write_text(numbers, _flat_frame(table, all_columns).to_csv(index=False))
+        write_text(numbers, frame_of(table, all_columns).to_csv(index=False))
     if asked(latex := folder / "table.tex", also):
         write_text(latex, _latex(table, all_columns))
     return table, folder
@@ -444,7 +445,7 @@ def _text(cell: dict[str, Any], column: Column) -> str:
     return cell_text(cell, column) + (f" ({cell['verdict']})" if cell["verdict"] else "")
 
 
-def _flat_frame(table: dict[str, Any], all_columns: bool) -> pd.DataFrame:
+def frame_of(table: dict[str, Any], all_columns: bool = False) -> pd.DataFrame:
     """One line for each cell, with numbers: for other programs."""
     hidden = {column.name for column in folded(table, all_columns)}
     return pd.DataFrame(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kinds import Full
 from hybridlab.config.edits import Recur
@@ -27,7 +26,6 @@ from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
 from hybridlab.config.schema import Data, InitFrom, RunConfig
 from hybridlab.config.shared_settings import asked_for
-from hybridlab.config.structures import structure_of
 from hybridlab.config.training import Training
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.data.batches import steps_seen
@@ -385,34 +383,31 @@ def after(before: Training, config: RunConfig) -> RunConfig:
 
 def within_budget(config: RunConfig) -> RunConfig:
     """The configuration with the number of steps that its budget pays for, unchanged if it has no budget. A warm-up
-    keeps its share of the steps.
-
-    The cost of a step is that of the first plan; a run that grows loops uses more than its budget. Where layers are
-    added in stages, which are shares of the run, it is the mean over the stages.
-    """
+    keeps its share of the steps. What a run costs that grows follows from all of its structures."""
     if config.budget is None:
         return config
-    training = config.training
-    cost = _cost_of_a_step(config)
-    steps = round(config.budget.flops / cost)
-    if steps < 1:
-        raise UserError(f"budget.flops {config.budget.flops:g} buys {steps} steps; give at least {cost:.3g}")
-    last = max(config.evaluation.at_steps or [0])
+    flops, tried = config.budget.flops, dict[int, RunConfig]()
+    cost = training_flops(config, "executed") / config.training.steps
+    # Growth at fixed steps makes the mean cost of a step depend on their number, which may go to and fro between two.
+    while (steps := round(flops / cost)) not in tried:
+        if steps < 1:
+            raise UserError(f"budget.flops {flops:g} buys {steps} steps; give at least {cost:.3g}")
+        tried[steps] = _with_steps(config, steps)
+        cost = training_flops(tried[steps], "executed") / steps
+    paid = min(tried.values(), key=lambda one: abs(training_flops(one, "executed") - flops))
+    steps, last = paid.training.steps, max(config.evaluation.at_steps or [0])
     if last > steps:
         raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
-    share = steps / training.steps
+    return paid
+
+
+def _with_steps(config: RunConfig, steps: int) -> RunConfig:
+    """The configuration with another number of steps, and what is a share of them."""
+    training, share = config.training, steps / config.training.steps
     training = training.model_copy(update={"steps": steps, "schedule": training.schedule.rescaled(share)})
     paid = config.model_copy(update={"training": training})
     controller = config.controller and config.controller.rescaled(paid, share)
     return paid.model_copy(update={"controller": controller})
-
-
-def _cost_of_a_step(config: RunConfig) -> float:
-    """Training FLOPs, as executed."""
-    training = config.training
-    if config.controller is not None and config.controller.adds_layers:
-        return training_flops(config, "executed") / training.steps
-    return ledger(structure_of(config), training.seq_len, "executed").training * training.rows
 
 
 # ---- fine-tuning ----

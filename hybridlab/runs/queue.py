@@ -229,6 +229,12 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
 
+    def raise_failures(self, of: str) -> None:
+        """RunFailed with the name and the reason of every run that failed. of: what the runs belong to."""
+        if self.failed:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failed.items())
+            raise RunFailed(f"{len(self.failed)} of the runs of {of} failed: {reasons}")
+
 
 class OneByOne:
     """Trains one run after the other, with the interface of `Workers`: a run has ended when `start` returns. attempt:

@@ -271,10 +271,10 @@ def evaluate(
             raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
         if tokenizer is None and not data.startswith("shards:"):
             raise UserError("evaluate: give the tokenizer of the model, as tokenizer='file:PATH' or 'byte'")
-        return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, _as_texts(_nested(settings or {})))
+        return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, as_texts(_nested(settings or {})))
     _refuse({"tokenizer": tokenizer, "seq_len": seq_len}, "on a run, which has its own")
     reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
-    return evaluate_run(str(reference), runs, data, _as_texts(_nested(settings or {})))
+    return evaluate_run(str(reference), runs, data, as_texts(_nested(settings or {})))
 
 
 def _refuse(arguments: Mapping[str, Any], where: str) -> None:
@@ -323,10 +323,10 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _as_texts(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+def as_texts(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Nested settings as texts like those of `--set`."""
     texts: list[str] = []
     for name, value in settings.items():
         inner = isinstance(value, Mapping) and value
-        texts += _as_texts(value, f"{prefix}{name}.") if inner else [f"{prefix}{name}={json.dumps(value)}"]
+        texts += as_texts(value, f"{prefix}{name}.") if inner else [f"{prefix}{name}={json.dumps(value)}"]
     return texts

@@ -177,6 +177,6 @@ def test_command_lines(fuzz, folder):
             arguments.append(data.draw(words))
         if name in ("pretrain", "grow", "learn-masks", "finetune", "ablate"):
             arguments += ["--steps", "1"]
-        if name == "reproduce":
+        if name in ("reproduce", "compare"):
             arguments += ["--dry-run"]
         ends_well(*arguments, cwd=folder)

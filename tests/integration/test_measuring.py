@@ -46,7 +46,7 @@ def test_the_causality_probe_runs_every_kernel_that_is_measured(monkeypatch):
     assert require_causal(model, 64, ["sdpa"]) < 1e-5
     with pytest.raises(RunFailed, match="kernel eager"):
         require_causal(model, 64, ["eager", "sdpa"])
-    assert model.kernel == "auto" and window_reach(model, 9) == 64
+    assert model.kernel == "auto" and window_reach(model.plan, 9) == 64
 
 
 def test_own_text_is_measured_on_its_validation_part_and_other_text_whole(trained, tmp_path):

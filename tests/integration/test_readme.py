@@ -49,7 +49,7 @@ def test_the_commands_exist_with_their_options():
         options = {name for parameter in command.params for name in parameter.opts}
         used = {word for word in words if word.startswith("--")}
         assert used <= options, line
-        for setting in re.findall(r"--set (\S+)", line):
+        for setting in re.findall(r"--set (?:\w+:)?(\S+)", line):
             resolve("consa", "tiny", layers=[parse_setting(setting)])
 
 

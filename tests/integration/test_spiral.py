@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hybridlab.accounting.flops import CONVENTIONS, ledger
+from hybridlab.accounting.summary import training_flops
 from hybridlab.analysis.probes.loops import key_marginal_entropy, local_attention_mass, loop_statistics
 from hybridlab.analysis.probes.reach import reach
 from hybridlab.config.loading import Layer
@@ -130,6 +131,16 @@ def test_a_budget_buys_steps_and_is_spent(small, tmp_path, runs_dir):
     assert spent == pytest.approx([1e9, 1e9], rel=0.05)
     with pytest.raises(UserError, match="buys 0 steps"):
         within_budget(small("vanilla", budget={"flops": 10.0}))
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "sgt", "midas", "spiral-b"])
+@pytest.mark.parametrize("steps", [60, 120, 300])
+def test_a_budget_pays_for_what_grows_too(arch, steps):
+    flops = training_flops(resolve("vanilla", "tiny", settings=[f"training.steps={steps}"]), "executed")
+    settings = [f"training.steps={steps}", f"budget.flops={flops}"]
+    config = within_budget(resolve(arch, "tiny", settings=settings))
+    assert training_flops(config, "executed") == pytest.approx(flops, rel=0.6 / config.training.steps + 1e-9)
+    assert arch == "midas" or (config.training.steps == steps) == (arch == "vanilla")
 
 
 @pytest.mark.parametrize(

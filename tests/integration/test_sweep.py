@@ -163,6 +163,27 @@ def test_a_higher_figure_can_be_the_better_one_and_words_have_no_edge(toy, tmp_p
     assert [(one.best, one.at_edge) for one in swept] == [("cosine", False), ("wsd", False)]
 
 
+def test_each_metric_has_its_own_better_and_several_seeds_count_by_their_mean(toy, tmp_path):
+    perplexity = "results.validation.perplexity"
+    better = {LOSS: "lower", perplexity: "higher"}
+    changes = {"cells": ["full"], "chosen": {}, "metrics": [LOSS, perplexity], "better": better}
+    experiment = toy(**changes, further_seeds=[101])
+    # Value by value, seed 100 then 101.
+    with_losses(experiment, tmp_path, [3.0, 2.0, 2.6, 2.6, 1.0, None])
+    by_loss, by_perplexity = swept_cells(experiment, experiment.sweep, tmp_path)
+    assert [one.measured for one in by_loss.tries] == [2.5, 2.6, None] and by_loss.tries[2].diverged
+    assert (by_loss.best, by_perplexity.best) == (0.001, 0.01)
+    assert all(len(one.runs) == 2 for one in by_loss.tries)
+    assert "on seeds 100, 101, which are not reported" in next(sweep_notes(experiment, "smoke", tmp_path))
+    spec = experiment.scales["smoke"].model_copy(update={"seeds": [0, 101]})
+    with pytest.raises(UserError, match="on seed 101, so that this seed cannot be reported"):
+        ExperimentAtScale(experiment.model_copy(update={"scales": {"smoke": spec}}), "smoke").runs()
+    with pytest.raises(UserError, match="sweep.further_seeds names a value twice"):
+        toy(**changes, further_seeds=[100])
+    with pytest.raises(UserError, match="sweep.better says of each of sweep.metrics which is better"):
+        toy(**{**changes, "better": {LOSS: "lower"}})
+
+
 def test_a_measure_of_the_file_can_decide(toy, tmp_path):
     measures = {"squared": {"title": "loss, squared", "of": {"y": "results.validation.loss"}, "formula": "y * y"}}
     experiment = toy(measures, metrics=["squared"], chosen={"squared": {"full": 0.01}}, cells=["full"])

@@ -104,6 +104,25 @@ def toy(tmp_path):
     return Toy(tmp_path)
 
 
+def test_holm_can_go_over_all_claims_of_a_page(toy):
+    b = [3.0, 3.04, 3.02, 3.03]
+    toy.content["claims"].append({"text": "b is below 3.3", "source": "here", "test": "loss[b] < 3.3"})
+    toy.train(a=A, b=b)
+    first, second = toy.verdicts()
+    toy.content["correction"] = "page"
+    both, clear = toy.verdicts()
+    assert (first.word, both.word, second.word, clear.word) == ("open", "open", "holds", "holds")
+    # Holm doubles the smaller p of the two and leaves the larger one as it is.
+    assert clear.p == pytest.approx(2 * second.p) and both.p == pytest.approx(first.p)
+    assert both.n_needed > first.n_needed and not both.flags
+    toy.content["claims"] = [{**claim, "text": f"{claim['text']} {i}"} for i in range(3) for claim in FILE["claims"]]
+    toy.content["correction"] = "claim"
+    toy.train(a=A, b=[3.02, 3.02, 3.02, 3.01])
+    assert {one.word for one in toy.verdicts()} == {"holds"}
+    toy.content["correction"] = "page"
+    assert {one.word for one in toy.verdicts()} == {"open"}
+
+
 # ---- plans ----
 
 

@@ -103,7 +103,7 @@ class Comparison:
         if isinstance(asked, Apart):
             return "smaller than claimed"
         higher = isinstance(asked, FewerShared | Below) or (isinstance(asked, Between) and value >= asked.high)
-        here, better = "higher" if higher else "lower", _better(self.metric)
+        here, better = "higher" if higher else "lower", better_of(self.metric)
         return f"{here if better is None else 'better' if here == better else 'worse'} than claimed"
 
     def _asked_between(self) -> list[float | None] | None:
@@ -137,7 +137,7 @@ BETTER = {
 measure the first word, as in "loss of copying". Of any other metric a number is called higher or lower."""
 
 
-def _better(metric: str) -> str | None:
+def better_of(metric: str) -> str | None:
     title = re.match(r"(\w+)(?= of |,|$)", metric)
     names = reversed(metric.split(".")) if " " not in metric else [title[1]] if title else []
     return next((BETTER[name] for name in names if name in BETTER), None)

@@ -241,7 +241,7 @@ def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
         raise ValueError(f"{whole}: write names between the brackets, with commas between them")
     if of is None and before is None:
         raise ValueError(f"{whole}: say what is read, as in loss{whole} or printed{whole}")
-    metrics = before.of if of is None and before else tuple(_path(name) for name in str(of).split("|"))
+    metrics = before.of if of is None and before else tuple(path_of(name) for name in str(of).split("|"))
     made = [tuple(part) for part in parts]
     if metrics[0] in TABLES:
         if before is not None and of is None:
@@ -253,7 +253,7 @@ def _bracket(match: re.Match[str], before: Bracket | None) -> Bracket:
     return Bracket(metrics, tuple(made))
 
 
-def _path(name: str) -> str:
+def path_of(name: str) -> str:
     """A metric as records have it: `loss` and paths below `results` are written short."""
     if name == "loss":
         return LOSS

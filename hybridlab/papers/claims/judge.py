@@ -23,16 +23,31 @@ def judge(
     records: Records,
     benchmark: BenchmarkRecord | None = None,
     scale: str | None = None,
+    beside: Sequence[float | None] = (),
 ) -> Verdict:
     """What is known about a claim. scale: the name of the one that the records are of, for the verdict's sentence and
-    the values of swept settings there."""
+    the values of swept settings there. beside: see `decide`."""
     given = Given(experiment, records, benchmark, scale)
     where = f"{experiment.id}, claim {claim.text!r}"
-    verdict = _judged(claim.test, given, where, claim.effect, scale)
+    verdict = _judged(claim.test, given, where, claim.effect, scale, beside)
     if not claim.controls or verdict.word == "not run":
         return verdict
     controls = tuple(Control(test_in_words(test), _judged(test, given, where, None, scale)) for test in claim.controls)
     return _under(replace(verdict, controls=controls))
+
+
+def judge_together(
+    alone: Sequence[Verdict],
+    experiment: Experiment,
+    records: Records,
+    benchmark: BenchmarkRecord | None,
+    scale: str | None,
+) -> list[Verdict]:
+    """The verdicts on all claims of a page, with Holm's correction over all of their comparisons. alone: on each claim
+    by itself."""
+    others = [[p for one in (*alone[:i], *alone[i + 1 :]) for p in one.uncorrected] for i in range(len(alone))]
+    pairs = zip(experiment.claims, others, strict=True)
+    return [judge(claim, experiment, records, benchmark, scale, beside) for claim, beside in pairs]
 
 
 def _under(verdict: Verdict) -> Verdict:
@@ -57,7 +72,14 @@ def _unresolved(control: Verdict) -> bool:
     return control.word == "open" and (control.n or 0) >= FEWEST_SEEDS
 
 
-def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None, scale: str | None) -> Verdict:
+def _judged(
+    test: dict[str, Any],
+    given: Given,
+    where: str,
+    effect: float | None,
+    scale: str | None,
+    beside: Sequence[float | None] = (),
+) -> Verdict:
     """The verdict of one test. where: for errors."""
     layer = Layer(test, {(): where})
     kind, arguments = called(CLAIM_KINDS, "kind", layer)
@@ -68,10 +90,10 @@ def _judged(test: dict[str, Any], given: Given, where: str, effect: float | None
         return Verdict(None, str(reason), word="not run" if isinstance(reason, NotRun) else "open")
     if isinstance(result, Verdict):
         return result
-    verdict = verdict_of(result, effect)
-    p_values = decide([one.found for one in result], [one.needed for one in result]).p
+    verdict = verdict_of(result, effect, beside)
+    p_values = decide([one.found for one in result], [one.needed for one in result], beside).p
     numbers = tuple(one.as_json(p) for one, p in zip(result, p_values, strict=True))
-    verdict = replace(verdict, comparisons=numbers)
+    verdict = replace(verdict, comparisons=numbers, uncorrected=tuple(one.found.p for one in result))
     cells = [one.name for one in kind.references(arguments) if one.to == "cell"]
     sentence = None if scale is None or not verdict.n else scale_sentence(scale, given, cells, result)
     if verdict.word == "open" and verdict.n_needed is not None:
@@ -95,12 +117,15 @@ def _so_far(verdict: Verdict, experiment: Experiment, scale: str | None) -> Verd
     return replace(verdict, note=f"{verdict.n} of {planned} seeds so far") if early else verdict
 
 
-def verdict_of(comparisons: Sequence[Comparison], effect: float | None = None) -> Verdict:
+def verdict_of(
+    comparisons: Sequence[Comparison], effect: float | None = None, beside: Sequence[float | None] = ()
+) -> Verdict:
     """The verdict on a claim that makes these comparisons, each of them one number for each seed.
 
-    effect: the size of the effect that an open claim is to be able to see; by default the observed one.
+    effect: the size of the effect that an open claim is to be able to see; by default the observed one. beside: see
+    `decide`.
     """
-    decision = decide([one.found for one in comparisons], [one.needed for one in comparisons])
+    decision = decide([one.found for one in comparisons], [one.needed for one in comparisons], beside)
     measured = [one.n for one in comparisons if one.n]
     if not measured:
         not_run = any(not one.run for one in comparisons)
@@ -118,7 +143,7 @@ def verdict_of(comparisons: Sequence[Comparison], effect: float | None = None) -
         return verdict
     if max(measured) < FEWEST_SEEDS:
         verdict = replace(verdict, note=DIRECTION_ONLY, direction=_direction(comparisons))
-    n_needed = _seeds_needed(comparisons, decision, effect)
+    n_needed = _seeds_needed(comparisons, decision, effect, LEVEL / (len(comparisons) + len(beside)))
     takes = _takes(n_needed, min(measured), effect, comparisons[0].of)
     return replace(verdict, evidence=takes, n_needed=n_needed)
 
@@ -131,11 +156,13 @@ def _direction(comparisons: Sequence[Comparison]) -> str:
     return f"as claimed in {sides.count(1)} of {len(sides)} comparisons"
 
 
-def _seeds_needed(comparisons: Sequence[Comparison], decision: Decision, effect: float | None) -> int | None:
+def _seeds_needed(
+    comparisons: Sequence[Comparison], decision: Decision, effect: float | None, level: float
+) -> int | None:
     """Seeds with which every comparison that is measured would be resolved, each at an equal part of LEVEL."""
     pairs = zip(comparisons, decision.resolved, strict=True)
     waiting = [one for one, clear in pairs if one.n and one.needed and not clear]
-    needed = [one.seeds(effect, LEVEL / len(comparisons)) for one in waiting]
+    needed = [one.seeds(effect, level) for one in waiting]
     return None if not needed or None in needed else max(number for number in needed if number is not None)
 
 

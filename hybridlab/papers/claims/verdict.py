@@ -65,7 +65,8 @@ class Verdict:
     for the missing ones, with two jobs. scale: what the verdict speaks of. comparisons: those of trained models in
     numbers, see `Comparison.as_json`. deciding: the index of the one that is least as claimed. direction: how the
     numbers differ from the claim where it fails, as `worse than claimed`, and where only a direction is known, which.
-    same_as: the number of an earlier claim of the page, counted from 1, that asks the same of the same runs.
+    uncorrected: the p of each comparison by itself. same_as: the number of an earlier claim of the page, counted from
+    1, that asks the same of the same runs.
     """
 
     holds: bool | None
@@ -79,6 +80,7 @@ class Verdict:
     scale: str | None = None
     controls: tuple[Control, ...] = ()
     comparisons: tuple[dict[str, Any], ...] = field(default=(), compare=False)
+    uncorrected: tuple[float | None, ...] = field(default=(), compare=False)
     deciding: int | None = None
     direction: str = ""
     flags: tuple[Flag, ...] = ()

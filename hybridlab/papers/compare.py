@@ -1,0 +1,677 @@
+"""Arms beside a baseline at equal cost, each at its best rate, over seeds: an experiment that a command writes.
+
+    hybridlab compare vanilla sgt ./mine.yaml --equal flops --sweep lr --seeds 5 --metric loss
+
+It is the same mapping as in an experiment file, with one scale and a claim for each arm and metric, so that it is
+loaded, trained, searched and judged as one. RESULTS-DIR/compare-HASH/compare.yaml has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from hybridlab.accounting.summary import training_flops
+from hybridlab.config.loading import (
+    Layer,
+    check,
+    is_file_name,
+    is_preset,
+    load_preset,
+    load_settings,
+    merge,
+    named_preset,
+    parse_setting,
+    preset_name,
+)
+from hybridlab.config.resolve import data_layer, source_settings
+from hybridlab.config.schema import Data, RunConfig
+from hybridlab.config.structures import final_structure
+from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, value_at
+from hybridlab.errors import RunFailed, UserError, nearest
+from hybridlab.evaluation.measure import task_window, window_reach
+from hybridlab.files import read_object, write_json, write_text
+from hybridlab.messages import say, titled
+from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.claims.comparison import better_of
+from hybridlab.papers.claims.expression import path_of
+from hybridlab.papers.experiment import BENCHMARK, Benchmark, BenchmarkModel, Better, Experiment, Scalar
+from hybridlab.papers.ids import COMPARISON, TUNING
+from hybridlab.papers.loading import experiment_of, metric_problem
+from hybridlab.papers.sweep import Swept, edges, left, sweep_of, sweep_runs, swept_cells
+from hybridlab.papers.verdicts import differences, flat, is_method
+from hybridlab.runs.queue import Outcome
+from hybridlab.runs.record import Record
+
+SCALE = "desk"
+"""The scale of a comparison, whose seeds decide claims."""
+EQUAL = ("flops", "tokens", "time")
+LR = "training.optimizer.lr"
+MOST_EXTENSIONS = 3
+"""How often a grid is extended by a factor of two, at each end."""
+NAMES = {
+    "loss": "results.validation.loss",
+    "perplexity": "results.validation.perplexity",
+    "pseudo-perplexity": "results.validation.pseudo_perplexity",
+    "inside": "results.tasks.retrieval.inside",
+    "far": "results.tasks.retrieval.far",
+    "outside": "results.tasks.retrieval.outside",
+}
+"""Short names of metrics."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_PATH = re.compile(r"[A-Za-z_][\w.-]*")
+_GIVEN = {
+    "training.steps": "--steps",
+    "training.seed": "--seeds",
+    "budget": "--equal flops",
+    "arch": "the arms",
+    "size": "--size",
+    "data": "--data",
+}
+"""Settings that options give, which must be the same for all arms."""
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What is asked for. arms: the baseline, then what is compared with it, each as [NAME=]ARCH, a file of settings, or
+    several of these with + between. size, data, steps: by default what a file among the arms says. sweep: `lr`, `none`,
+    a setting with its grid as KEY=V,V. settings: texts of --set, as KEY=VALUE or ARM:KEY=VALUE."""
+
+    arms: Sequence[str]
+    size: str | None = None
+    data: Sequence[str] | None = None
+    steps: int | None = None
+    equal: str = "flops"
+    sweep: str = "lr"
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    tuning_seeds: int = 1
+    metrics: Sequence[str] = ("loss",)
+    settings: Sequence[str] = ()
+
+
+# ---- the arms ----
+
+
+@dataclass(frozen=True)
+class Arm:
+    """arch: the preset. own: the settings beside it. named: the presets of size and data that its files name."""
+
+    name: str
+    arch: str
+    own: Layer
+    named: Mapping[str, str]
+
+
+def check_save(path: Path | None) -> None:
+    """UserError for a file that `hybridlab reproduce` would not read."""
+    if path is not None and (path.is_dir() or path.suffix not in (".yaml", ".yml")):
+        raise UserError(f"--save {path}: name a file that ends with .yaml")
+
+
+def arms_of(texts: Sequence[str], searched: str | None = None) -> dict[str, Arm]:
+    """The arms by name. UserError for fewer than two, for a name that is there twice, and for what cannot be built.
+    searched: a setting that their files do not decide."""
+    found: dict[str, Arm] = {}
+    for text in texts:
+        arm = _arm(text, searched)
+        if arm.name in found:
+            raise UserError(f"two arms are called {arm.name}; give them names, as in first={texts[0].split('=')[-1]}")
+        found[arm.name] = arm
+    if len(found) < 2:
+        raise UserError("compare: give a baseline and an arm beside it, as in `hybridlab compare vanilla sgt`")
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of the texts between + of an arm: an architecture, a file of settings, or a file that names one."""
+
+    text: str
+    arch: str | None
+    preset: Layer
+    file: Layer
+
+
+def _arm(text: str, searched: str | None) -> Arm:
+    before, equals, after = text.partition("=")
+    name, what = (before, after) if equals and _NAME.fullmatch(before) else ("", text)
+    texts = [what] if Path(what).is_file() else what.split("+")
+    if not all(texts):
+        raise UserError(f"{text!r} names no architecture; write an arm as [NAME=]ARCH, as ./mine.yaml or as ARCH+ARCH")
+    name = name or "+".join(map(preset_name, texts))
+    if not _NAME.fullmatch(name) or name == BENCHMARK:
+        raise UserError(
+            f"{text}: {name!r} cannot name an arm; write a name of letters and digits before it, as in a={what}"
+        )
+    parts = [_part(one) for one in texts]
+    for one, other in itertools.combinations(parts, 2):
+        _refuse_conflict(text, one, other)
+    first = next((part for part in parts if part.arch is not None), None)
+    own = merge(*(layer for part in parts for layer in (*([] if part is first else [part.preset]), part.file)))
+    named = {kind: choice.text for kind, choice in own.named.items()}
+    return Arm(name, "vanilla" if first is None else str(first.arch), _without_given(own, searched), named)
+
+
+def _part(text: str) -> _Part:
+    if not is_file_name(text):
+        return _Part(text, text, load_preset("arch", text, "arm"), Layer())
+    file = load_settings(Path(text).expanduser())
+    arch = named_preset("arch", None, file)
+    arch = str(Path(arch).absolute()) if arch is not None and is_file_name(arch) else arch
+    named = {kind: choice for kind, choice in file.named.items() if kind != "arch"}
+    return _Part(text, arch, Layer() if arch is None else load_preset("arch", arch), replace(file, named=named))
+
+
+def _refuse_conflict(text: str, one: _Part, other: _Part) -> None:
+    """UserError where two parts of a mixture set the same: a run has one map, one controller and one plan."""
+    ours, theirs = (flat(merge(part.preset, part.file).values) for part in (one, other))
+    for key in sorted(ours.keys() & theirs.keys()):
+        if ours[key] != theirs[key]:
+            raise UserError(
+                f"{text}: {one.text} and {other.text} both set {key} ({ours[key]}, {theirs[key]}), of which a run has "
+                "one; write what you mean into a file of settings, and give that as the arm"
+            )
+
+
+def _without_given(layer: Layer, searched: str | None) -> Layer:
+    """The settings of an arm without those that options give to all arms."""
+    values = layer.values
+    for key in ("training.steps", "training.seed", "budget", searched):
+        if key is not None and value_at(values, path := tuple(key.split("."))) is not None:
+            say(f"{layer.origin(path)}: {key} is not used, since {_GIVEN.get(key, '--sweep')} gives it to all arms")
+            values = _without(values, *path)
+    return replace(layer, values=values, named={})
+
+
+def _without(values: dict[str, Any], name: str, *inside: str) -> dict[str, Any]:
+    """The settings without the one at a path, and without what is empty then."""
+    left = {other: one for other, one in values.items() if other != name}
+    inner = _without(values[name], *inside) if inside else {}
+    return {**left, name: inner} if inner else left
+
+
+# ---- the options ----
+
+
+@dataclass(frozen=True)
+class Metric:
+    """text: as it is asked for. path: into a record."""
+
+    text: str
+    path: str
+    better: Better
+
+    @property
+    def name(self) -> str:
+        return self.text.partition(":")[0]
+
+    @property
+    def task(self) -> tuple[str, str] | None:
+        """The synthetic task whose answers it reads, and which of them."""
+        parts = self.path.split(".")
+        return (parts[2], parts[-1]) if parts[:2] == ["results", "tasks"] and len(parts) > 3 else None
+
+
+def metrics_of(texts: Sequence[str]) -> list[Metric]:
+    """The metrics that are judged; UserError for one that no record has, and where nothing says what is better."""
+    found: dict[str, Metric] = {}
+    for text in texts:
+        name, _, asked = text.partition(":")
+        path = NAMES.get(name, path_of(name))
+        numbers = [one for one, of in Record.model_fields.items() if of.annotation in (int, float, float | None)]
+        if path.partition(".")[0] == "history" or "." not in path and path not in numbers:
+            raise UserError(f"--metric {text}: there is no metric {name!r}; {nearest(name, [*NAMES, *numbers])}")
+        problem = metric_problem(path, Record) if _PATH.fullmatch(path) else f"{name!r} is no path into a record"
+        if problem is not None:
+            raise UserError(f"--metric {text}: {problem}")
+        better: Any = asked or better_of(path)
+        if better not in get_args(Better):
+            raise UserError(f"--metric {text}: write whether lower or higher is better, as in {name}:lower")
+        if path in found:
+            raise UserError(f"--metric {text}: it is there twice; give it once")
+        found[path] = Metric(text, path, better)
+    return list(found.values())
+
+
+def _search_of(text: str) -> tuple[str, list[Scalar]] | None:
+    """The setting that is searched, and its grid, empty for one that is made; None without a search."""
+    key, equals, values = text.partition("=")
+    setting = LR if key == "lr" else key
+    if text == "none":
+        return None
+    if setting in _GIVEN or setting.split(".")[0] in ("runtime", *_GIVEN):
+        raise UserError(f"--sweep {text}: {key} is the same for all arms; sweep another setting, or none")
+    if not equals:
+        if setting == LR:
+            return LR, []
+        raise UserError(f"--sweep {text}: write KEY=VALUE,VALUE,… with a grid; only lr has one of its own")
+    try:
+        grid = [parse_yaml(value)[0] for value in values.split(",")]
+    except NotYaml as problem:
+        raise UserError(f"--sweep {text}: a value cannot be read; {problem}") from None
+    if len(grid) < 2 or len(set(map(repr, grid))) < len(grid) or not all(isinstance(one, Scalar) for one in grid):
+        raise UserError(f"--sweep {text}: write two or more different values with commas between them")
+    return setting, grid
+
+
+def _settings_of(texts: Sequence[str], arms: Mapping[str, Arm], swept: str | None) -> dict[str, list[Layer]]:
+    """Arm → the settings that --set gives it, "" for all arms."""
+    found: dict[str, list[Layer]] = {name: [] for name in ("", *arms)}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        arm, colon, setting = key.rpartition(":")
+        if colon and arm not in arms:
+            raise UserError(f"--set {text}: there is no arm {arm!r}; {nearest(arm, list(arms))}")
+        layer = parse_setting(f"{setting}={value}" if equals else setting)
+        for name, option in (*_GIVEN.items(), (swept, "--sweep")):
+            if any(key == name or key.startswith(f"{name}.") and name != "data" for key in flat(layer.values)):
+                raise UserError(f"--set {text}: {option} gives {name} to all arms; leave one of the two out")
+        found[arm].append(replace(layer, origins=dict.fromkeys(layer.origins, f"--set {text}")))
+    return found
+
+
+def _one_for_all(kind: str, option: str | None, arms: Iterable[Arm]) -> str | None:
+    """The size or data of all arms: of the option, else what their files name."""
+    named = list(dict.fromkeys(arm.named[kind] for arm in arms if kind in arm.named))
+    if option is None and len(named) > 1:
+        raise UserError(f"the arms name {kind} {' and '.join(named)}; give one for all, as in --{kind} {named[0]}")
+    return option or (named[0] if named else None)
+
+
+# ---- the experiment ----
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A comparison as an experiment file has it. content: the mapping. origins: where its values were written.
+    grid: the search before it was extended."""
+
+    content: dict[str, Any]
+    origins: dict[KeyPath, str]
+    grid: list[Scalar] = field(default_factory=list)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment; UserError for what it cannot be."""
+        return experiment_of(Layer(self.content, self.origins, asked=True))
+
+    def changed(self, **parts: Any) -> Definition:
+        """The same with other parts."""
+        return replace(self, content={**self.content, **parts})
+
+    def folder(self, results_dir: Path) -> Path:
+        return results_dir / str(self.content["id"])
+
+    def write(self, path: Path) -> None:
+        """Write it as an experiment file."""
+        # A dollar begins a placeholder in such a file.
+        text = yaml.safe_dump(self.content, sort_keys=False, allow_unicode=True, width=110).replace("$", "$$")
+        write_text(path, f"# Written by `hybridlab compare`; `hybridlab reproduce {path.name}` makes it again.\n{text}")
+
+
+def defined(asked: CompareRequest, results_dir: Path, measuring: bool = True) -> Definition:
+    """The experiment that is asked for, without what a search chooses. measuring: with equal time, measure the steps of
+    each arm where that has not been done for the same question."""
+    if asked.equal not in EQUAL:
+        raise UserError(f"--equal {asked.equal}: write {', '.join(EQUAL[:-1])} or {EQUAL[-1]}")
+    metrics, search = metrics_of(asked.metrics), _search_of(asked.sweep)
+    arms = arms_of(asked.arms, search and search[0])
+    made = _of_arms(asked, arms, metrics, search and search[0])
+    configs = {name: _config(made.experiment, name, asked.seeds[0]) for name in arms}
+    base = configs[next(iter(arms))]
+    _check(made.experiment, configs)
+    made = _at_equal_cost(_split_alike(made, metrics, configs, base), asked, base)
+    if search is not None:
+        made = _with_search(made, asked, metrics, search[0], search[1] or _around(base.training.optimizer.lr))
+    made = made.changed(columns=_columns(made.content, base, metrics))
+    made = made.changed(id=COMPARISON + _digest(made.content, asked.equal))
+    return _at_equal_time(made, results_dir, measuring) if asked.equal == "time" else made
+
+
+def _digest(content: Mapping[str, Any], equal: str) -> str:
+    """Eight hexadecimal digits that identify a question. More seeds are the same question, and a change of its plan."""
+    scale = {name: part for name, part in content["scales"][SCALE].items() if name not in ("machine", "seeds")}
+    tests = [claim["test"] for claim in content["claims"]]
+    question = [content["cells"], scale, tests, content.get("sweep"), equal]
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _of_arms(
+    asked: CompareRequest, arms: Mapping[str, Arm], metrics: Sequence[Metric], searched: str | None
+) -> Definition:
+    """The arms with their settings, and what is claimed of them."""
+    sets = _settings_of(asked.settings, arms, searched)
+    size = _one_for_all("size", asked.size, arms.values()) or "tiny"
+    data, sources = _data_of(asked.data or [_one_for_all("data", None, arms.values()) or "embedded"])
+    training = {} if asked.steps is None else {"training": {"steps": asked.steps}}
+    # What all arms get stands beneath what a file says, unless that sets the same.
+    own = {
+        name: [one for one in sets[""] if flat(one.values).keys() & flat(arm.own.values).keys()] + sets[name]
+        for name, arm in arms.items()
+    }
+    layers: dict[KeyPath, Layer] = {("scales", SCALE, "config"): merge(Layer(sources), *sets[""])}
+    for name, arm in arms.items():
+        layers |= {("cells", name, "config"): arm.own, ("scales", SCALE, "overrides", name): merge(*own[name])}
+    origins: dict[KeyPath, str] = {(): "compare"}
+    for place, layer in layers.items():
+        origins |= {(*place, *path): origin for path, origin in layer.origins.items() if path}
+    scale = {
+        "machine": f"{preset_name(size)} on {data}",
+        "size": str(Path(size).absolute()) if is_file_name(size) else size,
+        "data": data,
+        "seeds": list(asked.seeds),
+        "phases": {"train": training},
+        "config": layers["scales", SCALE, "config"].values,
+        "overrides": {name: layers["scales", SCALE, "overrides", name].values for name in arms},
+    }
+    differ = {key for name, arm in arms.items() for key in flat(merge(arm.own, *sets[name]).values)}
+    baseline, *others = arms
+    claims = [_claim(name, baseline, metric) for name, metric in itertools.product(others, metrics)]
+    content = {
+        "id": "compare",
+        "title": f"{', '.join(others)} against {baseline}, at equal {_IN_WORDS[asked.equal]}",
+        "paper": "own",
+        "source": "hybridlab compare",
+        "differ_in": sorted(
+            key for key in differ | {_OF_LOOPS} if not is_method(key) and key.split(".")[0] not in _SAME
+        ),
+        "reference": baseline,
+        "correction": "page",
+        "columns": [],
+        "rows": [{"name": name, "short": name, "cell": name} for name in arms],
+        "cells": {name: {"arch": arm.arch, "phase": "train", "config": arm.own.values} for name, arm in arms.items()},
+        "scales": {SCALE: scale},
+        "claims": claims,
+        "notes": [f"Holm's correction goes over all {len(claims)} comparisons."] if claims[1:] else [],
+    }
+    return Definition(content, origins)
+
+
+def _claim(name: str, baseline: str, metric: Metric) -> dict[str, str]:
+    return {
+        "text": f"{name} is better than {baseline} ({metric.name})",
+        "source": f"--metric {metric.text}",
+        "test": f"{metric.path}[{name}] {'<' if metric.better == 'lower' else '>'} [{baseline}]",
+    }
+
+
+def _config(experiment: Experiment, arm: str, seed: int) -> RunConfig:
+    """The configuration of an arm; an error names it."""
+    try:
+        *_, run = cell_runs(experiment, SCALE, seed, [arm])
+    except UserError as error:
+        raise UserError(f"{arm}: {error}") from None
+    return run.trained
+
+
+_IN_WORDS = {"flops": "FLOPs", "tokens": "tokens", "time": "time"}
+_OF_LOOPS = "shape.layers"
+"""What an architecture with a loop divides the layers of the size into, which is its method."""
+_SAME = ("data", "evaluation")
+"""Parts in which arms do not differ because a file sets them."""
+
+
+def _data_of(texts: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Data as a scale names them, and as settings where they are a mixture; paths are absolute."""
+    if len(texts) == 1 and is_preset("data", texts[0]):
+        return texts[0], {}
+    found = check(Data, data_layer(list(texts)).part(("data",), source_settings(list(texts))))
+    if found.source is not None:
+        return found.source, {}
+    sources = [one.model_dump(mode="json", exclude_none=True) for one in found.sources or ()]
+    return "embedded", {"data": {"sources": sources}}
+
+
+def _check(experiment: Experiment, configs: Mapping[str, RunConfig]) -> None:
+    """UserError for arms that cannot be compared."""
+    for name, config in configs.items():
+        if config.controller is not None and config.controller.learns_masks:
+            raise UserError(
+                f"{name}: it learns masks of a trained model, and the run that uses them is another one; learn them "
+                "with `hybridlab learn-masks`, and give a file with `map: {kind: explicit, …}` as the arm"
+            )
+    settings = {name: flat(config.model_dump(mode="json")) for name, config in configs.items()}
+    for name, values in differences(list(configs), settings).items():
+        if not is_method(name) and not any(name == one or name.startswith(f"{one}.") for one in experiment.differ_in):
+            arm, value = next((arm, one) for arm, one in values.items() if one != next(iter(values.values())))
+            shown = ", ".join(f"{arm}: {one}" for arm, one in values.items())
+            meant = f", or say that this is meant with --set {arm}:{name}={json.dumps(value)}"
+            meant = "" if name.split(".")[0] in _SAME else meant
+            raise UserError(f"the arms differ in {name} ({shown}); give all the same with --set {name}=VALUE{meant}")
+
+
+def _split_alike(
+    made: Definition, metrics: Sequence[Metric], configs: Mapping[str, RunConfig], base: RunConfig
+) -> Definition:
+    """With the answers to tasks split by the same window in all arms, that of the baseline, where a metric reads a part
+    of them. UserError for a task that the data do not ask, and for parts that depend on what an arm reaches."""
+    window = task_window(final_structure(base).map, base)
+    split = False
+    for metric in metrics:
+        task, part = metric.task or (None, "all")
+        if task is not None and task not in base.data.mix.tasks:
+            data = "recall" if task == "retrieval" else f"a mix with {task}"
+            raise UserError(f"--metric {metric.text}: the data have no rows of the task {task}; give --data {data}")
+        split |= part != "all"
+        if part != "all" and window is None:
+            raise UserError(f"--metric {metric.text}: no window splits the answers; add --set evaluation.task_window=N")
+        reach = {name: window_reach(final_structure(one).plan, window or 0) for name, one in configs.items()}
+        if part in ("outside", "relayed") and len(set(reach.values())) > 1:
+            shown = ", ".join(f"{name}: {tokens}" for name, tokens in reach.items())
+            raise UserError(
+                f"--metric {metric.text}: what is {part} begins at other distances in each arm ({shown} tokens); judge "
+                f"{metric.name.removesuffix(part)}far, all that is farther away than one window"
+            )
+    if not split:
+        return made
+    scale, own = made.content["scales"][SCALE], Layer({"evaluation": {"task_window": window}})
+    overrides = {name: merge(Layer(values), own).values for name, values in scale["overrides"].items()}
+    return made.changed(scales={SCALE: {**scale, "overrides": overrides}})
+
+
+# ---- equal cost ----
+
+
+def _at_equal_cost(made: Definition, asked: CompareRequest, base: RunConfig) -> Definition:
+    """With the steps of the baseline, or the budget of its FLOPs."""
+    training, name = base.training, made.content["reference"]
+    spent = training_flops(base, "executed")
+    phase: dict[str, Any] = {"training": {"steps": training.steps}}
+    note = f"Every arm sees the same {training.steps * training.tokens_per_step:,} tokens in the same order."
+    if asked.equal == "flops":
+        phase |= {"budget": {"flops": spent}}
+        note = (
+            f"Every arm has the steps that take {spent:.4g} training FLOPs of {name} with {training.steps:,} steps, "
+            "by the ledger (convention executed: all pairs of tokens, also where a kernel leaves some out)."
+        )
+    steps = [] if asked.equal == "tokens" else ["training.steps", "training.schedule.warmup_steps"]
+    scale = made.content["scales"][SCALE]
+    scale = {**scale, "machine": f"{scale['machine']}, {training.steps:,} steps of {name}", "phases": {"train": phase}}
+    notes = [*made.content["notes"], *([note] if asked.equal != "time" else [])]
+    return made.changed(scales={SCALE: scale}, differ_in=[*made.content["differ_in"], *steps], notes=notes)
+
+
+def _at_equal_time(made: Definition, results_dir: Path, measuring: bool) -> Definition:
+    """With as many steps for each arm as the measured time of a step allows. The measurement is kept, so that the same
+    command goes on with the same runs."""
+    path = made.folder(results_dir) / "seconds.json"
+    if not path.is_file():
+        if not measuring:
+            say("the steps of the other arms are measured before the first run; here they are those of the baseline")
+            return made
+        write_json(path, _measured(made.experiment))
+    found = read_object(path, "measurement of steps", ("machine", "seconds"), "remove it")
+    seconds, scale, name = found["seconds"], made.content["scales"][SCALE], made.content["reference"]
+    steps = scale["phases"]["train"]["training"]["steps"]
+    each = {arm: max(1, round(steps * seconds[name] / own)) for arm, own in seconds.items()}
+    own = scale["overrides"]
+    own = {arm: merge(Layer(own.get(arm, {})), Layer({"training": {"steps": each[arm]}})).values for arm in each}
+    shown = ", ".join(f"{arm} {own * 1000:.1f} ms × {each[arm]:,}" for arm, own in seconds.items())
+    note = f"Every arm has the time of {name} with {steps:,} steps. Measured in turns on {found['machine']}: {shown}."
+    return made.changed(scales={SCALE: {**scale, "overrides": own}}, notes=[*made.content["notes"], note])
+
+
+def _measured(experiment: Experiment) -> dict[str, Any]:
+    """The median seconds of a training step of each arm, over rounds in which the arms take turns."""
+    from hybridlab.papers.speed import measure_speeds
+    from hybridlab.training.machine import describe_machine, pick_device, using_threads
+
+    spec = experiment.at(SCALE)
+    base = _config(experiment, next(iter(experiment.cells)), spec.seeds[0])
+    models = {}
+    for name, cell in experiment.cells.items():
+        layers = (spec.config, spec.phases[cell.phase] or {}, cell.config, spec.overrides.get(name, {}))
+        config, compiled = merge(*map(Layer, layers)).values, bool(base.runtime.compile)
+        models[name] = BenchmarkModel(arch=str(cell.arch), config=config, compiled=compiled)
+    size, rows = str(spec.size), base.runtime.micro_batch_rows or base.training.rows
+    bench = Benchmark(
+        kind="training",
+        models=models,
+        sizes={SCALE: {size: size}},
+        batches=[rows],
+        prompt=base.training.seq_len,
+        new_tokens=_STEPS,
+        rounds=_ROUNDS,
+        machines={},
+    )
+    device = pick_device(base.runtime.device)
+    with using_threads(base.runtime.threads or 1), titled("time of a step"):
+        speeds = measure_speeds(bench, size, device)
+    about = describe_machine(device)
+    seconds = {name: statistics.median(of[str(rows)]["run"].seconds) for name, of in speeds.items()}
+    return {"machine": f"{about['name']} ({about['device']})", "seconds": seconds}
+
+
+_STEPS, _ROUNDS = 4, 7
+"""Of a measurement: steps of each arm in a round, and rounds."""
+
+
+# ---- the search ----
+
+
+def _around(value: float) -> list[Scalar]:
+    """A grid of one's own for a rate."""
+    return [value / 2, value, value * 2]
+
+
+def _with_search(
+    made: Definition, asked: CompareRequest, metrics: Sequence[Metric], setting: str, grid: list[Scalar]
+) -> Definition:
+    last = TUNING + asked.tuning_seeds
+    sweep = {
+        "setting": setting,
+        "grid": grid,
+        "seed": TUNING,
+        **({"further_seeds": list(range(TUNING + 1, last))} if asked.tuning_seeds > 1 else {}),
+        "scale": SCALE,
+        "cells": list(made.content["cells"]),
+        "metrics": [metric.path for metric in metrics],
+        "better": {metric.path: metric.better for metric in metrics},
+    }
+    origins = {**made.origins, ("sweep",): f"--sweep {asked.sweep}"}
+    return replace(made.changed(sweep=sweep), origins=origins, grid=grid)
+
+
+def tuned(made: Definition, results_dir: Path, train: Callable[[Experiment], Outcome]) -> tuple[Definition, Outcome]:
+    """The experiment with what the records of its search chose, once all of them are there. While the best value of an
+    arm lies at an end of the grid, the grid is extended there, for all arms. train: trains what is missing."""
+    outcome = Outcome()
+    while made.experiment.sweep is not None:
+        sweep = made.experiment.sweep
+        outcome = train(made.experiment)
+        if outcome.left or outcome.failed or left(sweep_runs(made.experiment, sweep), results_dir):
+            break
+        found = swept_cells(made.experiment, sweep, results_dir)
+        if (wider := _extended(made, found)) is not None:
+            made = wider
+            grid = ", ".join(map(str, made.content["sweep"]["grid"]))
+            say(f"the best {sweep.setting} of an arm lies at an end of the grid, which is now {grid}")
+            continue
+        chosen: dict[str, dict[str, Scalar]] = {}
+        for one in found:
+            if one.best is None:
+                what = f"{one.metric} was not measured" if not all(t.diverged for t in one.tries) else "all diverged"
+                raise RunFailed(f"the search for {sweep.setting} of {one.cell} found nothing: {what}")
+            chosen.setdefault(one.metric, {})[one.cell] = one.best
+        return made.changed(sweep={**made.content["sweep"], "chosen": chosen}), outcome
+    return made, outcome
+
+
+def _extended(made: Definition, found: Sequence[Swept]) -> Definition | None:
+    """With a value more at each end of the grid where the best one of an arm lies; None where there is nothing to add:
+    after MOST_EXTENSIONS, and beyond what the setting can be."""
+    grid = made.content["sweep"]["grid"]
+    best = {one.best for one in found if one.at_edge}
+    wanted = [(min(grid), 0.5), (max(grid), 2)] if edges(grid) else []
+    for end, factor in wanted:
+        beyond = sum(value < min(made.grid) if factor < 1 else value > max(made.grid) for value in grid)
+        value = end * factor
+        value = int(value) if isinstance(end, int) and value == int(value) else value
+        if end in best and beyond < MOST_EXTENSIONS:
+            wider = made.changed(
+                sweep={**made.content["sweep"], "grid": sorted([*made.content["sweep"]["grid"], value])}
+            )
+            with suppress(UserError):
+                sweep_runs(wider.experiment, sweep_of(wider.experiment, SCALE))
+                made = wider
+    return made if made.content["sweep"]["grid"] != grid else None
+
+
+# ---- columns ----
+
+
+def _columns(content: Mapping[str, Any], base: RunConfig, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
+    """Of each metric its numbers, then FLOPs, steps, and the value that was chosen for each metric."""
+    columns: list[dict[str, Any]] = [
+        {
+            "name": metric.name,
+            "title": metric.name,
+            "kind": "trained",
+            "metric": metric.path,
+            "digits": 2 if "perplexity" in metric.path else 3,
+        }
+        for metric in metrics
+    ]
+    columns.append(_scaled("FLOPs", "flops", training_flops(base, "executed")))
+    about = {"name": "steps taken", "title": "steps", "kind": "exact", "metric": "steps", "digits": 0, "bare": True}
+    columns.append(about)
+    sweep = content.get("sweep")
+    own: list[Scalar] = [base.training.optimizer.lr]
+    setting, grid = (LR, own) if sweep is None else (sweep["setting"], sweep["grid"])
+    short, several = setting.rpartition(".")[2], metrics[1:] and sweep is not None
+    # Words are in the notes alone.
+    for metric in (metrics if several else metrics[:1]) if edges(grid) else ():
+        column = _scaled(f"{short} for {metric.name}" if several else short, f"config.{setting}", float(min(grid)))
+        columns.append(column | ({"at_rate_of": metric.path} if several else {}))
+    return columns
+
+
+def _scaled(title: str, path: str, size: float) -> dict[str, Any]:
+    """A column of a number of about this size, in a power of ten."""
+    power = math.floor(math.log10(size)) if size > 0 else 0
+    power = 0 if -1 <= power <= 2 else power
+    unit = f" (10{str(power).translate(_RAISED)})" if power else ""
+    return {
+        "name": title,
+        "title": f"{title}{unit}",
+        "kind": "exact",
+        "metric": path,
+        "factor": 10.0**-power,
+        "digits": 3,
+        "bare": True,
+    }
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
