@@ -230,12 +230,26 @@ def _machine(machine: dict[str, Any]) -> str:
     return f"{machine.get('name', '')} ({machine.get('device', '')}{of})"
 
 
+@contextmanager
+def _said_of(page: Page) -> Iterator[None]:
+    """What goes wrong within is the fault of a page's data: the error says which."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
+        identifier, scale = page.folder.parts[-2:]
+        raise UserError(
+            f"{page.folder}: this page is damaged or of another version ({error}); make it again: "
+            f"hybridlab report {identifier} --scale {scale}"
+        ) from None
+
+
 def _drawn(page: Page, name: str) -> tuple[str, set[str]] | None:
     """The picture of a page as SVG with its colours; see `svg_of`."""
-    if page.drawing is None:
-        return None
-    behind = ": differences behind the claims, with intervals" if is_table(page.data) else ""
-    return svg_of(page.drawing, name, f"{page.data['title']}{behind}")
+    with _said_of(page):
+        if (draw := page.drawing) is None:
+            return None
+        behind = ": differences behind the claims, with intervals" if is_table(page.data) else ""
+        return svg_of(draw, name, f"{page.data['title']}{behind}")
 
 
 # ---- the site ----
@@ -263,19 +277,6 @@ def write_site(out: Path, results_dir: Path) -> dict[str, Any]:
         site.write()
         sizes = [path.stat().st_size for path in folder.iterdir()]
     return {"folder": str(out), "entries": len(entries), "pages": site.pages, "bytes": sum(sizes)}
-
-
-@contextmanager
-def _said_of(page: Page) -> Iterator[None]:
-    """What goes wrong within is the fault of a page's data: the error says which."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, UndefinedError) as error:
-        identifier, scale = page.folder.parts[-2:]
-        raise UserError(
-            f"{page.folder}: this page is damaged or of another version ({error}); make it again: "
-            f"hybridlab report {identifier} --scale {scale}"
-        ) from None
 
 
 class _Site:

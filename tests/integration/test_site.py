@@ -165,6 +165,16 @@ def test_odd_data_end_in_a_sentence_that_names_the_page(tmp_path, broken):
     assert not (tmp_path / "site").exists()
 
 
+def test_a_figure_that_cannot_be_drawn_is_named_among_others(tmp_path):
+    results = results_of(tmp_path, ["consa-fig10", "consa-fig2", "consa-fig4"])
+    path = results / "published/consa-fig4/smoke/figure.json"
+    data = json.loads(path.read_text())
+    data["panels"][0]["series"][0]["data"] = {"odd": 1}
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match="consa-fig4/smoke: this page is damaged"):
+        write_site(tmp_path / "site", results)
+
+
 def test_an_entry_cannot_take_the_place_of_a_page_of_the_site(tmp_path):
     results = results_of(tmp_path, ["consa-table4"])
     (results / "published/consa-table4").rename(results / "published/claims")
