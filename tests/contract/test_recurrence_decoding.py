@@ -37,6 +37,7 @@ def plans(draw):
     return plan
 
 
+@pytest.mark.long
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_decoding_equals_the_full_pass(data):

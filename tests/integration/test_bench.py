@@ -14,6 +14,7 @@ PUBLISHED = ROOT / "results" / "published"
 SMALL = ["--rounds", "2", "--repeats", "2", "--batch", "1", "--seq-len", "8", "--set", "shape.layers=2"]
 
 
+@pytest.mark.long
 def test_steps_and_passes_beside_transformers(tmp_path):
     done = hybridlab("bench", *SMALL, "--against", "eager,sdpa", "--json", "--out", "times.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

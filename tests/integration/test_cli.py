@@ -447,6 +447,7 @@ def test_mistakes_on_the_command_line_itself(workdir):
         assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_says_how_to_go_on(tmp_path, number, code):
     write_text(tmp_path / "my words.txt")
@@ -475,6 +476,7 @@ def test_control_c_in_a_command_without_checkpoints(workdir, monkeypatch):
     assert done.returncode == 130 and done.stderr == "interrupted\n" and done.stdout == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", ["plan", "list --json"])
 def test_a_reader_that_stops_reading_is_no_error(workdir, arguments):
     """As in `hybridlab plan | head -1`."""

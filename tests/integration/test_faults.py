@@ -131,6 +131,7 @@ def chosen(small):
     return choose
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc for the names of open files")
 def test_power_loss(seed, chosen, tmp_path, runs_dir):
     """At a random moment; then the same command ends with the bits of a run that nothing happened to."""

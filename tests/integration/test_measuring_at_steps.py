@@ -84,6 +84,7 @@ def test_what_is_in_the_checkpoint_is_not_measured_again(small, tmp_path, runs_d
     assert measured == [12]
 
 
+@pytest.mark.long
 def test_measurements_survive_real_kills(small, tmp_path, runs_dir):
     assert_survives_kills(made(small), tmp_path, runs_dir, [2, 6, 9])
 

@@ -204,6 +204,7 @@ def test_another_version_of_a_source_is_prepared_again(small, runs, load, tmp_pa
 # ---- identity ----
 
 
+@pytest.mark.long
 def test_a_changed_plug_in_is_another_run(small, runs, tmp_path):
     """It registers nothing, and changes every step: --plugin of two versions gives two runs."""
     plain = small()

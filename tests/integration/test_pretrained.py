@@ -97,6 +97,7 @@ def test_the_advice_about_another_tokenizer_works_where_it_is_given(folder):
     assert refused.returncode == 2 and "data.tokenizer has no effect on shards:" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_change_of_the_text_since_the_run_is_named_with_advice_that_works(folder):
     write_text(folder / "changing.txt", seed=5)
     options = f"{FAST} --config small.yaml --run-dir changed"

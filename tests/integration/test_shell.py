@@ -163,6 +163,7 @@ def on_terminal(columns, *words):
     return [line.rstrip() for line in text.splitlines()]
 
 
+@pytest.mark.long
 def test_tables_are_as_wide_as_the_terminal():
     narrow, wide = on_terminal(80, "list", "sgt"), on_terminal(160, "list", "sgt")
     assert max(map(len, narrow)) <= 80 < max(map(len, wide)) <= 160 and len(wide) < len(narrow)

@@ -385,10 +385,8 @@ def test_no_page_is_wider_than_its_window(opened, made, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
 
 
-@pytest.mark.parametrize(
-    "scheme, width",
-    (pytest.param("light", 1280, id="light"), pytest.param("dark", 360, id="dark", marks=pytest.mark.long)),
-)
+@pytest.mark.long
+@pytest.mark.parametrize("scheme, width", (("light", 1280), ("dark", 360)))
 def test_axe_finds_nothing(opened, scheme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened("index", width, color_scheme=scheme)

@@ -162,6 +162,7 @@ def test_weights_and_moments_of_copies_equal_their_parents(growing, tmp_path, ru
     assert saved.state["structure"]["lineage"][copy]["stage"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method, shape",
     [("midas", SIX), ("lidas", SIX | {"norm_scaling": "inverse-sqrt-depth"}), ("top", SIX), ("random", SIX)],
@@ -371,6 +372,7 @@ def test_lineage_goes_on_with_the_weights_of_layers(growing, tmp_path, runs_dir)
     assert [event["stage"] for event in record.events] == [3, 4]
 
 
+@pytest.mark.long
 def test_lineage_of_a_start_is_there_after_a_stop(growing, tmp_path, runs_dir, monkeypatch):
     train(growing("midas"), runs_dir / "a", runs_dir)
     asked = Request(start=str(runs_dir / "a"), settings=["training.steps=6", "runtime.checkpoint_every=2"])

@@ -38,6 +38,7 @@ def test_stages_of_an_experiment_do_not_repeat_batches():
     assert configs["layer-50/2"].training == configs["dense/2"].training
 
 
+@pytest.mark.long
 def test_a_child_of_a_grown_run_goes_on_with_its_loops(small, runs):
     parent = train(growing(small), runs / "parent", runs)
     child = compose(Request(arch="vanilla", start=str(runs / "parent"), settings=["training.steps=2"]), Runs(runs))

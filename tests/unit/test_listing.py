@@ -137,6 +137,7 @@ def test_the_list_says_of_every_experiment_what_its_whole_file_says():
         assert head.available_scales() == whole.available_scales(), head.id
 
 
+@pytest.mark.long
 def test_what_is_done_was_made_of_the_runs_that_the_files_ask_for_now():
     """The list takes the hashes from the published tables and figures; those of the files must be the same."""
     for entry in entries(PUBLISHED):

@@ -40,6 +40,7 @@ def test_the_loss_and_its_gradients_are_those_of_whole_logits(
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiled", [False, True])
 def test_under_autocast_numbers_are_rounded_where_whole_logits_round_them(compiled: bool) -> None:
     (x, table, _), targets = _inputs(7, torch.float32)
