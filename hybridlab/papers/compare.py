@@ -236,6 +236,9 @@ def metrics_of(texts: Sequence[str]) -> list[Metric]:
         problem = metric_problem(path, Record) if _PATH.fullmatch(path) else f"{name!r} is no path into a record"
         if problem is not None:
             raise UserError(f"--metric {text}: {problem}")
+        if path == "results.validation" or path.startswith("results.tasks.") and path.count(".") == 2:
+            one = "loss" if path == "results.validation" else "far"
+            raise UserError(f"--metric {text}: {name} is several numbers; write which, as in {name}.{one}")
         better: Any = asked or better_of(path)
         if better not in get_args(Better):
             raise UserError(f"--metric {text}: write whether lower or higher is better, as in {name}:lower")

@@ -390,6 +390,14 @@ def test_on_a_cluster_the_search_is_submitted_first(folder, monkeypatch):
             "--sweep gives training.optimizer.lr to all",
         ),
         (["vanilla", "sgt", "--metric", "history.loss:lower"], "there is no metric 'history.loss'"),
+        (
+            ["vanilla", "sgt", "--metric", "tasks.retrieval"],
+            "is several numbers; write which, as in tasks.retrieval.far",
+        ),
+        (
+            ["vanilla", "sgt", "--metric", "results.validation:lower"],
+            "several numbers; write which, as in results.validation.loss",
+        ),
         (["vanilla", "sgt", "--save", "saved"], "--save saved: name a file that ends with .yaml"),
         (["vanilla", "sgt", "--set", "sgt:controller.headz=1"], "did you mean 'heads'?"),
         (
