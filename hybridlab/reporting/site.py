@@ -287,6 +287,8 @@ class _Site:
         self.pages = 0
         self.colours: set[str] = set()
         self.runs: dict[str, Run | None] = {}
+        self.methods = {path.stem: path.read_text(encoding="utf-8") for path in shipped("docs/methods").glob("*.md")}
+        """Paper → its page in docs/methods."""
         self.markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
         self.templates = Environment(
             loader=FileSystemLoader(TEMPLATES),
@@ -315,8 +317,9 @@ class _Site:
                 if shown.bar and task is not None:
                     shown.bar.update(task, advance=1, note=entry.id)
         checks = audit.audit(all_experiments())
-        self._page("index", "hybridlab", papers=self._papers(), totals=self._totals(checks))
-        self._page("claims", "Claims", claims=[*self._claims()], choices=self._choices())
+        claims = [*self._claims()]
+        self._page("index", "hybridlab", papers=self._papers(), totals=self._totals(claims, checks))
+        self._page("claims", "Claims", claims=claims, choices=self._choices())
         self._write_audit(checks)
         self._page("methods", "Methods", methods=self._methods())
         rule = (shipped("docs") / "evidence.md").read_text(encoding="utf-8").partition("\n\n")
@@ -351,7 +354,6 @@ class _Site:
             copied = f"{Path(entry.file(page)).stem}.{PICTURE}"
             shutil.copy(page.folder / PICTURE, self.folder / copied)
         claims = [(short_form(number, claim, data), claim, long_form(claim)) for number, claim in own_claims(data)]
-        notes = [*data["notes"]]
         self._page(
             "entry",
             f"{data['id']}: {data['title']}",
@@ -380,7 +382,6 @@ class _Site:
             controls=controls_in_words(data),
             all_controls=controls_in_words(data, long=True),
             differ=Markup(self.markdown.render("\n".join(differ_lines(data)))),
-            notes=notes,
             runs=[*self._runs_of(data)],
         )
 
@@ -395,14 +396,13 @@ class _Site:
     # ---- the first page ----
 
     def _papers(self) -> list[dict[str, Any]]:
-        texts = {path.stem: path.read_text(encoding="utf-8") for path in shipped("docs/methods").glob("*.md")}
         found = []
         for paper, own in groupby(self.entries, key=lambda entry: entry.paper):
-            title, _, rest = texts.get(paper, "").partition("\n\n")
+            title, _, rest = self.methods.get(paper, "").partition("\n\n")
             heading = title.removeprefix("# ").strip() or paper
             intro = rest.partition("\n\n")[0] if title else ""
             about = _flat(self.markdown.render(intro))
-            found.append({"id": paper, "title": heading, "about": about, "cards": [self._card(one) for one in own]})
+            found.append({"id": paper, "title": heading, "about": about, "cards": [*map(self._card, own)]})
         return found
 
     def _card(self, entry: Entry) -> dict[str, Any]:
@@ -423,10 +423,9 @@ class _Site:
             return {**card, "lines": {"heads": ["", *(column.title for column in columns)], "rows": rows}}
         return card
 
-    def _totals(self, checks: list[audit.Check]) -> dict[str, Any]:
-        kinds = {kind: word for word, kinds in KINDS_OF_CLAIMS.items() for kind in kinds}
-        claims = [claim for entry in self.entries for _, _, claim in entry.claims]
-        verdicts = Counter((kinds[claim["about"]], claim["verdict"]) for claim in claims)
+    def _totals(self, claims: list[dict[str, Any]], checks: list[audit.Check]) -> dict[str, Any]:
+        """claims: see `_claims`."""
+        verdicts = Counter((one["kind"], one["claim"]["verdict"]) for one in claims)
         checked = Counter(check.verdict for check in checks)
         return {
             "entries": len(self.entries),
@@ -443,13 +442,15 @@ class _Site:
     # ---- claims, audit, methods, runs ----
 
     def _claims(self) -> Iterator[dict[str, Any]]:
-        """Every claim of every paper, one line each."""
+        """Every claim of every paper, one line each; kind: one of KINDS_OF_CLAIMS."""
+        kinds = {about: kind for kind, several in KINDS_OF_CLAIMS.items() for about in several}
         for entry in self.entries:
             for page, number, claim in entry.claims:
                 with _said_of(page):
                     ran = claim["about"] in ("trained", "timed") and claim["verdict"] != "not run"
                     short = short_form(number, {**claim, "same_as": None}, {**page.data, "claims": []})
-                about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE}
+                    kind = kinds[claim["about"]]
+                about = {"file": entry.file(page), "scale": page.scale if ran else NO_SCALE, "kind": kind}
                 yield {"entry": entry, "claim": claim, "short": short, **about}
 
     def _choices(self) -> dict[str, list[str]]:
@@ -476,9 +477,8 @@ class _Site:
 
     def _methods(self) -> list[dict[str, Any]]:
         """The pages of docs/methods as HTML, in which links lead nowhere outside of the site."""
-        texts = {path.stem: path.read_text(encoding="utf-8") for path in shipped("docs/methods").glob("*.md")}
-        papers = dict.fromkeys(entry.paper for entry in self.entries)
-        return [{"id": paper, "html": _flat(self.markdown.render(texts[paper]))} for paper in papers if paper in texts]
+        papers = [one for one in dict.fromkeys(entry.paper for entry in self.entries) if one in self.methods]
+        return [{"id": paper, "html": _flat(self.markdown.render(self.methods[paper]))} for paper in papers]
 
     def _run_tables(self) -> dict[str, Any]:
         """What was run, by paper and scale, by machine, and the records that no page reads."""

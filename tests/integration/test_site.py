@@ -165,6 +165,16 @@ def test_odd_data_end_in_a_sentence_that_names_the_page(tmp_path, broken):
     assert not (tmp_path / "site").exists()
 
 
+def test_a_claim_of_an_unknown_kind_names_its_page(tmp_path):
+    results = results_of(tmp_path, ["consa-table4"])
+    path = results / "published/consa-table4/smoke/table.json"
+    data = json.loads(path.read_text())
+    data["claims"][0]["about"] = "hearsay"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match="consa-table4/smoke: this page is damaged"):
+        write_site(tmp_path / "site", results)
+
+
 def test_a_figure_that_cannot_be_drawn_is_named_among_others(tmp_path):
     results = results_of(tmp_path, ["consa-fig10", "consa-fig2", "consa-fig4"])
     path = results / "published/consa-fig4/smoke/figure.json"
