@@ -223,6 +223,18 @@ def _pearson(x: Values, y: Values) -> Pearson:
     return found
 
 
+def _slope(y: Values, x: Values) -> float:
+    """By how much a list rises where another one rises by 1: the slope of the line of least squares through the pairs
+    in which neither is null."""
+    if np.shape(y) != np.shape(x):
+        raise NoValue(f"a slope needs as many entries of both, not {np.shape(y)} and {np.shape(x)}")
+    known = ~(np.isnan(x) | np.isnan(y))
+    apart = x[known] - x[known].mean() if known.any() else np.zeros(0)
+    if not apart.any():
+        raise NoValue("a slope needs two places that differ")
+    return float(np.sum(apart * y[known]) / np.sum(apart**2))
+
+
 def _explained(x: Values, groups: Values) -> float:
     """The share of a list's variance that lies between groups of its entries (η² of one factor), 0 to 1."""
     known = ~np.isnan(x)
@@ -285,6 +297,7 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "rank_correlations": (2, _rank_correlations, "Spearman's, of each row of two matrices"),
     "correlation": (2, lambda x, y: float(_pearson(x, y).r or 0.0), "Pearson's, of two lists"),
     "correlation_p": (2, lambda x, y: float(_pearson(x, y).p or 0.0), "the two-sided p-value of that"),
+    "slope": (2, _slope, "by how much a list rises where another one rises by 1: slope(y, log2(x))"),
     "explained": (2, _explained, "share of a list's variance that lies between groups: explained(y, index(y) % 4)"),
 }
 """Name → number of arguments, the function, what it gives."""
@@ -301,7 +314,7 @@ BY_COLUMN = {"column_means", "column_max", "same_order"}
 BY_STEP = {"rises", "falls", "steps"}
 """Functions that give a number for each entry of a list but the first."""
 OF_ALL = {"mean", "sum", "sd", "min", "max", "len", "count", "argmax", "argmin", "first"}
-OF_ALL |= {"rank_correlation", "correlation", "correlation_p"}
+OF_ALL |= {"rank_correlation", "correlation", "correlation_p", "slope"}
 """Functions that give one number of all entries."""
 CONDITIONS = {"rises", "falls", "rounds_to", "same_order"}
 """Functions that give whether something is so."""

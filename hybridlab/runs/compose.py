@@ -10,7 +10,7 @@ from typing import Any
 
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kinds import Full
-from hybridlab.config.edits import Recur
+from hybridlab.config.edits import LastLayers, Recur, TopEntropy
 from hybridlab.config.loading import (
     Layer,
     check,
@@ -21,6 +21,7 @@ from hybridlab.config.loading import (
     named_preset,
     parse_setting,
 )
+from hybridlab.config.maps import FromRun, FullMap
 from hybridlab.config.other_runs import with_run_names
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
@@ -387,18 +388,37 @@ def within_budget(config: RunConfig) -> RunConfig:
     if config.budget is None:
         return config
     flops, tried = config.budget.flops, dict[int, RunConfig]()
-    cost = training_flops(config, "executed") / config.training.steps
+    cost = _executed(config) / config.training.steps
     # Growth at fixed steps makes the mean cost of a step depend on their number, which may go to and fro between two.
     while (steps := round(flops / cost)) not in tried:
         if steps < 1:
             raise UserError(f"budget.flops {flops:g} buys {steps} steps; give at least {cost:.3g}")
         tried[steps] = _with_steps(config, steps)
-        cost = training_flops(tried[steps], "executed") / steps
-    paid = min(tried.values(), key=lambda one: abs(training_flops(one, "executed") - flops))
+        cost = _executed(tried[steps]) / steps
+    paid = min(tried.values(), key=lambda one: abs(_executed(one) - flops))
     steps, last = paid.training.steps, max(config.evaluation.at_steps or [0])
     if last > steps:
         raise UserError(f"evaluation.at_steps: budget.flops buys {steps} steps, there is no step {last}; leave it out")
     return paid
+
+
+def _executed(config: RunConfig) -> float:
+    """FLOPs of all steps with all pairs of tokens, for which masks and entropies of other runs need not be known."""
+    return training_flops(with_examples(config), "executed")
+
+
+def with_examples(config: RunConfig) -> RunConfig:
+    """The configuration with examples in the place of what other runs decide, at the same cost: as many layers as
+    entropies will choose, and full attention for masks of another run, which costs the same where all pairs are
+    computed."""
+    edits = []
+    for edit in config.plan:
+        choice = getattr(edit, "layers", None)
+        if isinstance(choice, TopEntropy):
+            edit = edit.model_copy(update={"layers": LastLayers(last=choice.n)})
+        edits.append(edit)
+    unknown = isinstance(config.map, FromRun)
+    return config.model_copy(update={"plan": edits, **({"map": FullMap(kind="full")} if unknown else {})})
 
 
 def _with_steps(config: RunConfig, steps: int) -> RunConfig:

@@ -20,8 +20,8 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure, map_of
 from hybridlab.errors import UserError, nearest
 from hybridlab.plan.structure import Structure
+from hybridlab.runs.compose import with_examples
 from hybridlab.runs.hooks import hooks_in_passes
-from hybridlab.runs.queued_run import with_examples
 from hybridlab.training.machine import GPUS, Gpu
 from hybridlab.training.memory import StepMemory, step_memory
 

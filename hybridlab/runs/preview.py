@@ -14,8 +14,9 @@ from hybridlab.accounting.parameters import count_parameters
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
+from hybridlab.runs.compose import with_examples
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
-from hybridlab.runs.queued_run import QueuedRun, check_runs, queued, run_flops, with_examples
+from hybridlab.runs.queued_run import QueuedRun, check_runs, queued, run_flops
 from hybridlab.runs.record import Record, read_record, record_name
 from hybridlab.store.results import listed
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision

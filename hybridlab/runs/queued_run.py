@@ -12,8 +12,7 @@ from typing import Any, Literal
 from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
-from hybridlab.config.edits import LastLayers, TopEntropy
-from hybridlab.config.maps import FromRun, FullMap
+from hybridlab.config.maps import FromRun
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import map_of
@@ -21,6 +20,7 @@ from hybridlab.data.preparing import corpus_for, corpus_of, prepared_corpus
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import heard_by, silent
+from hybridlab.runs.compose import with_examples
 from hybridlab.runs.extension import require_checkpoint
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.link import check_data, compiles, needs_of, run_of
@@ -179,17 +179,3 @@ def run_flops(config: RunConfig) -> float | None:
     if isinstance(config.map, FromRun) and convention != "executed":
         return None
     return training_flops(known, convention)
-
-
-def with_examples(config: RunConfig) -> RunConfig:
-    """The configuration with examples in the place of what other runs decide, at the same cost: as many layers as
-    entropies will choose, and full attention for masks of another run, which costs the same where all pairs are
-    computed."""
-    edits = []
-    for edit in config.plan:
-        choice = getattr(edit, "layers", None)
-        if isinstance(choice, TopEntropy):
-            edit = edit.model_copy(update={"layers": LastLayers(last=choice.n)})
-        edits.append(edit)
-    unknown = isinstance(config.map, FromRun)
-    return config.model_copy(update={"plan": edits, **({"map": FullMap(kind="full")} if unknown else {})})

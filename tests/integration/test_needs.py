@@ -17,9 +17,9 @@ from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
+from hybridlab.runs.compose import with_examples
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.needs import Planner, Way, gpu_named, of_a_gpu
-from hybridlab.runs.queued_run import with_examples
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run

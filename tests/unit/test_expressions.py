@@ -95,6 +95,16 @@ def test_windows_are_not_those_of_a_mean_over_cells():
     assert "over windows" not in said(judged_on("loss[a] < mean([b, c])", arms))
 
 
+def test_a_slope_over_cells_has_one_number_for_each_seed():
+    """The difference of two arms falls by 0.1 and 0.2 nats from one size to the next, on two seeds."""
+    sizes = {"small/a": [3.0, 3.0], "small/b": [3.0, 3.1], "large/a": [2.4, 2.3], "large/b": [2.5, 2.6]}
+    found = judged_on(
+        "slope(loss[small/a, large/a] - [small/b, large/b], log2([small/x, large/x])) < 0",
+        measured(**sizes, **{"small/x": [1.0, 1.0], "large/x": [2.0, 2.0]}),
+    )
+    assert [round(value, 9) for value in found.comparisons[0]["values"].values()] == [-0.1, -0.2]
+
+
 def test_what_is_asked_of_every_run():
     arms = measured(a=[3.0, 3.2])
     for text, word in (

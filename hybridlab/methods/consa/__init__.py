@@ -34,8 +34,6 @@ class LearnsMasks(Method):
                 "set it to false",
                 "evaluation.keep_best",
             )
-        if config.plan:
-            raise SettingsConflict("masks are learned on the plain plan; remove `plan`", "plan")
 
 
 @register_controller("mask-learning")
