@@ -104,8 +104,9 @@ class Usual(Labels):
     """What the axis of values shows at least, so that figures which are compared have the same."""
     targets: list[float] = []
     """Target values, drawn as dotted lines."""
-    relative_to: CellName | None = None
-    """A cell: the series are differences to its run, at the same x or, where x is not the step, at equal x."""
+    relative_to: CellName | list[CellName] | None = None
+    """A cell: the series are differences to its run, at the same x or, where x is not the step, at equal x. Several:
+    the points of a series are differences to those of these cells, at the same x."""
 
 
 class Panel(Strict):
@@ -146,7 +147,8 @@ class Plot(Strict):
 
     def relatives(self) -> list[str]:
         """The cells that series are differences to."""
-        return [cell for part in (self, *self.panels) if (cell := getattr(part, "relative_to", None))]
+        found = [cells for part in (self, *self.panels) if (cells := getattr(part, "relative_to", None))]
+        return [cell for cells in found for cell in ([cells] if isinstance(cells, str) else cells)]
 
 
 def settings_of(kind: str) -> type[PlotSettings]:

@@ -102,7 +102,7 @@ def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records) 
     for seed in seeds[:1] if kind.merge is None or plot.first_seed else seeds:
         numbers = kind.show(plot, series, [records.get(name, {}).get(seed) for name in series.named])
         if numbers and (base := getattr(plot, "relative_to", None)) is not None:
-            numbers = _less(kind, plot, base, numbers, records, seed)
+            numbers = _less(kind, plot, _base(base, series), numbers, records, seed)
         if numbers:
             by_seed[seed] = numbers
     # A series that a kind cannot show says so even where nothing was run.
@@ -114,12 +114,17 @@ def _series_data(kind: FigureKind, plot: Any, series: Series, records: Records) 
     return {"label": series.label, "cell": series.named, "run": hashes, "seeds": sorted(by_seed), "data": data}
 
 
-def _less(kind: FigureKind, plot: Plot, cell: str, numbers: Numbers, records: Records, seed: int) -> Numbers | None:
-    """The numbers of a series less those of another cell's run with the same seed; None if that was not run."""
+def _base(cells: str | list[str], series: Series) -> Series:
+    """What a series is a difference to: the run of a cell, or a point for each of several."""
+    return Series(cell=cells, label="") if isinstance(cells, str) else Series(cells=cells, label="", x=series.x)
+
+
+def _less(kind: FigureKind, plot: Plot, base: Series, numbers: Numbers, records: Records, seed: int) -> Numbers | None:
+    """The numbers of a series less those of another one with the same seed; None if that was not run."""
     if kind.relative is None:
         raise UserError(f"plot.panels: a panel of the kind {plot.kind!r} cannot be relative_to a cell; leave it out")
-    base = kind.show(plot, Series(cell=cell, label=""), [records.get(cell, {}).get(seed)])
-    return None if base is None else kind.relative(plot, numbers, base)
+    shown = kind.show(plot, base, [records.get(cell, {}).get(seed) for cell in base.named])
+    return None if shown is None else kind.relative(plot, numbers, shown)
 
 
 def _power(value: float) -> str:

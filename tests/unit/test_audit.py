@@ -277,7 +277,7 @@ def test_a_paper_an_entry_and_a_file_of_ones_own(tmp_path):
         (["consas"], "consas: there is no such paper or entry; did you mean 'consa'?"),
         (
             ["nothing"],
-            "the papers are consa, depth, saobp, sgt, spiral, `hybridlab list` shows the entries, and a file",
+            "the papers are consa, depth, hybrid, saobp, sgt, spiral, `hybridlab list` shows the entries, and a file",
         ),
         (["--only", "agres"], "did you mean 'agrees'?"),
         (["--only", "agrees", "--all"], "leave one of them out"),

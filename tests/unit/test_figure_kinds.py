@@ -616,6 +616,25 @@ def test_a_panel_can_show_the_difference_to_a_run_of_the_same_seed():
         panel_of(plot_of("lines", [panel], metric="flops"), runs)
 
 
+def _at(loss):
+    return make_record(results=make_results(validation=make_loss(loss)))
+
+
+def test_points_can_be_the_differences_to_other_cells_of_the_same_seed():
+    series = {"cells": ["arm/small", "arm/large"], "x": [1, 2], "label": "arm"}
+    plot = plot_of("lines", [{"relative_to": ["base/small", "base/large"], "series": [series]}], **POINTS)
+    runs = {
+        "arm/small": {0: _at(3.0), 1: _at(3.4)},
+        "base/small": {0: _at(3.1), 1: _at(3.3)},
+        "arm/large": {0: _at(2.0)},
+    }
+    assert plot.relatives() == ["base/small", "base/large"]
+    (point,) = panel_of(plot, runs)["series"][0]["data"]["points"]
+    assert (point["x"], point["y"], point["stderr"]) == (1, pytest.approx(0.0), pytest.approx(0.1)), "-0.1 and +0.1"
+    alone = panel_of(plot, {name: {0: by_seed[0]} for name, by_seed in runs.items()})["series"][0]["data"]["points"]
+    assert alone[0]["y"] == pytest.approx(-0.1) and alone[0]["stderr"] is None and "blocks" not in alone[0]
+
+
 def test_a_difference_over_flops_is_at_a_share_of_the_other_runs():
     base = make_record(history={"flops": [10.0, 20.0, 40.0], "loss": [4.0, 3.0, 1.0]})
     arm = make_record(history={"flops": [5.0, 15.0, 30.0, 60.0], "loss": [5.0, 4.0, 3.0, 2.0]})
@@ -655,7 +674,7 @@ def test_boxes_hold_the_entries_of_all_seeds_and_bars_those_of_their_means():
 # ---- stages ----
 
 
-def test_stages_are_bars_of_tokens_or_the_masks_of_one_run():
+def test_stages_are_bars_of_tokens_or_the_masks_of_one__at():
     assert numbers("stages", make_record()) == {"tokens": 1000, "steps": 100, "map": "wwww"}
     plot, data = shown("stages", make_record(tokens=3_000_000), learned(tokens=1_000_000))
     (ax,), _ = drawn(plot, data)

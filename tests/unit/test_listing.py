@@ -198,7 +198,7 @@ def test_a_list_of_claims_fits_80_columns():
 
 
 def test_claims_as_json_have_their_evidence_and_are_counted(tmp_path):
-    found = json.loads(listed("--claims", "sgt", "--results-dir", str(tmp_path), "--json").stdout)
+    found = json.loads(listed("--claims", "--paper", "sgt", "--results-dir", str(tmp_path), "--json").stdout)
     assert {claim["paper"] for claim in found["claims"]} == {"sgt"}
     assert all(claim["text"] and claim["source"] and claim["evidence"] for claim in found["claims"])
     assert {claim["scale"] for claim in found["claims"]} == {None}, "nothing has been run"

@@ -8,7 +8,7 @@ lines  what the metric is in a run decides: a list is a line; a number is a bar;
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -159,7 +159,10 @@ def label_of(names: Mapping[str, str], metric: str) -> str:
 
 def relative(plot: Lines, numbers: Numbers, base: Numbers) -> Numbers:
     """The difference to another run at the same x. Where both have the same x it is taken point by point, on the same
-    batches; else between the points of the other run, with x in percent of its last."""
+    batches; else between the points of the other run, with x in percent of its last. Of points, those whose x both
+    have."""
+    if {"points"} <= numbers.keys() & base.keys():
+        return _points_less(numbers["points"], {point["x"]: point for point in base["points"]})
     if not {"x", "y"} <= numbers.keys() & base.keys():
         raise UserError(f"plot.metric {plot.metric!r}: relative_to takes differences of lists; leave it out")
     if numbers["x"] == base["x"]:
@@ -167,6 +170,19 @@ def relative(plot: Lines, numbers: Numbers, base: Numbers) -> Numbers:
     inside = [(x, y) for x, y in zip(numbers["x"], numbers["y"], strict=True) if base["x"][0] <= x <= base["x"][-1]]
     shares = [100 * x / base["x"][-1] for x, _ in inside]
     return {"x": shares, "y": [y - float(np.interp(x, base["x"], base["y"])) for x, y in inside]}
+
+
+def _points_less(points: list[Numbers], base: Mapping[float, Numbers]) -> Numbers:
+    """Points as differences; their error over windows is that of the differences of these."""
+    apart = []
+    for point, other in ((point, base[point["x"]]) for point in points if point["x"] in base):
+        pairs = zip(point["blocks"], other["blocks"], strict=False)
+        blocks = [ours - theirs for ours, theirs in pairs] if point["over"] == other["over"] == "windows" else []
+        spread = (
+            {"stderr": mean_and_error(blocks).stderr, "over": "windows"} if blocks else {"stderr": None, "over": None}
+        )
+        apart.append({**_only(point, point.keys() - {"blocks"}), "y": point["y"] - other["y"], **spread})
+    return {"points": apart}
 
 
 def points_of(plot: Lines, series: Series, records: list[Record | None]) -> Numbers | None:
@@ -203,7 +219,7 @@ def align(plot: Lines, runs: list[Numbers]) -> list[Numbers]:
     return [{**run, "parts": kept} for run, kept in zip(runs, parts, strict=True)]
 
 
-def _only(lines: dict[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
+def _only(lines: dict[str, Any], chosen: Collection[str]) -> dict[str, Any]:
     return {name: line for name, line in lines.items() if name in chosen}
 
 
@@ -211,7 +227,7 @@ def _points_apart(runs: list[Numbers]) -> list[Numbers]:
     """Errors over windows are those of each run's difference to the mean of all runs of the panel, which are measured
     on the same windows: a text that is hard for all of them says nothing about their order."""
     points = [point for run in runs for point in run["points"]]
-    measured_together = [point["blocks"] for point in points if point["over"] == "windows"]
+    measured_together = [point["blocks"] for point in points if point["over"] == "windows" and "blocks" in point]
     if len({len(blocks) for blocks in measured_together}) == 1 and len(measured_together) > 1:
         common = [sum(column) / len(column) for column in zip(*measured_together, strict=True)]
         # With few runs their mean holds a good part of each of them.
@@ -219,7 +235,7 @@ def _points_apart(runs: list[Numbers]) -> list[Numbers]:
         for point in (point for point in points if point["over"] == "windows"):
             apart = [own - mean for own, mean in zip(point["blocks"], common, strict=True)]
             point["stderr"] = few * (mean_and_error(apart).stderr or 0.0)
-    return [{**run, "points": [_only(point, [*point.keys() - {"blocks"}]) for point in run["points"]]} for run in runs]
+    return [{**run, "points": [_only(point, point.keys() - {"blocks"}) for point in run["points"]]} for run in runs]
 
 
 def merge(by_seed: Mapping[int, Numbers]) -> Numbers:
