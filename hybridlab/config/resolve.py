@@ -60,7 +60,7 @@ NUMERICS_VERSION = 1
 
 
 def resolve(
-    arch: str,
+    arch: str | None,
     size: str,
     data: str | list[str] | None = None,
     layers: Iterable[Layer] = (),
@@ -70,13 +70,14 @@ def resolve(
     """The checked configuration from the size, the arch, the data, further layers and `--set` texts, in this order.
 
     Later ones override earlier ones. arch, size: the name of a preset, or the path of a YAML file. base: replaces the
-    preset of the size. For `window`, `growth` and `recurrence` see config/shared_settings.py and config/recurrence.py.
+    preset of the size, and where arch is None those of both. For `window`, `growth` and `recurrence` see
+    config/shared_settings.py and config/recurrence.py.
     """
     return resolve_with_origins(arch, size, data, layers, settings, base)[0]
 
 
 def resolve_with_origins(
-    arch: str,
+    arch: str | None,
     size: str,
     data: str | list[str] | None = None,
     layers: Iterable[Layer] = (),
@@ -84,8 +85,10 @@ def resolve_with_origins(
     base: Layer | None = None,
 ) -> tuple[RunConfig, Layer]:
     """As `resolve`, with the layer that the configuration was checked from, which has the origin of every value."""
-    named = Layer({"arch": preset_name(arch), "size": preset_name(size)})
-    stack = [load_preset("size", size) if base is None else base, load_preset("arch", arch), named]
+    stack = [load_preset("size", size) if base is None else base]
+    if arch is not None:
+        named = Layer({"arch": preset_name(arch), "size": preset_name(size)})
+        stack += [load_preset("arch", arch), named]
     if data is not None:
         stack.append(data_layer(data))
     given = [*layers, *(_setting(text) for text in settings)]

@@ -143,8 +143,9 @@ def _cell_config(
     here: KeyPath = ("scales", scale)
     origins: dict[KeyPath, str] = {(): f"{experiment.id}, cell {name}"}
     # A cell's own settings must take effect; those that it shares with other cells are used where they fit.
+    base = None if cell.settings is None else experiment.part((*place, "settings"), cell.settings)
     layers = [
-        replace(data_layer(spec.data), origins=origins),
+        replace(data_layer(spec.data), origins=origins) if base is None else Layer(),
         experiment.part((*here, "config"), spec.config),
         experiment.part((*here, "phases", cell.phase), phase),
         Layer(inherited, origins),
@@ -153,8 +154,7 @@ def _cell_config(
         _swept_layer(experiment, name, swept),
         Layer({"training": {"seed": seed}}, origins),
     ]
-    assert cell.arch is not None, "a cell without it is a study"
-    config = within_budget(resolve(cell.arch, size, layers=layers))
+    config = within_budget(resolve(cell.arch, size, layers=layers, base=base))
     return config if cell.start is None else continued(made[cell.start].trained.training, config)
 
 

@@ -127,9 +127,12 @@ class CellSpec(Strict):
     """A run behind a row, or with `model` a study of a model that is there already: hub:OWNER/NAME, or `cell:NAME` for
     the final model of that cell's run. `start`: the cell whose final weights it starts from. `masks`: the cell whose
     masks it uses. `group`: which of a scale's sizes it has. In `config`, `cell:NAME` stands for the hash of that cell's
-    run; of a study it has the settings in config/study.py."""
+    run; of a study it has the settings in config/study.py. `settings`: all settings of a run, as its record has them
+    under `config`, in the place of the presets of arch, size and data; a seed of a draw that is null in it follows the
+    seed of the run."""
 
     arch: str | None = None
+    settings: dict[str, Any] | None = None
     model: str | None = None
     phase: str
     group: str | None = None
@@ -139,8 +142,12 @@ class CellSpec(Strict):
 
     @model_validator(mode="after")
     def _run_or_study(self) -> CellSpec:
-        if (self.arch is None) == (self.model is None):
-            raise ValueError("a cell needs either arch, for a run, or model, for a study of a model")
+        if [self.arch, self.settings, self.model].count(None) != 2:
+            raise ValueError("a cell needs either arch or settings, for a run, or model, for a study of a model")
+        if self.settings is not None and not {"arch", "size"} <= self.settings.keys():
+            raise ValueError(
+                "settings are all of a run, its arch and size among them; write some of them under config"
+            )
         for name in ("start", "masks"):
             if self.model is not None and getattr(self, name) is not None:
                 raise ValueError(f"{name} has no effect on a study, which trains nothing; leave it out")
@@ -175,7 +182,7 @@ def texts_in(values: Any) -> Iterator[str]:
 
 class ScaleSpec(Strict):
     """How the cells are trained at one scale. size: of all cells, or by group; cells of other groups are left out. A
-    scale with studies alone needs neither size nor data.
+    scale needs neither size nor data for studies and for cells with all settings.
     overrides: further settings of single cells at this scale. cells: at this scale these stand in the place of the
     file's cells of the same name, or beside them, so that a scale can have other starts and arms than the others.
     seeds: those that are reported. earlier_seeds: those of runs under an earlier plan, which are not reported.
@@ -210,6 +217,8 @@ class ScaleSpec(Strict):
             return None
         if cell.model is not None:
             return cell.model
+        if cell.settings is not None:
+            return str(cell.settings["size"])
         return self.size if isinstance(self.size, str) else self.size.get(cell.group or "")
 
 
@@ -362,9 +371,9 @@ class Experiment(Strict):
     cells: dict[str, CellSpec] = {}
     scales: dict[Scale, ScaleSpec] = {}
     claims: list[Claim] = []
-    correction: Literal["claim", "page"] = "claim"
+    correction: Literal["claim", "metric", "page"] = "claim"
     """Over which comparisons Holm's correction goes: over those of each claim, with Benjamini and Hochberg's over the
-    claims of the page beside it; or over those of all claims."""
+    claims of the page beside it; over those of all claims that read the same metrics; or over those of all claims."""
     sweep: Sweep | None = None
     _written: Layer = PrivateAttr(default_factory=Layer)
     """The file that it was loaded from, with the line of every value."""

@@ -102,7 +102,7 @@ def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> tuple[Experim
     """An experiment of the user's own: the file names its id, under which its results are kept."""
     experiment, layer = _checked(_entry(path, wanted).layer())
     line = f"{layer.origin(('id',))}: id {experiment.id!r}"
-    if not _ID.fullmatch(experiment.id) or experiment.id in _OTHER_FOLDERS or experiment.id.startswith("ablate-"):
+    if not _ID.fullmatch(experiment.id) or experiment.id in _OTHER_FOLDERS:
         raise UserError(f"{line} cannot name a folder of results; use letters, digits, - and _, as in mine-table1")
     if experiment.id in files and path.resolve() != files[experiment.id].resolve():
         raise UserError(f"{line} belongs to an experiment of hybridlab; choose another, so that its results stay")
@@ -188,11 +188,13 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
     for name, cell in experiment.cells.items():
         if cell.model is None:
             yield ("cells", name, "config"), cell.config
+            yield ("cells", name, "settings"), cell.settings or {}
     for name, spec in experiment.scales.items():
         yield ("scales", name, "config"), spec.config
         for cell_name, cell in spec.cells.items():
             if cell.model is None:
                 yield ("scales", name, "cells", cell_name, "config"), cell.config
+                yield ("scales", name, "cells", cell_name, "settings"), cell.settings or {}
         cells = experiment.cells_at(name)
         own = {"phases": studies, "overrides": {key for key, cell in cells.items() if cell.model is not None}}
         for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):

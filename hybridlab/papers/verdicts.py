@@ -7,7 +7,7 @@ compares, and the other claims of its page:
 - arms at values of a swept setting that another metric chose decide nothing if these values differ;
 - arms differ only in their method, or as the file says (`differ_in`), else the experiment is wrong;
 - claims that read the same numbers are one claim, and over all that were tested on a page Benjamini and Hochberg's
-  correction stands beside Holm's within each, unless Holm's goes over the whole page (`correction: page`).
+  correction stands beside Holm's within each, unless Holm's goes over several (`correction: metric` or `page`).
 
 A plan is everything that decides a verdict: the arms with their settings, the seeds, the claims with metrics, margins
 and controls, and the search for swept settings. `reproduce` writes it into RESULTS-DIR/plans/ before the first run, and
@@ -103,11 +103,11 @@ def arm_of(experiment: Experiment, scale: str, name: str) -> dict[str, Any]:
         return arm_of(experiment.other(other), scale, there)
     cell, settings = experiment.cells_at(scale)[name], dict[str, Any]()
     own = spec.overrides.get(cell_of_arm(name), {})
-    for layer in (spec.config, spec.phases.get(cell.phase) or {}, cell.config, own):
+    for layer in (cell.settings or {}, spec.config, spec.phases.get(cell.phase) or {}, cell.config, own):
         settings |= flat(layer)
     settings |= experiment.swept_setting(scale, name)
     about = {"arch": cell.arch, "model": cell.model, "start": cell.start, "masks": cell.masks}
-    about |= {"size": None if cell.model else spec.size_of(cell), "data": None if cell.model else spec.data}
+    about |= {"size": spec.size_of(cell), "data": spec.data} if cell.arch else {}
     return {key: value for key, value in {**about, **settings}.items() if value is not None}
 
 
@@ -435,7 +435,7 @@ def verdicts(
     """
     found, settings = [], settings_of(records)
     judged = [judge(claim, experiment, records, benchmark, scale) for claim in experiment.claims]
-    if of_page := experiment.correction == "page":
+    if together := experiment.correction != "claim":
         judged = judge_together(judged, experiment, records, benchmark, scale)
     for i, (claim, verdict) in enumerate(zip(experiment.claims, judged, strict=True)):
         check_arms(experiment, scale, i, verdict, settings)
@@ -447,7 +447,7 @@ def verdicts(
             verdict = replace(verdict, flags=(*verdict.flags, Flag("plan", str(change))))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
         found.append(verdict)
-    return [*_of_same_runs(experiment, scale, records, found if of_page else _on_one_page(found))]
+    return [*_of_same_runs(experiment, scale, records, found if together else _on_one_page(found))]
 
 
 # ---- what arms differ in ----

@@ -1,8 +1,11 @@
 """Settings in an experiment file are checked on loading, also those of cells and scales that nothing in it needs."""
 
+import json
+import re
+
 import pytest
 
-from hybridlab.config.resolve import run_hash
+from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
 from hybridlab.papers import loading
 from hybridlab.papers.cells import cell_configs, cell_runs
@@ -251,3 +254,50 @@ def test_a_run_that_the_other_experiment_does_not_have_is_refused(load_shared, o
 def test_a_table_at_scale_desk_trains_nothing_of_its_own(table, designed):
     shown, behind = (ExperimentAtScale(load_experiment(name), "desk").runs() for name in (table, designed))
     assert shown and set(shown) <= set(behind)
+
+
+# ---- a cell with all settings of a run ----
+
+
+@pytest.fixture
+def whole():
+    """All settings of a run with a map that draws by its seed, as its record has them."""
+    drawn = "map={kind: random, granularity: layer, rho: 0.5, window: 8}"
+    return resolve("vanilla", "tiny", settings=[drawn, "training.steps=7"])
+
+
+def with_cell(cell):
+    return FILE.replace("  other: {arch: sgt", f"  whole: {json.dumps(cell)}\n  other: {{arch: sgt")
+
+
+def test_a_cell_with_all_settings_of_a_run_is_that_run(load, whole):
+    settings = whole.model_dump(mode="json")
+    experiment = load(FILE, with_cell({"settings": settings, "phase": "train"}))
+    *_, run = cell_runs(experiment, "smoke", 0, ["whole"])
+    # What the scale gives its cells is used there too.
+    assert run.trained.training.steps == 30 and run.trained.map == whole.map
+    settings["map"]["seed"] = None
+    own = {"training": {"steps": 7}}
+    experiment = load(FILE, with_cell({"settings": settings, "phase": "train", "config": own}))
+    for seed in (0, 4):
+        *_, run = cell_runs(experiment, "smoke", seed, ["whole"])
+        assert run.trained.map.seed == seed
+    *_, run = cell_runs(experiment, "smoke", 0, ["whole"])
+    assert run.hash == run_hash(whole) and experiment.at("smoke").size_of(experiment.cells["whole"]) == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ({"arch": "vanilla"}, "a cell needs either arch or settings, for a run, or model"),
+        ({"settings": {"arch": "vanilla"}}, "settings are all of a run, its arch and size among them"),
+        (
+            {"settings": {"arch": "vanilla", "size": "tiny", "trainin": {}}},
+            "table1.yaml:13: trainin is not a known setting",
+        ),
+    ],
+)
+def test_a_cell_with_some_settings_of_a_run_is_refused(load, whole, cell, said):
+    settings = cell.get("settings", whole.model_dump(mode="json"))
+    with pytest.raises(UserError, match=re.escape(said)):
+        load(FILE, with_cell({"phase": "train", "settings": settings, **cell}))

@@ -43,9 +43,13 @@ def judge_together(
     benchmark: BenchmarkRecord | None,
     scale: str | None,
 ) -> list[Verdict]:
-    """The verdicts on all claims of a page, with Holm's correction over all of their comparisons. alone: on each claim
-    by itself."""
-    others = [[p for one in (*alone[:i], *alone[i + 1 :]) for p in one.uncorrected] for i in range(len(alone))]
+    """The verdicts on all claims of a page, with Holm's correction over the comparisons of several; see
+    `Experiment.correction`. alone: on each claim by itself."""
+    page, read = experiment.correction == "page", [metrics_of(claim.test) for claim in experiment.claims]
+    others = [
+        [p for j, one in enumerate(alone) if j != i and (page or read[j] == own) for p in one.uncorrected]
+        for i, own in enumerate(read)
+    ]
     pairs = zip(experiment.claims, others, strict=True)
     return [judge(claim, experiment, records, benchmark, scale, beside) for claim, beside in pairs]
 
