@@ -200,6 +200,22 @@ OfSlurm = Annotated[
     list[str] | None,
     typer.Option("--slurm", metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable."),
 ]
+Seeds = Annotated[
+    str,
+    typer.Option(
+        "--seeds",
+        help="Seeds of each row: how many (3: 0, 1, 2), 5-7, or 5,8,9. Every seed below 100 that is complete counts.",
+    ),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="What is judged: loss (the default), perplexity, inside, far, outside, or a path into a record such "
+        "as tasks.chain.loss.all; NAME:lower or NAME:higher where it is not known which is better; repeatable.",
+    ),
+]
 Long = Annotated[
     bool,
     typer.Option("--long", help="Print every comparison of the claims, with the number of each seed."),
@@ -318,6 +334,38 @@ class OneRun:
     as_json: AsJson = False
 
 
+@dataclass(frozen=True)
+class Queue:
+    """The options that every command has that trains several runs, in the order in which its help shows them."""
+
+    jobs: Jobs = None
+    dry_run: DryRun = False
+    sharing: Sharing = Sharing()
+    max_restarts: Restarts = 0
+    launching: Launching = Launching()
+    runs_dir: RunsDir = RUNS
+    results_dir: ResultsDir = RESULTS
+    as_json: AsJson = False
+
+    def where(self) -> int | OnRanks | Cluster | None:
+        """Where the runs are trained, see `run_all`; UserError for options of several ways."""
+        from hybridlab.errors import UserError
+        from hybridlab.training import ranks
+
+        if ranks.started():
+            raise UserError("torchrun is for a single run; here --ranks N shares each run between N processes")
+        cluster, several = self.launching.cluster(), self.sharing.on_ranks(self.max_restarts)
+        if cluster is not None and (self.jobs is not None or several is not None):
+            one = "--ranks is for this machine; --nodes and --gpus-per-node say how many ranks a job has"
+            other = "--jobs is for --launcher local; on a cluster, --array-parallelism says how many run at once"
+            raise UserError(one if self.jobs is None else other)
+        if several is not None and self.jobs not in (None, 1):
+            raise UserError(
+                f"--jobs {self.jobs} --ranks {several.number}: ranks share one run after the other; leave out --jobs"
+            )
+        return cluster or several or self.jobs
+
+
 def on_ranks(command: Callable[..., None]) -> Callable[..., None]:
     """A command with a parameter `sharing: Sharing` or `asked: OneRun`, in all ranks that it asks for, see `spread`."""
 
@@ -372,25 +420,6 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [one for name, of in own.items() for one in flat(name, hints[name], of.default)]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return called
-
-
-def one_way(jobs: int | None, sharing: Sharing, restarts: int, launching: Launching) -> int | OnRanks | Cluster | None:
-    """Where a queue trains its runs, see `run_all`; UserError for options of several ways."""
-    from hybridlab.errors import UserError
-    from hybridlab.training import ranks
-
-    if ranks.started():
-        raise UserError("torchrun is for a single run; here --ranks N shares each run between N processes")
-    cluster, several = launching.cluster(), sharing.on_ranks(restarts)
-    if cluster is not None and (jobs is not None or several is not None):
-        one = "--ranks is for this machine; --nodes and --gpus-per-node say how many ranks a job has"
-        other = "--jobs is for --launcher local; on a cluster, --array-parallelism says how many run at once"
-        raise UserError(one if jobs is None else other)
-    if several is not None and jobs not in (None, 1):
-        raise UserError(
-            f"--jobs {jobs} --ranks {several.number}: ranks share one run after the other; leave out --jobs"
-        )
-    return cluster or several or jobs
 
 
 def names_of(kind: Any) -> list[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import console, print_json
+from hybridlab.cli.options import Queue, console, print_json
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -25,9 +24,7 @@ def _by_reason(left_out: dict[str, str]) -> dict[str, list[str]]:
 def announce(
     all_wanted: Sequence[ExperimentAtScale],
     queue: dict[str, tuple[str, RunConfig]],
-    runs_dir: Path,
-    results_dir: Path,
-    jobs: int | None,
+    asked: Queue,
 ) -> None:
     """Say before the first run what will be trained, on what machine, and how long that takes if it is known."""
     from hybridlab.papers.ids import TUNING
@@ -47,7 +44,7 @@ def announce(
         say(f"seeds: {', '.join(map(str, seeds))}")
         if seeds[-1] >= TUNING:
             say(f"seeds from {TUNING} on are for tuning: tables leave them out")
-    total = preview(queue, runs_dir, results_dir, jobs)["total"]
+    total = preview(queue, asked.runs_dir, asked.results_dir, asked.jobs)["total"]
     if total["runs"]:
         minutes = total["minutes"]
         known = (
@@ -55,21 +52,37 @@ def announce(
         )
         say(f"{total['runs']} of {len(queue)} runs to do, {known}")
         for wanted in all_wanted:
-            if (folders(results_dir)[1] / wanted.experiment.id / wanted.scale).is_dir():
+            if (folders(asked.results_dir)[1] / wanted.experiment.id / wanted.scale).is_dir():
                 say(f"without training: `hybridlab report {wanted.experiment.id} --scale {wanted.scale}` (published)")
 
 
-def print_preview(
-    pending: dict[str, tuple[str, RunConfig]], runs_dir: Path, results_dir: Path, jobs: int | None, as_json: bool
-) -> None:
+def refuse_long(long: bool, asked: Queue) -> None:
+    """UserError for --long where no claims are printed."""
+    from hybridlab.errors import UserError
+
+    if long and (asked.as_json or asked.dry_run):
+        raise UserError("--long prints the claims with all numbers; leave it out with --json and --dry-run")
+
+
+def print_found(data: dict[str, Any], asked: Queue, long: bool) -> None:
+    """Print a table with its claims."""
+    from hybridlab.reporting.entry import print_entry
+
+    if asked.as_json:
+        print_json(data)
+    else:
+        print_entry(data, console(), long=long)
+
+
+def print_preview(pending: dict[str, tuple[str, RunConfig]], asked: Queue) -> None:
     """Print what a queue would train and what that costs; nothing is trained or written."""
     from rich import box
     from rich.table import Table
 
     from hybridlab.runs.preview import preview
 
-    found = preview(pending, runs_dir, results_dir, jobs)
-    if as_json:
+    found = preview(pending, asked.runs_dir, asked.results_dir, asked.jobs)
+    if asked.as_json:
         print_json(found)
         return
     if not pending:

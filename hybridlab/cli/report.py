@@ -23,7 +23,8 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="[ID]...",
-            help="Ids that `hybridlab list` shows or `ablate` wrote (ablate-…), or files of your own (./mine.yaml).",
+            help="Ids that `hybridlab list` shows or that `ablate` or `compare` wrote (ablate-…), or files of your "
+            "own (./mine.yaml).",
             autocompletion=completion.experiments,
         ),
     ] = None,
@@ -49,7 +50,6 @@ def report(
     complete: paper, small, desk, smoke.
     """
     from hybridlab.errors import UserError
-    from hybridlab.reporting.ablation import is_grid, read_grid
     from hybridlab.reporting.claims import changed_plans
     from hybridlab.reporting.published import publish as publish_pages
 
@@ -71,15 +71,14 @@ def report(
     kinds = [kind for kind, wanted in (("table", tables), ("figure", figures)) if wanted]
     if bool(identifiers) == bool(kinds):
         raise UserError("report: give ids, or --tables or --figures for all of that kind")
-    grids = [read_grid(name, results_dir) for name in identifiers or [] if is_grid(name)]
-    experiments = _experiments([name for name in identifiers or [] if not is_grid(name)], kinds, scale)
-    if long and (as_json or not experiments):
-        raise UserError("--long prints the claims of papers' tables and figures; leave it out with --json and of grids")
-    if latex and not grids and all(one.kind == "figure" for one in experiments):
+    experiments = _experiments(identifiers or [], kinds, scale, results_dir)
+    if long and as_json:
+        raise UserError("--long prints the claims with all numbers; leave it out with --json")
+    if latex and all(one.kind == "figure" for one in experiments):
         raise UserError("report --latex: LaTeX is made of tables, and these are figures; leave it out, or take --pdf")
     also = [ending for ending, wanted in ((".pdf", pdf), (".svg", svg), (".tex", latex), (".csv", csv)) if wanted]
     made, publishing = [], []
-    for data, page in _written(experiments, grids, scale, runs_dir, results_dir, all_columns, also, not as_json, long):
+    for data, page in _written(experiments, scale, runs_dir, results_dir, all_columns, also, not as_json, long):
         made.append(data)
         publishing += [page()] if publish else []
     for line in (*changed_plans(made), *(publish_pages(publishing, results_dir) if publish else ())):
@@ -90,7 +89,6 @@ def report(
 
 def _written(
     experiments: list[Experiment],
-    grids: list[dict[str, Any]],
     scale: str | None,
     runs_dir: Path,
     results_dir: Path,
@@ -99,12 +97,10 @@ def _written(
     shown: bool,
     long: bool,
 ) -> Iterator[tuple[dict[str, Any], Callable[[], Page]]]:
-    """Write each entry and each grid, and print it where it is to be shown; its data, and its page to publish."""
-    from hybridlab.cli.ablate import print_grid
+    """Write each entry, and print it where it is to be shown; its data, and its page to publish."""
     from hybridlab.papers.cells import best_scale
-    from hybridlab.reporting.ablation import write_grid
     from hybridlab.reporting.entry import print_entry, write_entry
-    from hybridlab.reporting.published import about, grid_page, page_of
+    from hybridlab.reporting.published import about, page_of
 
     for experiment in experiments:
         chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
@@ -114,12 +110,6 @@ def _written(
         say(about(data, results_dir))
         say(f"written to {folder}")
         yield data, partial(page_of, data, experiment, results_dir)
-    for definition in grids:
-        data, folder = write_grid(definition, results_dir, runs_dir, also)
-        if shown:
-            print_grid(data)
-        say(f"written to {folder}")
-        yield data, partial(grid_page, definition)
 
 
 def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others: list[str]) -> None:
@@ -138,13 +128,14 @@ def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others:
         say(f"written to {written['folder']}/index.html")
 
 
-def _experiments(identifiers: list[str], kinds: list[str], scale: str | None) -> list[Experiment]:
+def _experiments(identifiers: list[str], kinds: list[str], scale: str | None, results_dir: Path) -> list[Experiment]:
     """The experiments of these ids, or all of these kinds that have the scale."""
     from hybridlab.errors import UserError
+    from hybridlab.papers.definition import kept
     from hybridlab.papers.loading import experiment_ids, load_experiment
 
     if not kinds:
-        return [load_experiment(name) for name in identifiers]
+        return [load_experiment(str(kept(name, results_dir) or name)) for name in identifiers]
     everything = [load_experiment(name) for name in experiment_ids()]
     found = [one for one in everything if one.kind in kinds and scale in (None, *one.available_scales())]
     if not found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,18 +41,11 @@ def reproduce(
             "--sweep", help="Train the grid of the experiment's `sweep` on its tuning seed, and nothing else."
         ),
     ] = False,
-    jobs: o.Jobs = None,
     compile: o.Compile = None,
     data_root: o.DataRoot = None,
-    dry_run: o.DryRun = False,
-    runs_dir: o.RunsDir = o.RUNS,
-    results_dir: o.ResultsDir = o.RESULTS,
     all_columns: o.AllColumns = False,
-    as_json: o.AsJson = False,
     *,
-    sharing: o.Sharing,
-    max_restarts: o.Restarts = 0,
-    launching: o.Launching,
+    queue: o.Queue,
 ) -> None:
     """Make tables and figures, with all runs that they need. Finished runs are skipped, unfinished ones are resumed.
 
@@ -63,13 +55,13 @@ def reproduce(
     from hybridlab.cli.sweep import reproduce_sweep
     from hybridlab.data.files import use_data_root
     from hybridlab.errors import UserError
+    from hybridlab.papers.definition import parse_seeds
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale
-    from hybridlab.runs.ablate import parse_seeds
     from hybridlab.store.results import own_alone
 
     use_data_root(data_root)
-    where = o.one_way(jobs, sharing, max_restarts, launching)
+    where = queue.where()
     asked = None if seeds is None else parse_seeds(seeds)
     experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
     wanted = [
@@ -83,19 +75,15 @@ def reproduce(
     with own_alone():
         if sweep:
             one = wanted[0]
-            reproduce_sweep(one.experiment, one.scale, jobs, dry_run, runs_dir, results_dir, as_json, where)
+            reproduce_sweep(one.experiment, one.scale, queue, where)
         else:
-            _reproduce(wanted, jobs, dry_run, runs_dir, results_dir, all_columns, as_json, where)
+            _reproduce(wanted, queue, all_columns, where)
 
 
 def _reproduce(
     all_wanted: list[ExperimentAtScale],
-    jobs: int | None,
-    dry_run: bool,
-    runs_dir: Path,
-    results_dir: Path,
+    asked: o.Queue,
     all_columns: bool,
-    as_json: bool,
     where: int | Ranks | Cluster | None,
 ) -> None:
     """Train what is missing in one queue, and write each entry as soon as its runs are there."""
@@ -104,29 +92,29 @@ def _reproduce(
     from hybridlab.reporting.entry import print_entry, write_entry
     from hybridlab.reporting.published import about
 
-    queue = one_queue(all_wanted)
-    if dry_run:
-        print_preview(queue, runs_dir, results_dir, jobs, as_json)
+    queue, results_dir = one_queue(all_wanted), asked.results_dir
+    if asked.dry_run:
+        print_preview(queue, asked)
         for wanted in all_wanted:
             if wanted.experiment.benchmark is not None:
                 say(f"{wanted.experiment.id}: a benchmark, which trains nothing; how long it takes is not known")
             for study in wanted.studies().values():
                 say(f"{wanted.experiment.id}: {study.name} measures {study.study.model} and trains nothing")
         return
-    announce(all_wanted, queue, runs_dir, results_dir, jobs)
+    announce(all_wanted, queue, asked)
     made: list[dict[str, Any]] = []
 
     def write(wanted: ExperimentAtScale) -> None:
         data, folder = write_entry(wanted.experiment, wanted.scale, results_dir, all_columns=all_columns)
         made.append(data)
-        if not as_json:
+        if not asked.as_json:
             print_entry(data, o.console(), all_columns)
         say(about(data, results_dir))
         say(f"written to {folder}")
 
-    outcome = run_cells(all_wanted, runs_dir, results_dir, where, write)
+    outcome = run_cells(all_wanted, asked.runs_dir, results_dir, where, write)
     if outcome.left:
         return
-    if as_json:
+    if asked.as_json:
         o.print_json(made[0] if len(all_wanted) == 1 else made)
     outcome.raise_failures(", ".join(wanted.experiment.id for wanted in all_wanted))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridlab.cli.options import console, print_json
+from hybridlab.cli.options import Queue, console, print_json
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -18,26 +17,22 @@ if TYPE_CHECKING:
 def reproduce_sweep(
     experiment: Experiment,
     scale: str,
-    jobs: int | None,
-    dry_run: bool,
-    runs_dir: Path,
-    results_dir: Path,
-    as_json: bool,
+    asked: Queue,
     where: int | Ranks | Cluster | None,
 ) -> None:
-    """Train what is missing of the sweep, and print what it found; with dry_run, only what it would train."""
+    """Train what is missing of the sweep, and print what it found; with --dry-run, only what it would train."""
     from hybridlab.cli.queues import print_preview
     from hybridlab.papers.sweep import advice, left, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
 
-    sweep = sweep_of(experiment, scale)
-    if dry_run:
-        print_preview(left(sweep_runs(experiment, sweep), results_dir), runs_dir, results_dir, jobs, as_json)
+    sweep, results_dir = sweep_of(experiment, scale), asked.results_dir
+    if asked.dry_run:
+        print_preview(left(sweep_runs(experiment, sweep), results_dir), asked)
         return
-    outcome = run_sweep(experiment, scale, runs_dir, results_dir, where)
+    outcome = run_sweep(experiment, scale, asked.runs_dir, results_dir, where)
     if outcome.left:
         return
     cells = swept_cells(experiment, sweep, results_dir)
-    if as_json:
+    if asked.as_json:
         print_json(sweep_data(experiment, sweep, results_dir))
     else:
         for metric in sweep.metrics:

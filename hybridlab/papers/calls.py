@@ -32,15 +32,12 @@ RowName = Annotated[str, Refers("row")]
 """The short name of a row."""
 RowNames = list[RowName]
 ColumnName = Annotated[str, Refers("column")]
-ColumnNames = list[ColumnName]
 CellName = Annotated[str, Refers("cell")]
 CellNames = list[CellName]
 ModelName = Annotated[str, Refers("model")]
 """A model of the experiment's benchmark."""
 MetricPath = Annotated[str, Refers("metric or measure")]
 """A dotted path into a record, or a measure of the file."""
-TablePath = Annotated[str, Refers("metric")]
-"""A dotted path into a record, to a table."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
     hybridlab compare vanilla sgt ./mine.yaml --equal flops --sweep lr --seeds 5 --metric loss
 
-It is the same mapping as in an experiment file, with one scale and a claim for each arm and metric, so that it is
-loaded, trained, searched and judged as one. RESULTS-DIR/compare-HASH/compare.yaml has it.
+It is trained, searched and judged as an experiment file is; see papers/definition.py.
 """
 
 from __future__ import annotations
@@ -11,17 +10,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
-
-import yaml
+from typing import Any
 
 from hybridlab.accounting.summary import training_flops
 from hybridlab.config.loading import (
@@ -42,36 +37,29 @@ from hybridlab.config.structures import final_structure
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml, value_at
 from hybridlab.errors import RunFailed, UserError, nearest
 from hybridlab.evaluation.measure import task_window, window_reach
-from hybridlab.files import read_object, write_json, write_text
+from hybridlab.files import read_object, write_json
 from hybridlab.messages import say, titled
 from hybridlab.papers.cells import cell_runs
-from hybridlab.papers.claims.comparison import better_of
-from hybridlab.papers.claims.expression import path_of
-from hybridlab.papers.experiment import BENCHMARK, Benchmark, BenchmarkModel, Better, Experiment, Scalar
+from hybridlab.papers.definition import (
+    SCALE,
+    Definition,
+    Metric,
+    claim_of,
+    metrics_of,
+    require_rows,
+    scaled_column,
+)
+from hybridlab.papers.experiment import BENCHMARK, Benchmark, BenchmarkModel, Experiment, Scalar
 from hybridlab.papers.ids import COMPARISON, TUNING
-from hybridlab.papers.loading import experiment_of, metric_problem
 from hybridlab.papers.sweep import Swept, edges, left, sweep_of, sweep_runs, swept_cells
 from hybridlab.papers.verdicts import differences, flat, is_method
 from hybridlab.runs.queue import Outcome
-from hybridlab.runs.record import Record
 
-SCALE = "desk"
-"""The scale of a comparison, whose seeds decide claims."""
 EQUAL = ("flops", "tokens", "time")
 LR = "training.optimizer.lr"
 MOST_EXTENSIONS = 3
 """How often a grid is extended by a factor of two, at each end."""
-NAMES = {
-    "loss": "results.validation.loss",
-    "perplexity": "results.validation.perplexity",
-    "pseudo-perplexity": "results.validation.pseudo_perplexity",
-    "inside": "results.tasks.retrieval.inside",
-    "far": "results.tasks.retrieval.far",
-    "outside": "results.tasks.retrieval.outside",
-}
-"""Short names of metrics."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-_PATH = re.compile(r"[A-Za-z_][\w.-]*")
 _GIVEN = {
     "training.steps": "--steps",
     "training.seed": "--seeds",
@@ -112,12 +100,6 @@ class Arm:
     arch: str
     own: Layer
     named: Mapping[str, str]
-
-
-def check_save(path: Path | None) -> None:
-    """UserError for a file that `hybridlab reproduce` would not read."""
-    if path is not None and (path.is_dir() or path.suffix not in (".yaml", ".yml")):
-        raise UserError(f"--save {path}: name a file that ends with .yaml")
 
 
 def arms_of(texts: Sequence[str], searched: str | None = None) -> dict[str, Arm]:
@@ -205,49 +187,6 @@ def _without(values: dict[str, Any], name: str, *inside: str) -> dict[str, Any]:
 # ---- the options ----
 
 
-@dataclass(frozen=True)
-class Metric:
-    """text: as it is asked for. path: into a record."""
-
-    text: str
-    path: str
-    better: Better
-
-    @property
-    def name(self) -> str:
-        return self.text.partition(":")[0]
-
-    @property
-    def task(self) -> tuple[str, str] | None:
-        """The synthetic task whose answers it reads, and which of them."""
-        parts = self.path.split(".")
-        return (parts[2], parts[-1]) if parts[:2] == ["results", "tasks"] and len(parts) > 3 else None
-
-
-def metrics_of(texts: Sequence[str]) -> list[Metric]:
-    """The metrics that are judged; UserError for one that no record has, and where nothing says what is better."""
-    found: dict[str, Metric] = {}
-    for text in texts:
-        name, _, asked = text.partition(":")
-        path = NAMES.get(name, path_of(name))
-        numbers = [one for one, of in Record.model_fields.items() if of.annotation in (int, float, float | None)]
-        if path.partition(".")[0] == "history" or "." not in path and path not in numbers:
-            raise UserError(f"--metric {text}: there is no metric {name!r}; {nearest(name, [*NAMES, *numbers])}")
-        problem = metric_problem(path, Record) if _PATH.fullmatch(path) else f"{name!r} is no path into a record"
-        if problem is not None:
-            raise UserError(f"--metric {text}: {problem}")
-        if path == "results.validation" or path.startswith("results.tasks.") and path.count(".") == 2:
-            one = "loss" if path == "results.validation" else "far"
-            raise UserError(f"--metric {text}: {name} is several numbers; write which, as in {name}.{one}")
-        better: Any = asked or better_of(path)
-        if better not in get_args(Better):
-            raise UserError(f"--metric {text}: write whether lower or higher is better, as in {name}:lower")
-        if path in found:
-            raise UserError(f"--metric {text}: it is there twice; give it once")
-        found[path] = Metric(text, path, better)
-    return list(found.values())
-
-
 def _search_of(text: str) -> tuple[str, list[Scalar]] | None:
     """The setting that is searched, and its grid, empty for one that is made; None without a search."""
     key, equals, values = text.partition("=")
@@ -294,34 +233,6 @@ def _one_for_all(kind: str, option: str | None, arms: Iterable[Arm]) -> str | No
 
 
 # ---- the experiment ----
-
-
-@dataclass(frozen=True)
-class Definition:
-    """A comparison as an experiment file has it. content: the mapping. origins: where its values were written.
-    grid: the search before it was extended."""
-
-    content: dict[str, Any]
-    origins: dict[KeyPath, str]
-    grid: list[Scalar] = field(default_factory=list)
-
-    @cached_property
-    def experiment(self) -> Experiment:
-        """The experiment; UserError for what it cannot be."""
-        return experiment_of(Layer(self.content, self.origins, asked=True))
-
-    def changed(self, **parts: Any) -> Definition:
-        """The same with other parts."""
-        return replace(self, content={**self.content, **parts})
-
-    def folder(self, results_dir: Path) -> Path:
-        return results_dir / str(self.content["id"])
-
-    def write(self, path: Path) -> None:
-        """Write it as an experiment file."""
-        # A dollar begins a placeholder in such a file.
-        text = yaml.safe_dump(self.content, sort_keys=False, allow_unicode=True, width=110).replace("$", "$$")
-        write_text(path, f"# Written by `hybridlab compare`; `hybridlab reproduce {path.name}` makes it again.\n{text}")
 
 
 def defined(asked: CompareRequest, results_dir: Path, measuring: bool = True) -> Definition:
@@ -381,7 +292,7 @@ def _of_arms(
     }
     differ = {key for name, arm in arms.items() for key in flat(merge(arm.own, *sets[name]).values)}
     baseline, *others = arms
-    claims = [_claim(name, baseline, metric) for name, metric in itertools.product(others, metrics)]
+    claims = [claim_of(name, baseline, metric) for name, metric in itertools.product(others, metrics)]
     content = {
         "id": "compare",
         "title": f"{', '.join(others)} against {baseline}, at equal {_IN_WORDS[asked.equal]}",
@@ -400,14 +311,6 @@ def _of_arms(
         "notes": [f"Holm's correction goes over all {len(claims)} comparisons."] if claims[1:] else [],
     }
     return Definition(content, origins)
-
-
-def _claim(name: str, baseline: str, metric: Metric) -> dict[str, str]:
-    return {
-        "text": f"{name} is better than {baseline} ({metric.name})",
-        "source": f"--metric {metric.text}",
-        "test": f"{metric.path}[{name}] {'<' if metric.better == 'lower' else '>'} [{baseline}]",
-    }
 
 
 def _config(experiment: Experiment, arm: str, seed: int) -> RunConfig:
@@ -463,13 +366,9 @@ def _split_alike(
     window = task_window(final_structure(base).map, base)
     split = False
     for metric in metrics:
-        task, part = metric.task or (None, "all")
-        if task is not None and task not in base.data.mix.tasks:
-            data = "recall" if task == "retrieval" else f"a mix with {task}"
-            raise UserError(f"--metric {metric.text}: the data have no rows of the task {task}; give --data {data}")
+        require_rows(metric, base)
+        _, part = metric.task or (None, "all")
         split |= part != "all"
-        if part != "all" and window is None:
-            raise UserError(f"--metric {metric.text}: no window splits the answers; add --set evaluation.task_window=N")
         reach = {name: window_reach(final_structure(one).plan, window or 0) for name, one in configs.items()}
         if part in ("outside", "relayed") and len(set(reach.values())) > 1:
             shown = ", ".join(f"{name}: {tokens}" for name, tokens in reach.items())
@@ -637,17 +536,8 @@ def _extended(made: Definition, found: Sequence[Swept]) -> Definition | None:
 
 def _columns(content: Mapping[str, Any], base: RunConfig, metrics: Sequence[Metric]) -> list[dict[str, Any]]:
     """Of each metric its numbers, then FLOPs, steps, and the value that was chosen for each metric."""
-    columns: list[dict[str, Any]] = [
-        {
-            "name": metric.name,
-            "title": metric.name,
-            "kind": "trained",
-            "metric": metric.path,
-            "digits": 2 if "perplexity" in metric.path else 3,
-        }
-        for metric in metrics
-    ]
-    columns.append(_scaled("FLOPs", "flops", training_flops(base, "executed")))
+    columns = [metric.column for metric in metrics]
+    columns.append(scaled_column("FLOPs", "flops", training_flops(base, "executed")))
     about = {"name": "steps taken", "title": "steps", "kind": "exact", "metric": "steps", "digits": 0, "bare": True}
     columns.append(about)
     sweep = content.get("sweep")
@@ -656,25 +546,7 @@ def _columns(content: Mapping[str, Any], base: RunConfig, metrics: Sequence[Metr
     short, several = setting.rpartition(".")[2], metrics[1:] and sweep is not None
     # Words are in the notes alone.
     for metric in (metrics if several else metrics[:1]) if edges(grid) else ():
-        column = _scaled(f"{short} for {metric.name}" if several else short, f"config.{setting}", float(min(grid)))
+        title = f"{short} for {metric.name}" if several else short
+        column = scaled_column(title, f"config.{setting}", float(min(grid)))
         columns.append(column | ({"at_rate_of": metric.path} if several else {}))
     return columns
-
-
-def _scaled(title: str, path: str, size: float) -> dict[str, Any]:
-    """A column of a number of about this size, in a power of ten."""
-    power = math.floor(math.log10(size)) if size > 0 else 0
-    power = 0 if -1 <= power <= 2 else power
-    unit = f" (10{str(power).translate(_RAISED)})" if power else ""
-    return {
-        "name": title,
-        "title": f"{title}{unit}",
-        "kind": "exact",
-        "metric": path,
-        "factor": 10.0**-power,
-        "digits": 3,
-        "bare": True,
-    }
-
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

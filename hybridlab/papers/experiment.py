@@ -145,9 +145,7 @@ class CellSpec(Strict):
         if [self.arch, self.settings, self.model].count(None) != 2:
             raise ValueError("a cell needs either arch or settings, for a run, or model, for a study of a model")
         if self.settings is not None and not {"arch", "size"} <= self.settings.keys():
-            raise ValueError(
-                "settings are all of a run, its arch and size among them; write some of them under config"
-            )
+            raise ValueError("settings are all of a run, its arch and size among them; write some of them under config")
         for name in ("start", "masks"):
             if self.model is not None and getattr(self, name) is not None:
                 raise ValueError(f"{name} has no effect on a study, which trains nothing; leave it out")

@@ -99,7 +99,7 @@ SAYS = {
     "beside a printed one. With one seed it decides no difference between arms.",
 }
 """Two sentences for each scale."""
-COMPARISON = "compare-"
-"""How the id of a comparison begins that `hybridlab compare` writes."""
+COMPARISON, GRID = WRITTEN = ("compare-", "ablate-")
+"""How the ids of experiments begin that `hybridlab compare` and `hybridlab ablate` write."""
 TUNING = 100
 """Seeds from here on are for tuning; reports leave them out, unless an experiment file names them."""

@@ -1,4 +1,5 @@
-"""What came of a comparison: its table, verdicts and picture, from the command line or from Python."""
+"""What came of an experiment that a command writes, such as a comparison: its table, verdicts and picture, from the
+command line or from Python."""
 
 from __future__ import annotations
 
@@ -12,15 +13,14 @@ import pandas as pd
 
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.messages import aloud, say
-from hybridlab.papers.compare import SCALE, CompareRequest, check_save, defined, tuned
+from hybridlab.papers.compare import CompareRequest, defined, tuned
+from hybridlab.papers.definition import SCALE, Definition, check_save, parse_seeds
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, run_cells
 from hybridlab.papers.sweep import run_sweep
 from hybridlab.reporting.claims import draw, lines_of, shown
 from hybridlab.reporting.entry import write_entry
-from hybridlab.reporting.style import Also
 from hybridlab.reporting.table import frame_of
-from hybridlab.runs.ablate import parse_seeds
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome
 from hybridlab.runs.train import as_texts
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Compared:
     """What `hybridlab.compare` returns. path: the folder with table.json, table.md and claims.png. data: the content of
-    table.json. experiment: the comparison as an experiment.
+    table.json. experiment: what was made, as an experiment.
 
         found = hybridlab.compare(["vanilla", "sgt"], steps=300)
         found.table[["row", "column", "measured", "difference", "low", "high"]]
@@ -69,7 +69,6 @@ def compare_arms(
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = None,
     save: Path | None = None,
-    also: Also = (),
 ) -> tuple[Compared | None, Outcome]:
     """Search, train what is missing, and write the table; None for what a cluster still trains, or where a run of the
     search failed. jobs: see `run_all`. save: a file for the experiment."""
@@ -77,15 +76,24 @@ def compare_arms(
         made = defined(asked, results_dir)
         search = partial(run_sweep, scale=SCALE, runs_dir=runs_dir, results_dir=results_dir, jobs=jobs)
         made, outcome = tuned(made, results_dir, search)
-        made.write(made.folder(results_dir) / "compare.yaml")
         if outcome.left or outcome.failed:
+            made.keep(results_dir)
             return None, outcome
         if save is not None:
             made.write(save)
+        return train_defined(made, runs_dir, results_dir, jobs)
+
+
+def train_defined(
+    made: Definition, runs_dir: Path, results_dir: Path, jobs: int | Ranks | Cluster | None
+) -> tuple[Compared | None, Outcome]:
+    """Keep an experiment, train what is missing of it, and write its table; None for what a cluster still trains."""
+    with own_alone():
+        made.keep(results_dir)
         outcome = run_cells([ExperimentAtScale(made.experiment, SCALE)], runs_dir, results_dir, jobs)
         if outcome.left:
             return None, outcome
-        data, folder = write_entry(made.experiment, SCALE, results_dir, also=also)
+        data, folder = write_entry(made.experiment, SCALE, results_dir)
         say(f"written to {folder}")
         return Compared(folder, data, made.experiment), outcome
 

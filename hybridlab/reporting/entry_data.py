@@ -12,7 +12,7 @@ from hybridlab.papers.cells import Records, complete_seeds, runs_of
 from hybridlab.papers.claim_list import about_of
 from hybridlab.papers.claims.verdict import Verdict
 from hybridlab.papers.experiment import BENCHMARK, CELL, Claim, Experiment
-from hybridlab.papers.ids import COMPARISON, SAYS
+from hybridlab.papers.ids import SAYS, WRITTEN
 from hybridlab.papers.verdicts import Planned, arms_differ, verdicts
 from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS
@@ -116,8 +116,8 @@ def caption(data: dict[str, Any]) -> str:
     # A benchmark is no training run, so that what a scale decides is not its matter.
     # With --seeds, scale smoke can have enough of them for verdicts; then the sentence about one seed is not true.
     several = data["scale"] == "smoke" and min(num_seeds, complete) >= FEWEST_SEEDS
-    # What a scale of hybridlab's own experiments shows is not said of a comparison, which has the models of its user.
-    own = not data.get("id", "").startswith(COMPARISON)
+    # What a scale of hybridlab's own experiments shows is not said of what a command writes about its user's models.
+    own = not data.get("id", "").startswith(WRITTEN)
     shows = SAYS.get(data["scale"], "") if num_seeds and not several and own else ""
     return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()
 

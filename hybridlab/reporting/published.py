@@ -15,15 +15,15 @@ from typing import Any
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_bytes
 from hybridlab.papers.cells import record_files
+from hybridlab.papers.definition import file_of
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.sweep import sweep_runs
 from hybridlab.papers.verdicts import history, write_history
-from hybridlab.reporting.ablation import write_grid
 from hybridlab.reporting.entry import write_entry
 from hybridlab.reporting.entry_data import file_name, is_table
 from hybridlab.reporting.figures import plotted
 from hybridlab.runs.record import record_name
-from hybridlab.store.results import PUBLISHED, folders, origin
+from hybridlab.store.results import PUBLISHED, find, folders, origin
 
 # ---- what differs ----
 
@@ -139,17 +139,13 @@ def page_of(data: dict[str, Any], experiment: Experiment, results_dir: Path) -> 
     def write(folder: Path) -> None:
         if plans := history(experiment.id, scale, results_dir):
             write_history(experiment.id, scale, plans, folder)
+        if (file := find(results_dir, file_of(experiment.id))).is_file():
+            write_bytes(folder / file_of(experiment.id), file.read_bytes())
         write_entry(experiment, scale, folder)
 
     searched = sweep_runs(experiment, sweep) if sweep is not None and sweep.scale == scale else ()
     files = record_files(data["runs"]) | {record_name(digest) for digest in searched}
     return Page(f"{data['id']} at scale {scale}", files, write)
-
-
-def grid_page(definition: dict[str, Any]) -> Page:
-    """The page of a grid of `ablate`."""
-    files = {record_name(digest) for row in definition["rows"] for digest in row["runs"].values()}
-    return Page(definition["id"], files, lambda folder: write_grid(definition, folder))
 
 
 def publish(pages: Sequence[Page], results_dir: Path) -> Iterator[str]:

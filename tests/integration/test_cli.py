@@ -189,14 +189,21 @@ def test_ablate(workdir):
     arguments = ["ablate", "--arch", "rule-swa", "--vary", "map.rho=0,0.5", "--vary", "arch=rule-swa", "--seeds", "2"]
     arguments += ["--data", "text:words.txt", "--config", "small.yaml", "--steps", "3", "--results-dir", "res"]
     table = json_of(hybridlab(*arguments, "--json", cwd=workdir))
-    assert [row["settings"]["map.rho"] for row in table["rows"]] == ["0", "0.5"]
-    first, second = (row["metrics"] for row in table["rows"])
-    assert first["sparsity"]["mean"] == 0 and second["sparsity"]["mean"] == 0.5 and second["loss"]["n"] == 2
-    assert first["loss"]["difference"] is None
-    assert second["loss"]["difference"] == pytest.approx(second["loss"]["mean"] - first["loss"]["mean"])
-    assert second["loss"]["difference_stderr"] is not None and first["inside"]["mean"] is None
-    assert (workdir / "res" / table["id"] / "table.md").is_file()
+    assert [row["name"] for row in table["rows"]] == ["map.rho=0, arch=rule-swa", "map.rho=0.5, arch=rule-swa"]
+    assert all(set(table["runs"][row["name"]]) == {"0", "1"} for row in table["rows"])
+    first, second = (row["cells"] for row in table["rows"])
+    assert first["sparsity"]["measured"] == 0 and second["sparsity"]["measured"] == 0.5 and second["loss"]["n"] == 2
+    assert first["loss"]["difference"] is None and "inside" not in first
+    difference = second["loss"]["difference"]
+    assert difference["value"] == pytest.approx(second["loss"]["measured"] - first["loss"]["measured"])
+    (claim,) = table["claims"]
+    assert claim["comparisons"][0]["stderr"] is not None and claim["verdict"] == "open"
+    assert (workdir / "res" / table["id"] / "desk" / "table.md").is_file()
     assert "paired" in hybridlab(*arguments, cwd=workdir).stdout
+    longer = hybridlab(*arguments, "--long", "--metric", "perplexity", cwd=workdir).stdout
+    assert "rho=0.5, arch=rule-swa is better than" in longer and "by seed: 0 " in longer
+    other = hybridlab("reproduce", f"res/{table['id']}/ablate.yaml", *arguments[-2:], "--json", cwd=workdir)
+    assert json_of(other)["rows"] == table["rows"]
 
 
 GROW = ["--set", "controller.start_step=3", "--set", "controller.interval=3", "--set", "controller.fade_steps=3"]
@@ -387,7 +394,14 @@ MISTAKES = [
     (["ablate", "--vary", "runtime.kernel=eager,sdpa"], "do not change which run it is"),
     (["ablate", "--vary", "data.mix.text=1.0,1"], "data.mix.text=1.0 (seed 0) and data.mix.text=1 (seed 0)"),
     (["ablate", "--vary", "data.source=embedded,text:nosuch.txt", "--dry-run"], "nosuch.txt (seed 0): data source"),
-    (["report", "ablate-00000000"], "there is no such grid"),
+    (["report", "ablate-00000000"], "`hybridlab ablate` has not written it; known: none"),
+    (["ablate", "--vary", "training.clip=1.0,2.0", "--metric", "outside"], "--metric outside: the data have no rows"),
+    (
+        ["ablate", "--vary", "training.clip=1.0,2.0", "--metric", "los"],
+        "there is no metric 'los'; did you mean 'loss'?",
+    ),
+    (["ablate", "--vary", "training.clip=1.0", "--set", "training={seed: 5}"], "given by --seeds"),
+    (["ablate", "--vary", "training.clip=1.0,2.0", "--dry-run", "--long"], "leave it out with --json and --dry-run"),
     (["ablate", "--vary", "training.stepz=1,2"], "--vary training.stepz=1: training.stepz is not a known setting; did"),
     (["ablate", "--arch", "rule-swa", "--vary", "map.rho=0.25,5", "--dry-run"], "--vary map.rho=5: map.rho = 5"),
     (["report"], "give ids, or --tables or --figures"),

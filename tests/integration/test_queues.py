@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -278,22 +279,33 @@ def test_report_makes_the_files_of_a_grid_again(tmp_path):
     grid = ["ablate", "--arch", "rule-swa", "--vary", "map.rho=0,0.5", "--seeds", "3", "--config", "s.yaml"]
     table = json_of(hybridlab(*grid, "--set", "window=4", "--data", "text:words.txt", "--json", cwd=tmp_path))
     folder = tmp_path / "results" / table["id"]
-    assert sorted(path.name for path in folder.iterdir()) == ["figure.png", "grid.json", "table.json", "table.md"]
+    assert sorted(path.name for path in folder.iterdir()) == ["ablate.yaml", "desk"]
+    folder /= "desk"
+    assert sorted(path.name for path in folder.iterdir()) == ["claims.png", "table.json", "table.md"]
     json_of(hybridlab("report", table["id"], "--pdf", "--latex", "--csv", "--json", cwd=tmp_path))
-    names = ["figure.pdf", "figure.png", "grid.json", "table.csv", "table.json", "table.md", "table.tex"]
+    names = ["claims.csv", "claims.pdf", "claims.png", "table.csv", "table.json", "table.md", "table.tex"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    page = (folder / "table.md").read_text()
-    assert all(digest in page for row in table["rows"] for digest in row["runs"].values())
-    assert "hybridlab ablate --arch rule-swa" in page and "95 % interval" in page and "0, 1, 2" in page
-    assert "loss_seed2" in (folder / "table.csv").read_text()
+    page, data = (folder / "table.md").read_text(), (folder / "table.json").read_text()
+    hashes = {path.name.partition(".")[0] for path in (tmp_path / "results" / "records").iterdir()}
+    assert len(hashes) == 6 and all(digest in data for digest in hashes)
+    assert "hybridlab ablate --arch rule-swa" in page and "95 % interval" in page and "by seed: 0 " in page
+    assert "map.rho=0.5,loss," in (folder / "table.csv").read_text()
+    assert "map.rho=0.5 − map.rho=0" in (folder / "claims.csv").read_text()
     written = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for name in ("figure.png", "table.json", "table.md"):
+    for name in ("claims.png", "table.json", "table.md"):
         (folder / name).unlink()
     for record in (tmp_path / "results" / "records").iterdir():
         record.unlink()
     assert json_of(hybridlab("report", table["id"], "--json", cwd=tmp_path)) == table
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
     shown = hybridlab("report", table["id"], cwd=tmp_path).stdout
-    assert "− first" in shown and all(len(line) <= 80 for line in shown.splitlines())
+    assert "Δ: difference to rho=0" in shown and all(len(line) <= 80 for line in shown.splitlines())
     unknown = hybridlab("report", "ablate-00000000", cwd=tmp_path)
     assert unknown.returncode == 2 and f"known: {table['id']}" in unknown.stderr
+    done = hybridlab(*grid, "--set", "window=4", "--data", "text:words.txt", "--results-dir", "more", cwd=tmp_path)
+    published = hybridlab("report", table["id"], "--results-dir", "more", "--publish", cwd=tmp_path)
+    assert "published in more/published (11 new files" in published.stderr, done.stderr + published.stderr
+    for part in ("records", table["id"]):
+        shutil.rmtree(tmp_path / "more" / part)
+    again = json_of(hybridlab("report", table["id"], "--results-dir", "more", "--json", cwd=tmp_path))
+    assert again["rows"] == table["rows"]

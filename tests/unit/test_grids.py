@@ -1,4 +1,4 @@
-"""A grid of settings: its axes, its runs (never one of them twice), and the table of their differences."""
+"""A grid of settings: its axes, its runs (never one of them twice), and the table and claims of their differences."""
 
 import math
 
@@ -6,8 +6,12 @@ import pytest
 
 from hybridlab.config.resolve import resolve, run_hash
 from hybridlab.errors import UserError
-from hybridlab.reporting.ablation import grid_table
-from hybridlab.runs.ablate import Vary, grid, make_grid, parse_seeds
+from hybridlab.papers.ablate import Vary, defined, grid
+from hybridlab.papers.definition import SCALE, parse_seeds
+from hybridlab.papers.loading import load_experiment
+from hybridlab.papers.reproduce import ExperimentAtScale
+from hybridlab.reporting.table import build_table
+from hybridlab.runs.record import save_record
 from tests.records import make_loss, make_record, make_results
 
 
@@ -18,6 +22,10 @@ def axes(*texts):
 def build(combination, seed):
     settings = [f"{key}={value}" for key, value in combination.items() if key != "arch"]
     return resolve(combination.get("arch", "vanilla"), "tiny", settings=[*settings, f"training.seed={seed}"])
+
+
+def made_of(*texts, seeds=(0, 1), metrics=()):
+    return defined(build, grid(axes(*texts)), seeds, metrics)
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", (0, 1, 2)), ("5-7", (5, 6, 7)), ("9-9", (9,)), ("4,2,8", (4, 2, 8))])
@@ -65,83 +73,139 @@ def test_axes_that_make_no_grid_are_refused(vary, sets, steps, message):
 def test_two_combinations_that_train_the_same_are_an_error_that_names_both(vary):
     first, second = (f"{vary.split('=')[0]}={value}" for value in vary.split("=")[1].split(","))
     with pytest.raises(UserError) as caught:
-        make_grid(build, grid(axes(vary)), (0, 1))
+        made_of(vary)
     assert f"{first} (seed 0) and {second} (seed 0) are the same training" in str(caught.value)
 
 
-def test_a_setting_that_replaces_every_seed_is_an_error():
-    with pytest.raises(UserError, match=r"\(seed 0\) and .* \(seed 1\) are the same training"):
-        make_grid(lambda combination, seed: build(combination, 7), grid(axes("arch=vanilla")), (0, 1))
+def test_a_setting_that_gives_another_seed_is_an_error():
+    with pytest.raises(UserError, match="arch=vanilla: training.seed is 7; the seeds of a grid are given by --seeds"):
+        defined(lambda combination, seed: build(combination, 7), grid(axes("arch=vanilla")), (7, 8))
 
 
-def test_a_grid_is_named_by_its_runs_and_knows_them():
-    made = make_grid(build, grid(axes("training.optimizer.lr=1e-3,2e-3")), (0, 1))
-    assert len(made.pending()) == 4 and made.id.startswith("ablate-")
-    definition = made.definition("hybridlab ablate …")
-    assert definition["rows"][1]["runs"]["1"] == run_hash(build({"training.optimizer.lr": "2e-3"}, 1))
-    assert make_grid(build, grid(axes("training.optimizer.lr=1e-3,2e-3")), (0,)).id != made.id
+DRAWN = "map={kind: random, granularity: layer, rho: 0.5, window: 8},{kind: rule, granularity: layer, rho: 0.5}"
+
+
+@pytest.mark.parametrize("vary", ["training.optimizer.lr=1e-3,2e-3", "arch=vanilla,sgt,spiral-b", DRAWN])
+def test_a_grid_trains_what_its_settings_say_also_from_its_file(vary, tmp_path):
+    """Every run has the hash of the same command for a single run; a seed that a map draws by follows that of the
+    run."""
+    made, combinations = made_of(vary, seeds=(3, 5)), grid(axes(vary))
+    hashes = {run_hash(build(one, seed)) for one in combinations for seed in (3, 5)}
+    assert set(ExperimentAtScale(made.experiment, SCALE).runs()) == hashes and len(hashes) == 2 * len(combinations)
+    made.write(tmp_path / "grid.yaml")
+    assert set(ExperimentAtScale(load_experiment(str(tmp_path / "grid.yaml")), SCALE).runs()) == hashes
+    more = ExperimentAtScale(made.experiment, SCALE, seeds=(9,)).runs()
+    assert set(more) == {run_hash(build(one, 9)) for one in combinations}
+
+
+def test_a_grid_is_named_by_its_runs_and_metrics():
+    vary = "training.optimizer.lr=1e-3,2e-3"
+    made = made_of(vary)
+    assert made.experiment.id.startswith("ablate-") and made_of(vary).experiment.id == made.experiment.id
+    others = [made_of(vary, seeds=(0,)), made_of(vary, metrics=["perplexity"])]
+    assert len({one.experiment.id for one in (made, *others)}) == 3
+    assert [row.short for row in made.experiment.rows] == ["lr=1e-3", "lr=2e-3"]
+    short = made_of("shape.layers=4,6", "training.steps=30").experiment.rows[1].short
+    assert short == "layers=6, steps=30"
+
+
+def test_values_with_brackets_and_quotes_can_be_compared():
+    plans = 'plan=[],[{op: loop_blocks, layers: [1]}],[{op: loop_blocks, layers: ["1-2"]}]'
+    made = defined(lambda one, seed: build({"training.clip": str(1 + len(one["plan"]))}, seed), grid(axes(plans)), (0,))
+    assert [claim.test["holds"] for claim in made.experiment.claims] == [
+        'results.validation.loss["plan=({op: loop_blocks, layers: (1)})"] < [plan=()]',
+        "results.validation.loss[\"plan=({op: loop_blocks, layers: ('1-2')})\"] < [plan=()]",
+    ]
+
+
+def test_what_is_judged():
+    def judged(made):
+        return [claim["source"] for claim in made.content["claims"]]
+
+    vary = "training.clip=1.0,2.0"
+    assert judged(made_of(vary)) == ["--metric loss"]
+    assert judged(made_of(vary, metrics=["perplexity", "flops:lower"])) == [
+        "--metric perplexity",
+        "--metric flops:lower",
+    ]
+    with pytest.raises(UserError, match="--metric inside: the data have no rows of the task retrieval"):
+        made_of(vary, metrics=["inside"])
+    mixed = (vary, "data.mix={text: 0.5, retrieval: 0.5}")
+    assert judged(made_of(*mixed)) == ["--metric loss", "--metric inside", "--metric outside"]
+    unsplit = (*mixed, "evaluation.task_window=null")
+    assert judged(made_of(*unsplit)) == ["--metric loss"]
+    with pytest.raises(UserError, match="--metric outside: no window splits the answers"):
+        made_of(*unsplit, metrics=["outside"])
 
 
 # ---- the table ----
 
 
-def table_of(*losses, sparsity=None):
+def page_of(tmp_path, *losses, perplexity=None):
     """The table of rows, each with a loss for each seed (None: that run has no record)."""
-    rows, records = [], {}
-    for i, of_row in enumerate(losses):
-        runs = {str(seed): f"{i}-{seed}" for seed in range(len(of_row))}
-        rows.append({"name": f"row {i}", "settings": {"a": str(i)}, "runs": runs})
-        for seed, loss in enumerate(of_row):
-            if loss is not None:
-                records[f"{i}-{seed}"] = make_record(results=make_results(validation=make_loss(loss)))
-    return grid_table({"id": "ablate-0", "command": "", "seeds": [0], "settings": {}, "rows": rows}, records)
+    seeds = range(max(map(len, losses)))
+    values = ",".join(str(1.0 + i) for i in range(len(losses)))
+    made = made_of(f"training.clip={values}", seeds=tuple(seeds), metrics=("loss", "perplexity") if perplexity else ())
+    for digest, (_, config) in ExperimentAtScale(made.experiment, SCALE).runs().items():
+        row, seed = round(config.training.clip) - 1, config.training.seed
+        if losses[row][seed] is not None:
+            measured = make_loss(losses[row][seed])
+            if perplexity:
+                measured["perplexity"]["value"] = perplexity(losses[row][seed])
+            own = {"hash": digest, "config": config.model_dump(mode="json"), "seed": seed}
+            save_record(make_record(results=make_results(validation=measured), **own), tmp_path)
+    return build_table(made.experiment, SCALE, tmp_path)
 
 
-def cells(table, metric="loss"):
-    return [row["metrics"][metric] for row in table["rows"]]
+def cells(table, column="loss"):
+    return [row["cells"][column] for row in table["rows"]]
 
 
-def test_differences_are_paired_by_seed_with_interval_and_p():
-    _, cell = cells(table_of([3.0, 3.1, 3.3], [2.9, 2.98, 3.21]))
-    assert cell["n"] == cell["pairs"] == 3 and cell["difference"] == pytest.approx(-0.31 / 3)
+def test_differences_are_paired_by_seed_with_interval_and_p(tmp_path):
+    table = page_of(tmp_path, [3.0, 3.1, 3.3], [2.9, 2.98, 3.21])
+    _, cell = cells(table)
+    found = cell["difference"]
+    assert cell["n"] == found["n"] == 3 and found["value"] == pytest.approx(-0.31 / 3)
     spread = math.sqrt(sum((d + 0.31 / 3) ** 2 for d in (-0.1, -0.12, -0.09)) / 2 / 3)
-    assert cell["difference_stderr"] == pytest.approx(spread)
-    assert cell["interval"] == pytest.approx([-0.31 / 3 - 4.302653 * spread, -0.31 / 3 + 4.302653 * spread], rel=1e-5)
-    assert cell["p"] == cell["p_holm"] and 0.001 < cell["p"] < 0.05 and cell["verdict"] == "lower"
+    assert found["stderr"] == pytest.approx(spread)
+    assert found["interval"] == pytest.approx([-0.31 / 3 - 4.302653 * spread, -0.31 / 3 + 4.302653 * spread], rel=1e-5)
+    (claim,) = table["claims"]
+    assert claim["text"] == "training.clip=2.0 is better than training.clip=1.0 (loss)"
+    assert claim["p"] == found["p"] and 0.001 < found["p"] < 0.05 and claim["verdict"] == "holds"
+    assert page_of(tmp_path / "other", [2.9, 2.98, 3.21], [3.0, 3.1, 3.3])["claims"][0]["verdict"] == "fails"
 
 
-def test_with_fewer_than_three_pairs_only_the_direction_is_known():
-    first, cell = cells(table_of([3.0, 3.1], [2.0, 2.1001]))
-    assert (cell["p"], cell["interval"], cell["verdict"]) == (None, None, "open (direction only)")
-    assert first["verdict"] is None and first["difference"] is None and first["stderr"] is not None
+def test_with_fewer_than_three_pairs_only_the_direction_is_known(tmp_path):
+    table = page_of(tmp_path, [3.0, 3.1], [2.0, 2.1001])
+    (first, cell), (claim,) = cells(table), table["claims"]
+    assert (cell["difference"]["p"], cell["difference"]["interval"]) == (None, None)
+    assert first["difference"] is None and (claim["verdict"], claim["direction"]) == ("open", "as claimed")
 
 
-def test_a_seed_without_its_partner_is_no_pair():
-    _, cell = cells(table_of([3.0, None, 3.2, 3.3], [2.0, 2.1, 2.2, None]))
-    assert cell["n"] == 3 and cell["pairs"] == 2 and cell["verdict"] == "open (direction only)"
+def test_a_seed_without_its_partner_is_no_pair(tmp_path):
+    table = page_of(tmp_path, [3.0, None, 3.2, 3.3], [2.0, 2.1, 2.2, None])
+    _, cell = cells(table)
+    assert cell["n"] == 3 and cell["difference"]["n"] == table["claims"][0]["n"] == 2
+    assert table["claims"][0]["verdict"] == "open"
 
 
-def test_p_values_are_corrected_over_the_rows_of_a_metric():
+def test_p_values_are_corrected_over_the_rows_of_a_metric(tmp_path):
     base = [3.0, 3.1, 3.2, 3.3]
     near = [x - d for x, d in zip(base, (0.1, 0.12, 0.03, 0.06), strict=True)]
-    table = table_of(base, near, [x + d for x, d in zip(base, (0.1, -0.1, 0.2, 0.0), strict=True)])
-    _, better, unclear = cells(table)
-    assert better["p"] < 0.05 and better["p_holm"] == pytest.approx(2 * better["p"])
-    assert unclear["p_holm"] == unclear["p"] and unclear["verdict"] == "open"
-    alone = cells(table_of(base, near))[1]
-    assert alone["p_holm"] == alone["p"] == pytest.approx(better["p"])
+    far = [x + d for x, d in zip(base, (0.1, -0.1, 0.2, 0.0), strict=True)]
+    table = page_of(tmp_path, base, near, far)
+    (better, unclear), (_, one, _) = table["claims"], cells(table)
+    assert one["difference"]["p"] < 0.05 and better["p"] == pytest.approx(2 * one["difference"]["p"])
+    assert unclear["verdict"] == "open" and unclear["p"] == pytest.approx(cells(table)[2]["difference"]["p"])
+    # Another metric has a correction of its own.
+    both = page_of(tmp_path / "both", base, near, far, perplexity=lambda loss: 10 * loss)
+    assert [claim["p"] for claim in both["claims"]] == pytest.approx([better["p"]] * 2 + [unclear["p"]] * 2)
+    alone = page_of(tmp_path / "alone", base, near)
+    assert alone["claims"][0]["p"] == pytest.approx(one["difference"]["p"])
 
 
-def test_equal_differences_have_no_test_and_stay_open():
-    _, cell = cells(table_of([3.0, 3.0, 3.0], [2.5, 2.5, 2.5]))
-    assert (cell["p"], cell["verdict"]) == (None, "open")
-
-
-def test_what_follows_from_the_structure_needs_no_test():
-    _, cell = cells(table_of([3.0, 3.1, 3.2], [2.9, 3.0, 3.1]), "sparsity")
-    assert (cell["mean"], cell["p"], cell["verdict"]) == (0.5, None, "the same")
-
-
-def test_what_was_not_measured_is_none():
-    first, cell = cells(table_of([None, None], [None, None]))
-    assert first["n"] == 0 and first["mean"] is None and cell["difference"] is None and cell["verdict"] is None
+def test_what_was_not_measured_is_none(tmp_path):
+    table = page_of(tmp_path, [None, None], [None, None])
+    first, cell = cells(table)
+    assert first["n"] == 0 and first["measured"] is None and cell["difference"] is None
+    assert table["claims"][0]["verdict"] == "not run"
