@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -112,15 +112,15 @@ def defined(
     answers of a retrieval task. command: what was typed.
     """
     names, shorts = _labels(combinations)
-    runs = {(name, seed): build(one, seed) for name, one in zip(names, combinations, strict=True) for seed in seeds}
-    _refuse_same(runs)
-    arms = {name: [runs[name, seed] for seed in seeds] for name in names}
+    configs = [[build(one, seed) for seed in seeds] for one in combinations]
+    _refuse_same(names, seeds, configs)
+    arms = dict(zip(names, configs, strict=True))
     first, *others = names
     base = arms[first][0]
     judged = _judged(metrics, [of[0] for of in arms.values()])
     differ = differences(names, {name: flat(of[0].model_dump(mode="json")) for name, of in arms.items()})
-    asked = "".join([*(run_hash(config) for config in runs.values()), *metrics])
-    training, data = base.training, ", ".join(base.data.written)
+    asked = "".join([*(run_hash(config) for of in configs for config in of), *metrics])
+    training, data = base.training, base.finetune.task if base.finetune else ", ".join(base.data.written)
     claims = [claim_of(name, first, metric) for name, metric in itertools.product(others, judged)]
     content = {
         "id": GRID + hashlib.sha256(asked.encode()).hexdigest()[:8],
@@ -163,10 +163,11 @@ _IN_CLAIMS = str.maketrans({"[": "(", "]": ")", '"': "'", "@": "×"})
 """Letters with a meaning in the test of a claim, and what stands for them in the name of a cell."""
 
 
-def _refuse_same(runs: Mapping[tuple[str, int], RunConfig]) -> None:
+def _refuse_same(names: Sequence[str], seeds: Sequence[int], configs: Sequence[Sequence[RunConfig]]) -> None:
     """UserError where two runs train the same, and where a setting gives another seed."""
     known: dict[str, str] = {}
-    for (name, seed), config in runs.items():
+    runs = zip(itertools.product(names, seeds), itertools.chain(*configs), strict=True)
+    for (name, seed), config in runs:
         if config.training.seed != seed:
             raise UserError(f"{name}: {SEED} is {config.training.seed}; the seeds of a grid are given by --seeds")
         run, trained = f"{name} (seed {seed})", _trained(config)
@@ -210,8 +211,9 @@ def _judged(texts: Sequence[str], configs: Sequence[RunConfig]) -> list[Metric]:
 
 def _columns(judged: Sequence[Metric], base: RunConfig, sparse: bool) -> list[dict[str, Any]]:
     """Of each metric its numbers, then perplexity, sparsity and FLOPs. sparse: whether the sparsity may differ."""
-    perplexity = metrics_of(["perplexity" if base.shape.traits.causal else "pseudo-perplexity"])
-    columns = [metric.column for metric in dict.fromkeys([*judged, *perplexity])]
+    perplexity = "perplexity" if base.shape.traits.causal else "pseudo-perplexity"
+    shown = dict.fromkeys([*judged, *metrics_of([perplexity] if base.finetune is None else [])])
+    columns = [metric.column for metric in shown]
     sparsity = {"name": "sparsity", "title": "sparsity", "kind": "exact", "metric": "model.sparsity", "digits": 3}
     flops = scaled_column("FLOPs", "flops", run_flops(base) or 1.0)
     return [*columns, *([sparsity | {"bare": True}] if sparse else []), flops]
