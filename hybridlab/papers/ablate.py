@@ -115,6 +115,10 @@ def defined(
     configs = [[build(one, seed) for seed in seeds] for one in combinations]
     _refuse_same(names, seeds, configs)
     arms = dict(zip(names, configs, strict=True))
+    if len(arms) < len(names):
+        raise UserError(
+            "--vary: two values differ in brackets, quotation marks or @ alone; write one of them otherwise"
+        )
     first, *others = names
     base = arms[first][0]
     judged = _judged(metrics, [of[0] for of in arms.values()])

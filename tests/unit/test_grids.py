@@ -120,6 +120,16 @@ def test_values_with_brackets_and_quotes_can_be_compared():
     ]
 
 
+def test_values_that_would_have_one_name_are_refused():
+    files = {"data.source=text:[a].txt": "1.0", "data.source=text:(a).txt": "2.0"}
+
+    def clipped(one, seed):
+        return build({"training.clip": files[f"data.source={one['data.source']}"]}, seed)
+
+    with pytest.raises(UserError, match="two values differ in brackets, quotation marks or @ alone"):
+        defined(clipped, grid(axes("data.source=text:[a].txt,text:(a).txt")), (0,))
+
+
 def test_what_is_judged():
     def judged(made):
         return [claim["source"] for claim in made.content["claims"]]
