@@ -20,7 +20,6 @@ from typing import Any
 
 from torch import Tensor
 
-from hybridlab.attention.kinds import Full
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, new_folder, write_json, write_text
 from hybridlab.models.decoder import Transformer
@@ -29,11 +28,13 @@ from hybridlab.models.hf_layouts import (
     LAYOUTS,
     OLMO_EPS,
     has_its_biases,
+    has_its_windows,
     is_transposed,
     join,
     layout_for,
     settings_of,
     stored_names,
+    windows_of,
 )
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES, ClassesOutput, Shape
@@ -81,7 +82,7 @@ def form_of(model: Transformer, pads_with_end: bool = False) -> Form:
         reason = "some of its heads have factors on their outputs"
     output = structure.shape.output
     task = _TASKS[output.kind] if output else "CausalLM" if structure.causal else "MaskedLM"
-    own = native_class(structure.shape) if reason is None else None
+    own = native_class(structure) if reason is None else None
     return Form(own or f"HybridlabFor{task}", f"AutoModelFor{task}", reason)
 
 
@@ -151,7 +152,7 @@ def write_hf_folder(
     check_free(folder)
     texts, settings = dict(texts or {}), dict(settings or {})
     if form.native:
-        tensors, config = native_tensors(model), native_config(model.shape, max_positions)
+        tensors, config = native_tensors(model), native_config(model.structure, max_positions)
     else:
         tensors = {name: tensor.detach() for name, tensor in model.named_parameters()}
         config = _own_config(model, form, max_positions, dict(lineage or {}))
@@ -200,21 +201,24 @@ def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dic
 # ---- transformers' own classes ----
 
 
-def model_type(shape: Shape) -> str:
-    """transformers' `model_type` that fits a shape best; see `why_not_native`."""
+def model_type(structure: Structure) -> str:
+    """transformers' `model_type` that fits a structure best; see `why_not_native`."""
+    shape = structure.shape
     if shape.family == "llama":
         if shape.traits.norm == "nonparametric-layernorm":
             return "olmo"
-        return "qwen2" if set(shape.traits.biases) == {"qkv"} else "llama"
+        if set(shape.traits.biases) == {"qkv"}:
+            return "qwen2"
+        return "mistral" if any(windows_of(structure.map) or ()) else "llama"
     return {"neox": "gpt_neox"}.get(shape.family, shape.family)
 
 
-def native_class(shape: Shape) -> str | None:
-    """The name of transformers' class for this shape and output head; None if there is none."""
-    layout = LAYOUTS[model_type(shape)]
-    if shape.output is None:
+def native_class(structure: Structure) -> str | None:
+    """The name of transformers' class for this structure and its output head; None if there is none."""
+    layout, output = LAYOUTS[model_type(structure)], structure.shape.output
+    if output is None:
         return layout.name + layout.of_tokens
-    return None if layout.name == "Olmo" else f"{layout.name}For{_TASKS[shape.output.kind]}"
+    return f"{layout.name}For{_TASKS[output.kind]}" if output.kind in layout.heads else None
 
 
 def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | None:
@@ -222,14 +226,14 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
 
     pads_with_end: padding is the token that ends a document, so that a class that looks for padding finds a wrong end.
     """
-    shape, traits, theirs = structure.shape, structure.shape.traits, model_type(structure.shape)
+    shape, traits, theirs = structure.shape, structure.shape.traits, model_type(structure)
     layout, classes = LAYOUTS[theirs], isinstance(shape.output, ClassesOutput)
     # Types whose heads are as many as wanted rotate all of their channels.
     own_heads = "kv_heads" in layout.settings.values()
     same_norm = shape.norm_eps == OLMO_EPS if theirs == "olmo" else traits.norm == FAMILIES[shape.family].norm
     reasons = {
         "its plan is more than every layer once": structure.plan != Plan.plain(shape.layers, traits.parallel),
-        "its heads mix tokens in other ways than full attention": set(structure.map.each_kind()) != {Full()},
+        f"its heads mix tokens in other ways than those of {theirs}": not has_its_windows(structure.map, layout),
         "its norms are scaled by depth": shape.norm_scaling is not None,
         f"{theirs} has another norm": not same_norm,
         f"{theirs} has biases in other places": not has_its_biases(shape, layout),
@@ -237,9 +241,9 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
         f"{theirs} rotates all channels of a head": own_heads and shape.rotary_width != shape.head_width,
         f"{theirs} has a KV head for each query head": not own_heads and shape.heads != shape.kv_heads,
         f"{theirs} has heads that are as wide together as the model": (
-            theirs not in ("llama", "qwen2", "qwen3") and shape.heads * shape.head_width != shape.width
+            theirs not in ("llama", "mistral", "qwen2", "qwen3") and shape.heads * shape.head_width != shape.width
         ),
-        f"{theirs} has no class with this output head": native_class(shape) is None,
+        f"{theirs} has no class with this output head": native_class(structure) is None,
         "the class finds the last token of a row by its padding, which here is the token that ends a document": (
             classes and traits.causal and pads_with_end
         ),
@@ -260,21 +264,21 @@ def tied(shape: Shape) -> bool:
     return shape.tied_embeddings and shape.embedding_scale == 1.0
 
 
-def native_config(shape: Shape, max_positions: int) -> dict[str, Any]:
+def native_config(structure: Structure, max_positions: int) -> dict[str, Any]:
     """The content of config.json, without the ids of special tokens.
 
     max_positions: the longest sequence that it is made for, of a family whose positions have no table. With a factor on
     the embeddings, which these classes do not have, the factor goes into the embedding and the head has its own table.
     """
-    theirs = model_type(shape)
+    shape, theirs = structure.shape, model_type(structure)
     return {
         "model_type": theirs,
-        "architectures": [native_class(shape)],
+        "architectures": [native_class(structure)],
         "vocab_size": shape.vocab,
         "tie_word_embeddings": tied(shape),
         "dtype": "float32",
         **labels_of(shape),
-        **settings_of(shape, LAYOUTS[theirs], max_positions),
+        **settings_of(structure, LAYOUTS[theirs], max_positions),
     }
 
 
@@ -282,7 +286,7 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
     """The parameters by transformers' names; fused where transformers fuses them. They may share memory with the
     model's own."""
     shape = model.shape
-    layout = layout_for(shape, model_type(shape))
+    layout = layout_for(shape, model_type(model.structure))
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
     if shape.embedding_scale != 1.0:
         table = own["embedding.weight"]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
+from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, FamilyName, Llama3Scaling, Shape
+from hybridlab.plan.structure import Structure
 
 Config = Mapping[str, Any]
 _FIELDS = {field.name for field in fields(Shape)}
 ROPE_TYPES = ("default", "linear", "llama3")
 """The types of rotary positions that hybridlab can run."""
+_IN_WINDOWS = {"full_attention": False, "sliding_attention": True}
+"""transformers' kinds of layers → whether the heads of such a layer have windows."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,10 @@ class Layout:
     its name → ours. fused: the module of a block that holds q, k and v together, if it has one; by_head: head by head,
     otherwise side by side. transposed: matrices of a block are stored with inputs first. ignored: endings of names of
     tensors that are not parameters, and of parts that hybridlab leaves out. renamed: endings of names that have others
-    in some folders → the usual one. of_tokens: what the name of its class with a head for tokens ends with.
-    spans_prefix: what begins the names of a model for spans, in place of the first part of block_prefix.
+    in some folders → the usual one. of_tokens: what the name of its class with a head for tokens ends with. heads: the
+    other output heads for which it has a class. spans_prefix: what begins the names of a model for spans, in place of
+    the first part of block_prefix. windowed: (config, layers, window) → which layers have windows where `layer_types`
+    does not say it; None for a type without windows.
     """
 
     name: str
@@ -52,7 +59,9 @@ class Layout:
     ignored: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     of_tokens: str = "ForCausalLM"
+    heads: tuple[str, ...] = ("classes", "spans")
     spans_prefix: str | None = None
+    windowed: Callable[[Config, int, int | None], list[bool]] | None = None
 
     @property
     def base(self) -> str:
@@ -127,9 +136,67 @@ def has_its_biases(shape: Shape, layout: Layout) -> bool:
     return all(has == where for where, has in said if isinstance(where, bool)) and len(dict(said)) == len(said)
 
 
-def settings_of(shape: Shape, layout: Layout, max_positions: int) -> dict[str, Any]:
-    """The settings of a config for a shape. max_positions: where its positions have no table."""
-    traits = shape.traits
+def map_of(config: Config, layout: Layout, shape: Shape, origin: str) -> AttentionMap:
+    """The windows of a config as a map. UserError for one that hybridlab cannot run."""
+    windows: list[int | None] = [None] * shape.layers
+    if layout.windowed is not None:
+        width = config.get("sliding_window", layout.defaults["sliding_window"])
+        if "use_sliding_window" in layout.settings and not config.get("use_sliding_window", False):
+            width = None
+        said = config.get("layer_types") if "layer_types" in layout.settings else None
+        try:
+            chosen = (
+                layout.windowed(config, shape.layers, width) if said is None else _chosen(said, shape.layers, origin)
+            )
+        except TypeError:
+            raise UserError(f"{origin}: a number that describes the windows is of the wrong type") from None
+        if width is None and any(chosen):
+            raise UserError(f"{origin}: some of its layers have windows, but sliding_window gives no width; set it")
+        windows = [width if has else None for has in chosen]
+    try:
+        kinds = [Full() if window is None else Window(window) for window in windows]
+    except UserError as error:
+        raise UserError(f"{origin}: sliding_window: {error}") from None
+    return AttentionMap(tuple((kind,) * shape.kv_heads for kind in kinds))
+
+
+def _chosen(layer_types: Any, layers: int, origin: str) -> list[bool]:
+    """Which layers have windows, by `layer_types`."""
+    if not isinstance(layer_types, list) or len(layer_types) != layers:
+        raise UserError(
+            f"{origin}: layer_types must name the kind of each of its {layers} layers; fetch the file again"
+        )
+    for kind in layer_types:
+        if not isinstance(kind, str) or kind not in _IN_WINDOWS:
+            raise UserError(
+                f"{origin}: layers of kind {kind!r} in layer_types are not supported; use a model with "
+                f"{' and '.join(_IN_WINDOWS)} only"
+            )
+    return [_IN_WINDOWS[kind] for kind in layer_types]
+
+
+def windows_of(attention_map: AttentionMap) -> list[int | None] | None:
+    """The window of each layer, None for full attention; None in all if the heads of a layer differ, or have another
+    kind."""
+    rows = [set(row) for row in attention_map.layers]
+    if any(len(row) > 1 or type(kind) not in (Full, Window) for row in rows for kind in row):
+        return None
+    return [kind.window for row in rows for kind in row]
+
+
+def has_its_windows(attention_map: AttentionMap, layout: Layout) -> bool:
+    """Whether the settings of a type can say the windows of a map."""
+    windows = windows_of(attention_map)
+    if windows is None or layout.windowed is None:
+        return windows is not None and not any(windows)
+    return len(set(windows) - {None}) <= 1 and ("layer_types" in layout.settings or len(set(windows)) == 1)
+
+
+def settings_of(structure: Structure, layout: Layout, max_positions: int) -> dict[str, Any]:
+    """The settings of a config for a structure. max_positions: where its positions have no table."""
+    shape, traits = structure.shape, structure.shape.traits
+    windows = windows_of(structure.map) or []
+    window = next((window for window in windows if window), None)
     rope = {"rope_type": "default", "rope_theta": shape.rope_base}
     if shape.rope_scaling is not None:
         scaling = asdict(shape.rope_scaling)
@@ -148,6 +215,9 @@ def settings_of(shape: Shape, layout: Layout, max_positions: int) -> dict[str, A
         "bias of the mlp": "mlp" in traits.biases,
         "longest": max_positions,
         "no dropout": 0.0,
+        "window": window,
+        "has windows": window is not None,
+        "kinds of layers": [next(k for k, has in _IN_WINDOWS.items() if has == bool(window)) for window in windows],
     }
     supported = layout.supported
     return {
@@ -196,6 +266,15 @@ def join(parts: list[Tensor], shape: Shape, layout: Layout) -> Tensor:
 
 
 # ---- the types ----
+
+
+def _all(config: Config, layers: int, window: int | None) -> list[bool]:
+    return [window is not None] * layers
+
+
+def _last(config: Config, layers: int, window: int | None) -> list[bool]:
+    first = config.get("max_window_layers", 28)
+    return [window is not None and layer >= first for layer in range(layers)]
 
 
 OLMO_EPS = 1e-5
@@ -374,15 +453,44 @@ _BERT = Layout(
     },
     of_tokens="ForMaskedLM",
 )
+_NO_BIAS: dict[Biased, str | bool] = dict.fromkeys(EVERY_BIAS, False)
 _NO_MLP_BIAS: dict[Biased, str | bool] = {**_LLAMA.biases, "mlp": False}
+_QWEN2 = replace(
+    _LLAMA,
+    name="Qwen2",
+    settings={
+        **_LLAMA.settings,
+        "use_sliding_window": "has windows",
+        "sliding_window": "window",
+        "layer_types": "kinds of layers",
+    },
+    defaults={**_LLAMA.defaults, "sliding_window": 4096},
+    biases={**_NO_BIAS, "qkv": True},
+    supported={"hidden_act": ("silu",)},
+    windowed=_last,
+)
+_MISTRAL = replace(
+    _LLAMA,
+    name="Mistral",
+    settings={**_LLAMA.settings, "sliding_window": "window"},
+    defaults={**_LLAMA.defaults, "num_key_value_heads": 8, "sliding_window": 4096},
+    biases=_NO_BIAS,
+    supported={"hidden_act": ("silu",), "layer_types": (None,)},
+    windowed=_all,
+)
 LAYOUTS: dict[str, Layout] = {
     "llama": _LLAMA,
-    "qwen2": replace(_LLAMA, name="Qwen2", biases={"qkv": True, "output": False, "mlp": False}),
+    "mistral": _MISTRAL,
+    "qwen2": _QWEN2,
     "qwen3": replace(
-        _LLAMA, name="Qwen3", family="qwen3", defaults={**_LLAMA.defaults, "head_dim": 128}, biases=_NO_MLP_BIAS
+        _QWEN2, name="Qwen3", family="qwen3", defaults={**_QWEN2.defaults, "head_dim": 128}, biases=_NO_MLP_BIAS
     ),
     "olmo": replace(
-        _LLAMA, name="Olmo", biases=_NO_MLP_BIAS, always={"norm": "nonparametric-layernorm", "norm_eps": OLMO_EPS}
+        _LLAMA,
+        name="Olmo",
+        biases=_NO_MLP_BIAS,
+        always={"norm": "nonparametric-layernorm", "norm_eps": OLMO_EPS},
+        heads=(),
     ),
     "gpt_neox": _NEOX,
     "gpt2": _GPT2,
@@ -439,7 +547,19 @@ def _with_head(layout: Layout, module: str, of_spans: bool) -> Layout:
     return replace(layout, outer={**kept, **pooler, module: "head.linear"}, ignored=(*layout.ignored, *left_out))
 
 
+_MIXTURES = (
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "flex_olmo",
+    "phimoe",
+    "granitemoe",
+    "gpt_oss",
+    "deepseek_v3",
+)
 _OTHERS = {
+    **dict.fromkeys(_MIXTURES, "it is a mixture of experts"),
     "olmo2": "its norms stand after the branches, and those of q and k span all heads",
     "olmo3": "its norms stand after the branches, and those of q and k span all heads",
     "smollm3": "some of its layers have no rotary positions",

@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer, check
 from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
@@ -36,11 +35,11 @@ from hybridlab.models.hf_layouts import (
     found_head,
     is_transposed,
     layout_of,
+    map_of,
     rope_of,
     split,
     stored_names,
 )
-from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
@@ -122,14 +121,15 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
 
 
 def load_hf(path_or_id: str | Path) -> Transformer:
-    """A model in the Hugging Face layout (Llama, SmolLM, Qwen2, Qwen3, OLMo, GPT-NeoX, GPT-2, BERT) on the CPU in fp32.
+    """A model in the Hugging Face layout, of a type in `LAYOUTS`, on the CPU in fp32.
 
     path_or_id: a folder with config.json and model.safetensors, or its shards; or a model of the hub, `hub:OWNER/NAME`
     (also without `hub:` where there is no folder OWNER), which is fetched into the hub's cache. Its output head is the
-    one that the tensors are of: tokens, classes of a sequence, or spans. A folder that `export_hf` wrote is read in
-    either form. UserError for another architecture, for a hub that cannot be reached, for files that are missing or
-    damaged, and if config.json and the tensors do not fit together, with the tensor, its file and both shapes. As in
-    transformers, a head of its own is in use, with a warning, where config.json ties it to the embedding.
+    one that the tensors are of: tokens, classes of a sequence, or spans; its windows become the map. A folder that
+    `export_hf` wrote is read in either form. UserError for another architecture, for a hub that cannot be reached, for
+    files that are missing or damaged, and if config.json and the tensors do not fit together, with the tensor, its file
+    and both shapes. As in transformers, a head of its own is in use, with a warning, where config.json ties it to the
+    embedding.
 
         model = hybridlab.load_hf("hub:Qwen/Qwen3-0.6B")
         model(tokens).logits    # tokens (B, S), logits (B, S, V)
@@ -148,11 +148,8 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     named = _in_full(stored, layout)
     shape = _untied(shape_from_hf(config, origin, _output(named, layout, kind)), named, layout, origin)
     _check_depth(named, layout, shape, folder)
-    structure = Structure(
-        shape,
-        Plan.plain(shape.layers, shape.traits.parallel),
-        AttentionMap.uniform(shape.layers, shape.kv_heads, Full()),
-    )
+    attention_map = map_of(config, layout, shape, origin)
+    structure = Structure(shape, Plan.plain(shape.layers, shape.traits.parallel), attention_map)
     with torch.device("meta"):
         parameters = dict(make_model(structure).named_parameters())
     names = stored_names(parameters, layout, named)

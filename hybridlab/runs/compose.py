@@ -245,10 +245,10 @@ def _brings_plan(arch: dict[str, Any]) -> bool:
 
 def _its_map(parent: Artifact) -> Layer:
     """The attention map of the parent's model; empty if all of its heads have full attention."""
-    structure = parent.structure
-    if structure is None or set(structure.map.each_kind()) == {Full()}:
+    attention_map = parent.structure.map
+    if set(attention_map.each_kind()) == {Full()}:
         return Layer()
-    return Layer({"map": {"kind": "heads", "layers": structure.map.to_json()}}, {("map",): FROM_PARENT})
+    return Layer({"map": {"kind": "heads", "layers": attention_map.to_json()}}, {("map",): FROM_PARENT})
 
 
 def _its_tokenizer(parent: Artifact, asked: Layer) -> Layer:

@@ -59,7 +59,7 @@ def link(
     whole = config.init is not None and config.init.whole
     start = None if whole else needs.start
     structure = structure_of(known)
-    if start is not None and start.structure is not None:
+    if start is not None:
         # Weights go on with the same layers, so that these come from where they came from.
         structure = replace(structure, lineage=start.structure.lineage)
     if any(loop.topology == "direct" and any(g > 1 for g in loop.chunks) for loop in structure.plan.loops.values()):

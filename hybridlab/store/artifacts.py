@@ -139,9 +139,9 @@ class Artifact:
         return read_model_config(self.folder)
 
     @property
-    def structure(self) -> Structure | None:
-        """The structure of its model; None for one of transformers' own classes, which is a plain stack."""
-        return None if self.saved is None else self.saved.structure
+    def structure(self) -> Structure:
+        """The structure of its model."""
+        return self.model.structure if self.saved is None else self.saved.structure
 
     @cached_property
     def model(self) -> Transformer:
@@ -230,7 +230,7 @@ class Artifact:
     def _settings_of_a_folder(self) -> dict[str, Any]:
         settings: dict[str, Any] = {"shape": self.shape.to_json(), "training": {"seq_len": self.seq_len}}
         plain = Plan.plain(self.shape.layers, self.shape.traits.parallel)
-        if self.structure is not None and self.structure.plan != plain:
+        if self.structure.plan != plain:
             settings["plan"] = _as_edit(self.structure.plan)
         if self.tokenizer.is_file():
             settings["data"] = {"tokenizer": f"file:{self.path.resolve() / 'tokenizer.json'}"}

@@ -188,7 +188,13 @@ def test_a_classifier_with_padding_of_its_own_is_native(tmp_path, byte):
 
 REASONS = {
     "plan": lambda: (lambda m: m.with_plan(m.plan.skip(1)))(native("llama")),
-    "mix": lambda: native("llama").with_plan(attention_map=AttentionMap.uniform(3, 2, Window(4))),
+    "mix": lambda: native("llama").with_plan(attention_map=AttentionMap.from_masks([[0, 1]] * 3, window=4)),
+    "than those of mistral": lambda: native("llama").with_plan(
+        attention_map=AttentionMap.from_masks([[0, 0], [1, 1], [0, 0]], window=4)
+    ),
+    "than those of qwen3": lambda: native("qwen3").with_plan(
+        attention_map=AttentionMap(((Window(4),), (Full(),), (Window(5),)))
+    ),
     "scaled": lambda: native("neox", norm_scaling="inverse-sqrt-depth"),
     "another norm": lambda: native("llama", norm="layernorm", rope_scaling=LLAMA3),
     "order": lambda: native("gpt2", parallel_residual=True),
@@ -468,5 +474,5 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path, byte):
 def test_every_family_has_a_class_for_every_head():
     for name in ("llama", "qwen3", "neox", "gpt2", "bert"):
         for output in (None, CLASSES, SPANS):
-            shape = native(name).shape
-            assert native_class(replace(shape, output=output))
+            structure = native(name).structure
+            assert native_class(replace(structure, shape=replace(structure.shape, output=output)))

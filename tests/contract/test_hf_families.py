@@ -1,0 +1,197 @@
+"""Models of other families with random shapes: equal to transformers' own, and equal again when they go out."""
+
+import json
+import random
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from hybridlab import export_hf, load_hf
+from hybridlab.accounting.parameters import count_parameters
+from hybridlab.attention.kinds import Window
+from hybridlab.errors import UserError
+from tests.models import cached_logits, padding_mask
+
+VOCAB = 97
+LENGTHS = [31, 19, 1]
+SAME = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def _shared(draw):
+    """Settings that all families have. Windows are shorter than the rows."""
+    group, kv = draw.choice([1, 2, 3]), draw.choice([1, 2, 3])
+    heads = group * kv
+    return {
+        "vocab_size": VOCAB,
+        "num_hidden_layers": draw.randint(2, 5),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "hidden_size": heads * draw.choice([6, 8, 10]),
+        "intermediate_size": draw.randint(20, 60),
+        "max_position_embeddings": 128,
+        "rms_norm_eps": draw.choice([1e-6, 1e-5, 1e-3]),
+        "tie_word_embeddings": draw.random() < 0.5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": draw.choice([100.0, 1e4])},
+        "pad_token_id": 0,
+    }
+
+
+def _layer_types(draw, layers):
+    return draw.choices(["full_attention", "sliding_attention"], k=layers)
+
+
+def mistral(draw):
+    return _shared(draw) | {"sliding_window": draw.randint(1, 12), "head_dim": draw.choice([4, 8, None])}
+
+
+def qwen2(draw):
+    windows = {"use_sliding_window": True, "sliding_window": draw.randint(1, 12), "max_window_layers": 1}
+    return _shared(draw) | windows
+
+
+def qwen3(draw):
+    config = qwen2(draw) | {"head_dim": draw.choice([4, 6, 12]), "attention_bias": draw.random() < 0.5}
+    return config | {"layer_types": _layer_types(draw, config["num_hidden_layers"])}
+
+
+FAMILIES = {
+    "mistral": ("Mistral", mistral),
+    "qwen2": ("Qwen2", qwen2),
+    "qwen3": ("Qwen3", qwen3),
+}
+SEEDS = range(3)
+
+
+def theirs(family, seed, **settings):
+    """A random model of transformers, with norms and biases that are random too."""
+    name, config = FAMILIES[family]
+    config = config(random.Random(f"{family} {seed}")) | settings
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, _config_of(name))(**config)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.3 * torch.randn(parameter.shape))
+            else:
+                parameter.copy_(torch.randn(parameter.shape) * 0.6 / parameter.shape[-1] ** 0.5)
+    return model
+
+
+def _config_of(name):
+    return f"{name}Config"
+
+
+def tokens_of(length):
+    return torch.randint(1, VOCAB, (len(LENGTHS), length), generator=torch.Generator().manual_seed(1))
+
+
+def to_the_left(tokens, lengths):
+    """Rows with padding to the right as rows with padding to the left, and their mask."""
+    longest = tokens.shape[1]
+    left = torch.stack([row.roll(longest - n) for row, n in zip(tokens, lengths, strict=True)])
+    mask = padding_mask(lengths).flip(1)
+    return left.masked_fill(~mask, 0), mask.long()
+
+
+def assert_equal(ours, reference):
+    """Whole rows with two kernels, rows with padding on either side, and greedy decoding with a cache."""
+    tokens, mask = tokens_of(max(LENGTHS)), padding_mask(LENGTHS)
+    left, left_mask = to_the_left(tokens, LENGTHS)
+    with torch.no_grad():
+        wanted = reference(tokens).logits
+        for kernel in ("eager", "auto"):
+            ours.kernel = kernel
+            torch.testing.assert_close(ours(tokens).logits, wanted, **SAME)
+        every = torch.ones_like(mask)
+        torch.testing.assert_close(cached_logits(ours, tokens, every, [1, 2, 9, 20])[0], wanted, **SAME)
+        positions = (left_mask.cumsum(1) - 1).clamp(min=0)
+        of_rows = reference(left, attention_mask=left_mask, position_ids=positions).logits
+        found = ours(tokens.masked_fill(~mask, 0), attention_mask=mask).logits
+        torch.testing.assert_close(found[mask], of_rows[left_mask.bool()], **SAME)
+    made = reference.generate(left, attention_mask=left_mask, max_new_tokens=6, do_sample=False, eos_token_id=-1)
+    wanted = [row[max(LENGTHS) - n :] for row, n in zip(made.tolist(), LENGTHS, strict=True)]
+    assert ours.generate(tokens, 6, lengths=LENGTHS).rows() == wanted
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_random_model_equals_transformers_and_goes_out_as_its_own_class(family, seed, tmp_path):
+    reference = theirs(family, seed)
+    reference.save_pretrained(tmp_path / "model")
+    ours = load_hf(tmp_path / "model")
+    assert_equal(ours, reference)
+    counted = count_parameters(ours.shape, ours.plan).total
+    assert counted == sum(tensor.numel() for tensor in ours.parameters()) == reference.num_parameters()
+    done = export_hf(ours, tmp_path / "out", quiet=True)
+    assert done.native, done.reason
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        tokens = tokens_of(40)
+        torch.testing.assert_close(again(tokens).logits, reference(tokens).logits, **SAME)
+    assert load_hf(tmp_path / "out").structure == ours.structure
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_another_plan_it_goes_out_with_the_modelling_file(family, tmp_path):
+    theirs(family, 0).save_pretrained(tmp_path / "model")
+    ours = load_hf(tmp_path / "model")
+    ours = ours.with_plan(ours.plan.loop_heads(1, (0,), 1))
+    assert not export_hf(ours, tmp_path / "out", quiet=True).native
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    tokens, (left, mask) = tokens_of(31), to_the_left(tokens_of(31), LENGTHS)
+    with torch.no_grad():
+        torch.testing.assert_close(again(tokens).logits, ours(tokens).logits, **SAME)
+        every = torch.ones_like(tokens, dtype=torch.bool)
+        torch.testing.assert_close(cached_logits(ours, tokens, every, [1, 9])[0], ours(tokens).logits, **SAME)
+    made = again.generate(left, attention_mask=mask, max_new_tokens=4, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    wanted = ours.generate(tokens, 4, lengths=LENGTHS).rows()
+    assert [row[31 - n :] for row, n in zip(made.tolist(), LENGTHS, strict=True)] == wanted
+
+
+def test_windows_of_a_model_are_its_map(tmp_path):
+    settings = {"num_hidden_layers": 4, "sliding_window": 5}
+    theirs("mistral", 0, **settings).save_pretrained(tmp_path / "mistral")
+    assert set(load_hf(tmp_path / "mistral").attention_map.each_kind()) == {Window(5)}
+    theirs("qwen2", 0, max_window_layers=3, **settings).save_pretrained(tmp_path / "qwen2")
+    assert [row[0].window for row in load_hf(tmp_path / "qwen2").attention_map.layers] == [None, None, None, 5]
+
+
+def changed(family, folder, **settings):
+    """A folder with a model of a family, whose config.json says something else."""
+    theirs(family, 0).save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return folder
+
+
+def test_another_window_gives_other_logits(tmp_path):
+    """Positive control: the comparison notices a window that is one token longer."""
+    reference = theirs("mistral", 0)
+    folder = changed("mistral", tmp_path / "model", sliding_window=reference.config.sliding_window + 1)
+    with torch.no_grad():
+        assert (load_hf(folder)(tokens_of(31)).logits - reference(tokens_of(31)).logits).abs().max() > 1e-3
+
+
+SLIDING = ["sliding_attention"]
+REFUSED = [
+    ("mistral", {"sliding_window": 0}, "sliding_window: window 0: .* whole number of 1 or more"),
+    ("mistral", {"sliding_window": "x"}, "sliding_window: window 'x'"),
+    ("mistral", {"layer_types": SLIDING}, "layer_types = .* is not supported"),
+    ("qwen2", {"layer_types": SLIDING}, "layer_types must name the kind of each of its"),
+    ("qwen2", {"layer_types": None, "max_window_layers": "x"}, "describes the windows is of the wrong type"),
+    ("qwen3", {"layer_types": SLIDING * 2, "num_hidden_layers": 2, "use_sliding_window": False}, "gives no width"),
+    (
+        "qwen3",
+        {"layer_types": ["chunked_attention"] * 2, "num_hidden_layers": 2},
+        "kind 'chunked_attention' .* not supp",
+    ),
+    ("mistral", {"model_type": "mixtral"}, "'mixtral' is not supported .it is a mixture of experts"),
+]
+
+
+@pytest.mark.parametrize(("family", "change", "message"), REFUSED)
+def test_what_cannot_be_run_is_refused_by_name(family, change, message, tmp_path):
+    with pytest.raises(UserError, match=f"config.json: .*{message}"):
+        load_hf(changed(family, tmp_path / "model", **change))
