@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend, index_tensor, kind_index
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.models.cache import VisitCache
-from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape
+from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape, YarnScaling
 from hybridlab.plan.structure import Heads, Structure
 from hybridlab.plan.visit import Visit
 
@@ -60,10 +60,12 @@ def rotary_tables(
     positions: Tensor, rotary_width: int, base: float, scaling: RopeScaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of shape (..., S, R) in fp32 for positions (..., S); channels i and i + R/2 form a pair. scaling: see
-    `scaled_frequencies`."""
+    `scaled_frequencies`; YaRN also multiplies both tables by a number."""
     exponents = torch.arange(0, rotary_width, 2, device=positions.device, dtype=torch.float32) / rotary_width
-    angles = positions[..., None].float() * scaled_frequencies(1.0 / base**exponents, scaling)
+    angles = positions[..., None].float() * scaled_frequencies(1.0 / base**exponents, base, scaling)
     angles = torch.cat((angles, angles), dim=-1)
+    if isinstance(scaling, YarnScaling):
+        return angles.cos() * scaling.amplitude, angles.sin() * scaling.amplitude
     return angles.cos(), angles.sin()
 
 
@@ -80,16 +82,31 @@ def rotary_of(shape: Shape, positions: Tensor) -> Rotary:
     return (cos[:, None], sin[:, None]) if positions.dim() == 2 else (cos, sin)
 
 
-def scaled_frequencies(frequencies: Tensor, scaling: RopeScaling | None) -> Tensor:
-    """Rotary frequencies (R/2,), in radians per position, after the scaling of a shape."""
+def scaled_frequencies(frequencies: Tensor, base: float, scaling: RopeScaling | None) -> Tensor:
+    """Rotary frequencies (R/2,) of a base, in radians per position, after the scaling of a shape."""
     if scaling is None:
         return frequencies
     if isinstance(scaling, LinearScaling):
         return frequencies / scaling.factor
+    if isinstance(scaling, YarnScaling):
+        divided = _yarn_blend(len(frequencies), base, scaling).to(frequencies)
+        return frequencies * (divided / scaling.factor + 1 - divided)
     turns = frequencies * scaling.original_positions / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return frequencies * ((1 - kept) / scaling.factor + kept)
+
+
+def _yarn_blend(pairs: int, base: float, scaling: YarnScaling) -> Tensor:
+    """(R/2,): how far each frequency is divided, from 0 (as it is) to 1. They are counted in channels, as in YaRN's
+    code: the one that turns n times in original_positions L is R · ln(L / 2πn) / (2 · ln base)."""
+    turns = (scaling.beta_fast, scaling.beta_slow)
+    low, high = (pairs * math.log(scaling.original_positions / (2 * math.pi * n)) / math.log(base) for n in turns)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * pairs - 1)
+    # Where both are the same channel, the blend is a step.
+    return ((torch.arange(pairs) - low) / (high - low or 0.001)).clamp(0, 1)
 
 
 def sinusoids(positions: int, width: int) -> Tensor:

@@ -209,6 +209,8 @@ def model_type(structure: Structure) -> str:
             return "olmo"
         if set(shape.traits.biases) == {"qkv"}:
             return "qwen2"
+        if shape.rotary_width < shape.head_width:
+            return "phi3"
         return "mistral" if any(windows_of(structure.map) or ()) else "llama"
     return {"neox": "gpt_neox"}.get(shape.family, shape.family)
 
@@ -238,10 +240,13 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
         f"{theirs} has another norm": not same_norm,
         f"{theirs} has biases in other places": not has_its_biases(shape, layout),
         f"{theirs} has blocks of another order": theirs != "gpt_neox" and traits.parallel,
-        f"{theirs} rotates all channels of a head": own_heads and shape.rotary_width != shape.head_width,
+        f"{theirs} rotates all channels of a head": (
+            own_heads and theirs != "phi3" and shape.rotary_width != shape.head_width
+        ),
+        f"{theirs} cannot scale rotary positions": shape.rope_scaling is not None and len(layout.rope_types) == 1,
         f"{theirs} has a KV head for each query head": not own_heads and shape.heads != shape.kv_heads,
         f"{theirs} has heads that are as wide together as the model": (
-            theirs not in ("llama", "mistral", "qwen2", "qwen3") and shape.heads * shape.head_width != shape.width
+            theirs in ("olmo", "gpt_neox", "gpt2", "bert") and shape.heads * shape.head_width != shape.width
         ),
         f"{theirs} has no class with this output head": native_class(structure) is None,
         "the class finds the last token of a row by its padding, which here is the token that ends a document": (

@@ -12,12 +12,12 @@ from torch import Tensor
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, FamilyName, Llama3Scaling, Shape
+from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, FamilyName, Shape, yarn_amplitude
 from hybridlab.plan.structure import Structure
 
 Config = Mapping[str, Any]
 _FIELDS = {field.name for field in fields(Shape)}
-ROPE_TYPES = ("default", "linear", "llama3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 """The types of rotary positions that hybridlab can run."""
 _IN_WINDOWS = {"full_attention": False, "sliding_attention": True}
 """transformers' kinds of layers → whether the heads of such a layer have windows."""
@@ -34,13 +34,14 @@ class Layout:
     always have one; all have one by default. always: fields of `Shape` that no setting says.
 
     outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks. block: modules of a block,
-    its name → ours. fused: the module of a block that holds q, k and v together, if it has one; by_head: head by head,
-    otherwise side by side. transposed: matrices of a block are stored with inputs first. ignored: endings of names of
-    tensors that are not parameters, and of parts that hybridlab leaves out. renamed: endings of names that have others
-    in some folders → the usual one. of_tokens: what the name of its class with a head for tokens ends with. heads: the
-    other output heads for which it has a class. spans_prefix: what begins the names of a model for spans, in place of
-    the first part of block_prefix. windowed: (config, layers, window) → which layers have windows where `layer_types`
-    does not say it; None for a type without windows.
+    its name → ours. fused: modules of a block that hold several of ours together, its name → ours; by_head: head by
+    head, otherwise one after the other. transposed: matrices of a block are stored with inputs first. ignored: endings
+    of names of tensors that are not parameters, and of parts that hybridlab leaves out. renamed: endings of names that
+    have others in some folders → the usual one. of_tokens: what the name of its class with a head for tokens ends with.
+    heads: the other output heads for which it has a class. spans_prefix: what begins the names of a model for spans, in
+    place of the first part of block_prefix. windowed: (config, layers, window) → which layers have windows where
+    `layer_types` does not say it; None for a type without windows. rope_types: the types of rotary positions that its
+    class can run, of `ROPE_TYPES`.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Layout:
     block: Mapping[str, str]
     biases: Mapping[Biased, str | bool] = field(default_factory=dict)
     always: Mapping[str, Any] = field(default_factory=dict)
-    fused: str | None = None
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     by_head: bool = False
     transposed: bool = False
     ignored: tuple[str, ...] = ()
@@ -62,6 +63,7 @@ class Layout:
     heads: tuple[str, ...] = ("classes", "spans")
     spans_prefix: str | None = None
     windowed: Callable[[Config, int, int | None], list[bool]] | None = None
+    rope_types: tuple[str, ...] = ROPE_TYPES
 
     @property
     def base(self) -> str:
@@ -101,21 +103,32 @@ def fields_of(config: Config, layout: Layout) -> dict[str, Any]:
     if "rope_base" in found:
         rope = rope_of(config)
         found["rope_base"] = float(rope.get("rope_theta") or found["rope_base"])
-        found["rope_scaling"] = _scaling_of(rope)
+        found["rope_scaling"] = _scaling_of(rope, config)
         if "rotary_fraction" in found:
             found["rotary_fraction"] = rope.get("partial_rotary_factor") or found["rotary_fraction"]
+            if found["rotary_fraction"] == 1 == FAMILIES[layout.family].rotary_fraction:
+                del found["rotary_fraction"]
     return {**found, "biases": _biases_of(config, layout), **layout.always}
 
 
-def _scaling_of(rope: Mapping[str, Any]) -> dict[str, Any] | None:
+def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | None:
     """The scaling of rotary frequencies, for the types that hybridlab can run."""
     kind = rope.get("rope_type", rope.get("type"))
-    if kind == "linear":
-        return {"kind": kind, "factor": float(rope["factor"])}
-    if kind != "llama3":
+    if kind not in ("linear", "llama3", "yarn"):
         return None
-    factors = {name: float(rope[name]) for name in ("factor", "low_freq_factor", "high_freq_factor")}
-    return {"kind": kind, **factors, "original_positions": rope["original_max_position_embeddings"]}
+    found = {"kind": kind, "factor": float(rope["factor"])}
+    if kind == "linear":
+        return found
+    found["original_positions"] = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
+    if kind == "llama3":
+        return found | {name: float(rope[name]) for name in ("low_freq_factor", "high_freq_factor")}
+    # 0 and null stand for the defaults.
+    found |= {name: float(rope[name]) for name in ("beta_fast", "beta_slow", "attention_factor") if rope.get(name)}
+    scales = [rope.get("mscale"), rope.get("mscale_all_dim")]
+    if "attention_factor" not in found and all(scales):
+        above, below = (yarn_amplitude(found["factor"], float(scale)) for scale in scales)
+        found["attention_factor"] = above / below
+    return found | {"truncate": rope.get("truncate", True)}
 
 
 def _biases_of(config: Config, layout: Layout) -> list[Biased] | None:
@@ -199,11 +212,9 @@ def settings_of(structure: Structure, layout: Layout, max_positions: int) -> dic
     window = next((window for window in windows if window), None)
     rope = {"rope_type": "default", "rope_theta": shape.rope_base}
     if shape.rope_scaling is not None:
-        scaling = asdict(shape.rope_scaling)
-        rope |= {"rope_type": scaling.pop("kind")}
-        if isinstance(shape.rope_scaling, Llama3Scaling):
-            scaling["original_max_position_embeddings"] = scaling.pop("original_positions")
-        rope |= scaling
+        theirs = {"kind": "rope_type", "original_positions": "original_max_position_embeddings"}
+        scaling = asdict(shape.rope_scaling).items()
+        rope |= {theirs.get(name, name): value for name, value in scaling if value is not None}
     if "rotary_fraction" in layout.settings.values():
         rope["partial_rotary_factor"] = traits.rotary_fraction
     said = vars(shape) | {
@@ -215,6 +226,7 @@ def settings_of(structure: Structure, layout: Layout, max_positions: int) -> dic
         "bias of the mlp": "mlp" in traits.biases,
         "longest": max_positions,
         "no dropout": 0.0,
+        "no padding": None,
         "window": window,
         "has windows": window is not None,
         "kinds of layers": [next(k for k, has in _IN_WINDOWS.items() if has == bool(window)) for window in windows],
@@ -234,6 +246,7 @@ def stored_names(
     """Its names of tensors → ours of the parameters that each holds: one, or those of q, k and v. present: the names in
     a folder, where a module may have either of two."""
     block = {ours: theirs for theirs, ours in layout.block.items()}
+    block |= {ours: theirs for theirs, parts in layout.fused.items() for ours in parts}
     outer = {ours: theirs for theirs, ours in layout.outer.items()}
     outer |= {layout.outer[stem]: stem for name in present if (stem := name.rpartition(".")[0]) in layout.outer}
     found: dict[str, tuple[str, ...]] = {}
@@ -241,7 +254,7 @@ def stored_names(
         stem, _, kind = name.rpartition(".")
         if stem.startswith("blocks."):
             layer, inner = stem.removeprefix("blocks.").split(".", 1)
-            theirs = f"{layout.block_prefix}{layer}.{block.get(inner, layout.fused)}.{kind}"
+            theirs = f"{layout.block_prefix}{layer}.{block[inner]}.{kind}"
         else:
             theirs = f"{outer[stem]}.{kind}"
         found[theirs] = (*found.get(theirs, ()), name)
@@ -253,16 +266,19 @@ def is_transposed(name: str, tensor: Tensor, layout: Layout) -> bool:
     return layout.transposed and tensor.dim() == 2 and name.startswith(layout.block_prefix)
 
 
-def split(tensor: Tensor, shape: Shape, layout: Layout) -> list[Tensor]:
-    """A fused tensor as q, k and v."""
-    parts = tensor.unflatten(0, (shape.heads if layout.by_head else 1, 3, -1))
-    return [parts[:, i].flatten(0, 1) for i in range(3)]
+def split(tensor: Tensor, rows: list[int], shape: Shape, layout: Layout) -> list[Tensor]:
+    """A fused tensor as its parts, which have so many rows each."""
+    if not layout.by_head:
+        return list(tensor.split(rows))
+    parts = tensor.unflatten(0, (shape.heads, len(rows), -1))
+    return [part.flatten(0, 1) for part in parts.unbind(1)]
 
 
 def join(parts: list[Tensor], shape: Shape, layout: Layout) -> Tensor:
     """The opposite of `split`."""
-    by_head = [part.unflatten(0, (shape.heads if layout.by_head else 1, -1)) for part in parts]
-    return torch.stack(by_head, dim=1).flatten(0, 2)
+    if not layout.by_head:
+        return torch.cat(parts)
+    return torch.stack([part.unflatten(0, (shape.heads, -1)) for part in parts], dim=1).flatten(0, 2)
 
 
 # ---- the types ----
@@ -285,6 +301,7 @@ _WIDTHS = {
     "num_hidden_layers": "layers",
     "num_attention_heads": "heads",
 }
+_QKV, _GATED = ("attention.q", "attention.k", "attention.v"), ("mlp.gate", "mlp.up")
 _LLAMA = Layout(
     name="Llama",
     family="llama",
@@ -364,7 +381,7 @@ _NEOX = Layout(
         "mlp.dense_h_to_4h": "mlp.up",
         "mlp.dense_4h_to_h": "mlp.down",
     },
-    fused="attention.query_key_value",
+    fused={"attention.query_key_value": _QKV},
     by_head=True,
     ignored=("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
 )
@@ -401,7 +418,7 @@ _GPT2 = Layout(
         "mlp.c_fc": "mlp.up",
         "mlp.c_proj": "mlp.down",
     },
-    fused="attn.c_attn",
+    fused={"attn.c_attn": _QKV},
     transposed=True,
     ignored=(".attn.bias", ".attn.masked_bias"),
     of_tokens="LMHeadModel",
@@ -478,9 +495,29 @@ _MISTRAL = replace(
     supported={"hidden_act": ("silu",), "layer_types": (None,)},
     windowed=_all,
 )
+_PHI3 = replace(
+    _LLAMA,
+    name="Phi3",
+    settings={
+        **_LLAMA.settings,
+        "partial_rotary_factor": "rotary_fraction",
+        "sliding_window": "window",
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), "no dropout"),
+        "pad_token_id": "no padding",
+    },
+    defaults={**_LLAMA.defaults, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "sliding_window": None},
+    biases=_NO_BIAS,
+    supported={"hidden_act": ("silu",), "layer_types": (None,)},
+    block={name: ours for name, ours in _LLAMA.block.items() if ours not in (*_QKV, *_GATED)},
+    fused={"self_attn.qkv_proj": _QKV, "mlp.gate_up_proj": _GATED},
+    heads=("classes",),
+    windowed=_all,
+    rope_types=("default",),
+)
 LAYOUTS: dict[str, Layout] = {
     "llama": _LLAMA,
     "mistral": _MISTRAL,
+    "phi3": _PHI3,
     "qwen2": _QWEN2,
     "qwen3": replace(
         _QWEN2, name="Qwen3", family="qwen3", defaults={**_QWEN2.defaults, "head_dim": 128}, biases=_NO_MLP_BIAS

@@ -28,7 +28,6 @@ from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.hf_layouts import (
-    ROPE_TYPES,
     Config,
     Layout,
     fields_of,
@@ -107,10 +106,10 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
             raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
     try:
         rope_type = rope_of(config).get("rope_type", rope_of(config).get("type", "default"))
-        if rope_type not in ROPE_TYPES:
+        if rope_type not in layout.rope_types:
             raise UserError(
                 f"{origin}: rotary positions of type {rope_type!r} are not supported; use a model of type "
-                f"{', '.join(ROPE_TYPES)}"
+                f"{', '.join(layout.rope_types)}"
             )
         fields = {**fields_of(config, layout), "output": output}
     except KeyError as missing:
@@ -158,7 +157,9 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     tensors: dict[str, Tensor] = {}
     for name, stored_tensor in named.items():
         if name in names:
-            tensors |= _own(name, names[name], stored_tensor.as_fp32(name), layout, shape)
+            tensor = stored_tensor.as_fp32(name)
+            rows = {ours: len(parameters[ours]) for ours in names[name]}
+            tensors |= _own(tensor.t() if is_transposed(name, tensor, layout) else tensor, rows, layout, shape)
     return Transformer.from_tensors(structure, tensors, source=str(folder))
 
 
@@ -168,14 +169,13 @@ def _size(parts: list[Tensor], name: str, layout: Layout) -> tuple[int, ...]:
     return size[::-1] if is_transposed(name, parts[0], layout) else size
 
 
-def _own(name: str, ours: tuple[str, ...], tensor: Tensor, layout: Layout, shape: Shape) -> dict[str, Tensor]:
-    """The parameters that a tensor of the folder holds, by our names."""
-    tensor = tensor.t() if is_transposed(name, tensor, layout) else tensor
-    if len(ours) == 1:
-        return {ours[0]: tensor.contiguous()}
+def _own(tensor: Tensor, rows: dict[str, int], layout: Layout, shape: Shape) -> dict[str, Tensor]:
+    """The parameters that a tensor of the folder holds. rows: their names, and how many rows each has."""
+    if len(rows) == 1:
+        return {name: tensor.contiguous() for name in rows}
     # Each has memory of its own.
-    parts = (part.clone(memory_format=torch.contiguous_format) for part in split(tensor, shape, layout))
-    return dict(zip(ours, parts, strict=True))
+    parts = split(tensor, list(rows.values()), shape, layout)
+    return {name: part.clone(memory_format=torch.contiguous_format) for name, part in zip(rows, parts, strict=True)}
 
 
 def _output(named: Mapping[str, Stored], layout: Layout, kind: str | None) -> dict[str, Any] | None:

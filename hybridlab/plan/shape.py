@@ -239,7 +239,43 @@ class Llama3Scaling(Checked):
             )
 
 
-RopeScaling = Annotated[LinearScaling | Llama3Scaling, ByKind()]
+@dataclass(frozen=True)
+class YarnScaling(Checked):
+    """Low rotary frequencies divided by a factor, high ones as they are, a blend by channel between, and sharper scores
+    (YaRN, Peng et al., 2023)."""
+
+    kind: Literal["yarn"]
+    factor: Positive
+    """Number by which the low frequencies are divided."""
+    original_positions: Count
+    """Length of the sequences before the scaling."""
+    beta_fast: Positive = 32.0
+    """Frequencies that turn more often than this in original_positions are high."""
+    beta_slow: Positive = 1.0
+    """Frequencies that turn less often than this in original_positions are low."""
+    attention_factor: Positive | None = None
+    """Factor on the rotated channels of queries and of keys. Default: 0.1 · ln(factor) + 1, at least 1."""
+    truncate: bool = True
+    """The blend begins and ends at whole channels."""
+
+    @property
+    def amplitude(self) -> float:
+        """The factor on the rotated channels."""
+        return self.attention_factor or yarn_amplitude(self.factor)
+
+    def _check(self) -> None:
+        if self.beta_fast < self.beta_slow:
+            raise SettingsConflict(
+                f"beta_fast {self.beta_fast:g} must not be below beta_slow {self.beta_slow:g}", "beta_fast", "beta_slow"
+            )
+
+
+def yarn_amplitude(factor: float, scale: float = 1.0) -> float:
+    """YaRN's factor on queries and keys (its equation 22)."""
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+RopeScaling = Annotated[LinearScaling | Llama3Scaling | YarnScaling, ByKind()]
 OutputHead = Annotated[ClassesOutput | SpansOutput, ByKind()]
 
 
@@ -288,7 +324,8 @@ class Shape(Checked):
     token_types: Count | None = None
     """Rows of the table of token types (bert). Default: as in the family."""
     rope_scaling: RopeScaling | None = None
-    """Change of the rotary frequencies for longer sequences: {kind: linear, factor: 4}, or {kind: llama3, …}."""
+    """Change of the rotary frequencies for longer sequences: {kind: linear, factor: 4}, {kind: llama3, …}, or
+    {kind: yarn, …}."""
     biases: tuple[Biased, ...] | None = None
     """Linear layers of the blocks that have a bias: qkv, output, mlp. Default: as in the family, all or none."""
     output: OutputHead | None = None
@@ -337,6 +374,9 @@ class Shape(Checked):
                 "head_width",
                 "rotary_fraction",
             )
+        if isinstance(self.rope_scaling, YarnScaling) and self.rope_base <= 1:
+            message = f"rope_scaling of kind yarn needs a rope_base above 1, not {self.rope_base:g}"
+            raise SettingsConflict(message, "rope_scaling", "rope_base")
         if self.biases is not None and len(set(self.biases)) < len(self.biases):
             raise SettingsConflict(f"biases {', '.join(self.biases)}: name each of them once", "biases")
 

@@ -56,10 +56,29 @@ def qwen3(draw):
     return config | {"layer_types": _layer_types(draw, config["num_hidden_layers"])}
 
 
+def phi3(draw):
+    config = _shared(draw) | {"sliding_window": draw.choice([None, 3, 8])}
+    width = config["hidden_size"] // config["num_attention_heads"]
+    config["rope_parameters"]["partial_rotary_factor"] = draw.choice([1.0, 0.5 if width % 4 == 0 else 4 / width])
+    return config
+
+
+def yarn(draw):
+    """As in Llama and Qwen: in one of three forms."""
+    factor = draw.choice([2.0, 4.0, 7.5])
+    rope = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": draw.choice([8, 16, 32])}
+    forms = [{}, {"beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.3}, {"mscale": 0.7, "mscale_all_dim": 1.2}]
+    rope |= draw.choice(forms) | {"truncate": draw.random() < 0.5, "rope_theta": draw.choice([50.0, 1e4])}
+    return _shared(draw) | {"rope_parameters": rope}
+
+
 FAMILIES = {
     "mistral": ("Mistral", mistral),
     "qwen2": ("Qwen2", qwen2),
     "qwen3": ("Qwen3", qwen3),
+    "phi3": ("Phi3", phi3),
+    "yarn": ("Llama", yarn),
+    "qwen3, yarn": ("Qwen3", lambda draw: yarn(draw) | {"head_dim": 8}),
 }
 SEEDS = range(3)
 
@@ -175,6 +194,7 @@ def test_another_window_gives_other_logits(tmp_path):
 
 
 SLIDING = ["sliding_attention"]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 REFUSED = [
     ("mistral", {"sliding_window": 0}, "sliding_window: window 0: .* whole number of 1 or more"),
     ("mistral", {"sliding_window": "x"}, "sliding_window: window 'x'"),
@@ -187,6 +207,10 @@ REFUSED = [
         {"layer_types": ["chunked_attention"] * 2, "num_hidden_layers": 2},
         "kind 'chunked_attention' .* not supp",
     ),
+    ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, "type 'longrope' are not supported; use .* type default"),
+    ("yarn", {"rope_parameters": {"rope_type": "yarn"}}, "'factor' is missing"),
+    ("yarn", {"rope_parameters": YARN | {"beta_fast": 0.5}}, "beta_fast 0.5 must not be below beta_slow 1"),
+    ("yarn", {"rope_parameters": YARN | {"rope_theta": 1.0}}, "kind yarn needs a rope_base above 1, not 1"),
     ("mistral", {"model_type": "mixtral"}, "'mixtral' is not supported .it is a mixture of experts"),
 ]
 
