@@ -185,6 +185,8 @@ def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convent
     if visit.part != "mlp":
         heads, kinds = structure.heads(visit), structure.kinds(visit)
         rows = 2 * shape.head_width * (len(heads.query) + len(heads.kv))
+        if shape.traits.qk_norm == "all":  # q and k of the other heads are computed too
+            rows += shape.head_width * (shape.heads - len(heads.query) + shape.kv_heads - len(heads.kv))
         cost["projections"] = rules.product * shape.width * rows * seq_len
         keys = sum(kinds[kv].keys(seq_len, rules) for kv in heads.serving)
         cost["attention"] = rules.product * 2 * shape.head_width * keys * seq_len + rules.per_pair * seq_len**2

@@ -187,7 +187,8 @@ class AttentionCall:
 
 
 class Attention(nn.Module):
-    """Multi-head attention with grouped KV heads; q and k are normalised per head if the family does so (qwen3)."""
+    """Multi-head attention with grouped KV heads; q and k are normalised if the family does so, per head (qwen3) or all
+    heads together (olmo2)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -197,19 +198,21 @@ class Attention(nn.Module):
         self.k = nn.Linear(shape.width, kv_inner, bias=bias)
         self.v = nn.Linear(shape.width, kv_inner, bias=bias)
         self.o = nn.Linear(inner, shape.width, bias="output" in biases)
-        self.q_norm = NormLayer("rmsnorm", shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
-        self.k_norm = NormLayer("rmsnorm", shape.head_width, shape.norm_eps) if shape.traits.qk_norm else None
+        self.qk_norm = shape.traits.qk_norm
+        widths = {None: None, "head": (shape.head_width, shape.head_width), "all": (inner, kv_inner)}[self.qk_norm]
+        self.q_norm = None if widths is None else NormLayer("rmsnorm", widths[0], shape.norm_eps)
+        self.k_norm = None if widths is None else NormLayer("rmsnorm", widths[1], shape.norm_eps)
 
     def forward(self, x: Tensor, call: AttentionCall) -> Attended:
         """x (B, S, W) → the output (B, S, W) of the branch, with attention weights if `call.need` requests them.
 
-        Only the rows of the weights that belong to running heads are used. A shared KV head is computed once.
+        Only the rows of the weights that belong to running heads are used, but for q and k whose norm spans all heads.
+        A shared KV head is computed once.
         """
         heads, cache = call.heads, call.cache
-        q = self._project(self.q, x, heads.query_rows)
-        k, v = (self._project(linear, x, heads.kv_rows) for linear in (self.k, self.v))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        q = self._project(self.q, x, heads.query_rows, self.q_norm)
+        k = self._project(self.k, x, heads.kv_rows, self.k_norm)
+        v = self._project(self.v, x, heads.kv_rows)
         if x.shape[1] == 1:  # one token is not worth two calls
             q, k = rotate(torch.cat((q, k), dim=1), *call.rotary).split((q.shape[1], k.shape[1]), dim=1)
         else:
@@ -239,13 +242,16 @@ class Attention(nn.Module):
         group = HeadGroup(q, k, v, call.kernel, gate, call.valid, call.segments, call.need, call.causal)
         return attend(group, call.heads.kinds)
 
-    def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None) -> Tensor:
-        """(B, S, W) → (B, h, S, D): the projection to the heads of these rows; None: to all."""
-        if rows is None:
+    def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None, norm: NormLayer | None = None) -> Tensor:
+        """(B, S, W) → (B, h, S, D): the projection to the heads of these rows, None: to all; and its norm."""
+        if norm is not None and self.qk_norm == "all":
+            y = norm(linear(x)) if rows is None else norm(linear(x))[..., rows]
+        elif rows is None:
             y = linear(x)
         else:
             y = F.linear(x, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
-        return y.view(x.shape[0], x.shape[1], -1, self.head_width).transpose(1, 2)
+        y = y.view(x.shape[0], x.shape[1], -1, self.head_width).transpose(1, 2)
+        return norm(y) if norm is not None and self.qk_norm == "head" else y
 
 
 class MLP(nn.Module):
@@ -276,19 +282,22 @@ class Block(nn.Module):
     """Two branches, each a function of the residual stream x that owns its norm. layer: its index, from 0, on which the
     scale of its norms may depend (`Shape.norm_factor`).
 
-    A pre-norm branch turns x into x + f(norm(x)), a post-norm branch (BERT) into norm(x + f(x)). What a branch adds is
-    its result minus x in both: f(norm(x)), or norm(x + f(x)) − x. A branch that adds nothing leaves x as it is, so that
-    leaving out a post-norm branch leaves out its norm as well.
+    A pre-norm branch turns x into x + f(norm(x)), one of OLMo 2 into x + norm(f(x)), a post-norm branch (BERT) into
+    norm(x + f(x)). What a branch adds is its result minus x in all: f(norm(x)) … norm(x + f(x)) − x. A branch that adds
+    nothing leaves x as it is, so that leaving out a post-norm branch leaves out its norm as well.
     """
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         factor = shape.norm_factor(layer)
-        self.parallel, self.post_norm = shape.traits.parallel, shape.traits.post_norm
-        self.attention_norm = make_norm(shape, factor, self.post_norm)
+        self.parallel, self.post_norm, norms = shape.traits.parallel, shape.traits.post_norm, shape.traits.norms
+        before, after = norms != "after", norms == "after"
+        self.attention_norm = make_norm(shape, factor, self.post_norm) if before else nn.Identity()
         self.attention = Attention(shape)
-        self.mlp_norm = make_norm(shape, factor, self.post_norm)
+        self.attention_after = make_norm(shape) if after else nn.Identity()
+        self.mlp_norm = make_norm(shape, factor, self.post_norm) if before else nn.Identity()
         self.mlp = MLP(shape)
+        self.mlp_after = make_norm(shape) if after else nn.Identity()
 
     def visit(
         self,
@@ -309,10 +318,10 @@ class Block(nn.Module):
         attended, mlp_input = None, x
         if call is not None:
             attended = self.attention(self.attention_input(x), call)
-            x = self._after("attention", x, x, attended.out, self.attention_norm, added)
+            x = self._after("attention", x, x, self.attention_after(attended.out), self.attention_norm, added)
             mlp_input = mlp_input if self.parallel else x
         if mlp:
-            out = self.mlp(mlp_input if self.post_norm else self.mlp_norm(mlp_input))
+            out = self.mlp_after(self.mlp(mlp_input if self.post_norm else self.mlp_norm(mlp_input)))
             x = self._after("mlp", x, mlp_input, out, self.mlp_norm, added)
         return x, attended
 

@@ -514,6 +514,21 @@ _PHI3 = replace(
     windowed=_all,
     rope_types=("default",),
 )
+_OLMO2 = replace(
+    _LLAMA,
+    name="Olmo2",
+    family="olmo2",
+    settings={**_LLAMA.settings, "pad_token_id": "no padding"},
+    defaults={**_LLAMA.defaults, "rms_norm_eps": 1e-5},
+    biases=_NO_MLP_BIAS,
+    supported={"hidden_act": ("silu",)},
+    block={
+        **{theirs: ours for theirs, ours in _LLAMA.block.items() if ours != "attention_norm"},
+        "post_attention_layernorm": "attention_after",
+        "post_feedforward_layernorm": "mlp_after",
+    },
+    heads=("classes",),
+)
 LAYOUTS: dict[str, Layout] = {
     "llama": _LLAMA,
     "mistral": _MISTRAL,
@@ -529,6 +544,7 @@ LAYOUTS: dict[str, Layout] = {
         always={"norm": "nonparametric-layernorm", "norm_eps": OLMO_EPS},
         heads=(),
     ),
+    "olmo2": _OLMO2,
     "gpt_neox": _NEOX,
     "gpt2": _GPT2,
     "bert": _BERT,
@@ -597,8 +613,7 @@ _MIXTURES = (
 )
 _OTHERS = {
     **dict.fromkeys(_MIXTURES, "it is a mixture of experts"),
-    "olmo2": "its norms stand after the branches, and those of q and k span all heads",
-    "olmo3": "its norms stand after the branches, and those of q and k span all heads",
+    "olmo3": "the rotary positions of its layers with windows are not scaled",
     "smollm3": "some of its layers have no rotary positions",
 }
 """Relatives of the supported models → what hybridlab cannot run of them."""

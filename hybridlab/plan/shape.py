@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from hybridlab.errors import SettingsConflict
 
 Norm = Literal["rmsnorm", "layernorm", "nonparametric-layernorm"]
-FamilyName = Literal["llama", "qwen3", "neox", "gpt2", "bert"]
+FamilyName = Literal["llama", "qwen3", "olmo2", "neox", "gpt2", "bert"]
 
 Biased = Literal["qkv", "output", "mlp"]
 EVERY_BIAS: tuple[Biased, ...] = ("qkv", "output", "mlp")
@@ -30,10 +30,11 @@ class Traits:
     """Traits of a family.
 
     norm: `layernorm` has a weight and a bias, `nonparametric-layernorm` has neither (OLMo). biases: which linear layers
-    of the blocks have one. gated: SwiGLU, otherwise GELU.
-    gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read the same input.
-    causal: a token sees no later one; an encoder's tokens see all. post_norm: each branch of a block ends with its
-    norm, on the sum with its input, instead of beginning with it; there is no final norm. embedding_norm: a norm after
+    of the blocks have one. gated: SwiGLU, otherwise GELU. qk_norm: q and k are normalised, each head by itself, or all
+    heads together. gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read
+    the same input. causal: a token sees no later one; an encoder's tokens see all. norms: where those of a branch
+    stand. `before`: it begins with its norm; `after`: it ends with it (OLMo 2); `sum`: its norm follows the sum with
+    its input, and there is no final norm (BERT). embedding_norm: a norm after
     the sum of the embeddings. token_types: rows of the table of token types; 0 for none. transform: the output head has
     a dense layer, GELU and a norm before the product with its table, and a bias after it.
     """
@@ -41,13 +42,13 @@ class Traits:
     norm: Norm
     biases: tuple[Biased, ...]
     gated: bool
-    qk_norm: bool
+    qk_norm: Literal["head", "all"] | None
     learned_positions: bool
     parallel: bool
     rotary_fraction: float
     gelu_tanh: bool = False
     causal: bool = True
-    post_norm: bool = False
+    norms: Literal["before", "after", "sum"] = "before"
     embedding_norm: bool = False
     token_types: int = 0
     transform: bool = False
@@ -57,16 +58,22 @@ class Traits:
         """What a model of the family is trained on: tokens that a later one may see are no task."""
         return "next-token" if self.causal else "masked-tokens"
 
+    @property
+    def post_norm(self) -> bool:
+        """Whether the norms of the branches give the residual stream itself."""
+        return self.norms == "sum"
+
 
 FAMILIES: dict[str, Traits] = {
-    "llama": Traits("rmsnorm", (), True, False, False, False, 1.0),
-    "qwen3": Traits("rmsnorm", (), True, True, False, False, 1.0),
-    "neox": Traits("layernorm", EVERY_BIAS, False, False, False, True, 0.25),
-    "gpt2": Traits("layernorm", EVERY_BIAS, False, False, True, False, 0.0, gelu_tanh=True),
+    "llama": Traits("rmsnorm", (), True, None, False, False, 1.0),
+    "qwen3": Traits("rmsnorm", (), True, "head", False, False, 1.0),
+    "olmo2": Traits("rmsnorm", (), True, "all", False, False, 1.0, norms="after"),
+    "neox": Traits("layernorm", EVERY_BIAS, False, None, False, True, 0.25),
+    "gpt2": Traits("layernorm", EVERY_BIAS, False, None, True, False, 0.0, gelu_tanh=True),
     "bert": Traits(
-        *("layernorm", EVERY_BIAS, False, False, True, False, 0.0),
+        *("layernorm", EVERY_BIAS, False, None, True, False, 0.0),
         causal=False,
-        post_norm=True,
+        norms="sum",
         embedding_norm=True,
         token_types=2,
         transform=True,
@@ -357,10 +364,10 @@ class Shape(Checked):
         for name, (is_set, why) in without_effect.items():
             if is_set:
                 raise SettingsConflict(f"{name} has no effect on {family}{why}", "family", name)
-        if traits.post_norm and self.norm_scaling is not None:
+        if traits.norms != "before" and self.norm_scaling is not None:
+            what = "the residual stream itself" if traits.post_norm else "what the branches add"
             raise SettingsConflict(
-                f"norm_scaling scales what the branches of a block read; in {family} the norms give the residual "
-                "stream itself, so remove it",
+                f"norm_scaling scales what the branches of a block read; in {family} norms give {what}, so remove it",
                 "family",
                 "norm_scaling",
             )

@@ -25,6 +25,7 @@ FAMILIES = {
     "qwen3": {"family": "qwen3"},
     "neox": {"family": "neox", "rotary_fraction": 0.5},
     "gpt2": {"family": "gpt2", "max_positions": 64},
+    "olmo2": {"family": "olmo2"},
 }
 VOCAB = 61
 MASKS = [[0, 1], [1, 1], [0, 0]]

@@ -72,11 +72,16 @@ def yarn(draw):
     return _shared(draw) | {"rope_parameters": rope}
 
 
+def olmo2(draw):
+    return _shared(draw) | {"attention_bias": draw.random() < 0.5}
+
+
 FAMILIES = {
     "mistral": ("Mistral", mistral),
     "qwen2": ("Qwen2", qwen2),
     "qwen3": ("Qwen3", qwen3),
     "phi3": ("Phi3", phi3),
+    "olmo2": ("Olmo2", olmo2),
     "yarn": ("Llama", yarn),
     "qwen3, yarn": ("Qwen3", lambda draw: yarn(draw) | {"head_dim": 8}),
 }
