@@ -197,7 +197,8 @@ def _visit_cost(structure: Structure, visit: Visit, seq_len: int, rules: Convent
     if visit.part != "attention":
         cost["mlp"] = rules.product * mlp_matrices(shape) * seq_len
     if rules.norm:
-        cost["norms"] = _norm_cost(shape, rules) * seq_len * ((visit.part != "mlp") + (visit.part != "attention"))
+        norms = (visit.part != "mlp") + (visit.part != "attention")
+        cost["norms"] = _norm_cost(shape, rules) * seq_len * norms * (2 if shape.traits.norms == "both" else 1)
     return cost
 
 

@@ -84,6 +84,7 @@ def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
     traits = shape.traits
     table = shape.vocab * shape.width
     norm = shape.width * _NORM_TENSORS[traits.norm]
+    norms = 4 if traits.norms == "both" else 2
     normed = {None: 0, "head": 2, "all": shape.heads + shape.kv_heads}[traits.qk_norm]
     sizes = {
         "qkv": shape.head_width * (shape.heads + 2 * shape.kv_heads),
@@ -96,7 +97,7 @@ def count_parameters(shape: Shape, plan: Plan | None = None) -> ParameterCount:
         embedding=table + ((shape.max_positions or 0) + traits.token_types) * shape.width,
         head=head_parameters(shape, norm),
         block_matrices=shape.layers * (attention_matrices(shape) + mlp_matrices(shape)),
-        norms_and_biases=shape.layers * (2 * norm + normed * shape.head_width + biases) + outer_norms * norm,
+        norms_and_biases=shape.layers * (norms * norm + normed * shape.head_width + biases) + outer_norms * norm,
         recurrence=sum(recurrence_parameters(loop, shape.width) for loop in (plan.loops.values() if plan else ())),
     )
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hybridlab.attention.kernels import capped
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -92,7 +93,7 @@ class Lens(nn.Module):
         for parameter in self.translators.parameters():
             nn.init.zeros_(parameter)
         head = model.output_table
-        self.norm = copy.deepcopy(model.final_norm).requires_grad_(False)
+        self.norm, self.cap = copy.deepcopy(model.final_norm).requires_grad_(False), model.shape.logit_cap
         self.head = nn.Parameter(head.detach().clone(), requires_grad=False)
         self.to(head.device)
 
@@ -100,7 +101,7 @@ class Lens(nn.Module):
         """The early prediction (…, V) from the state h (…, W) at an exit."""
         if exit < len(self.translators):
             h = h + self.translators[exit](h)
-        return F.linear(self.norm(h), self.head)
+        return capped(F.linear(self.norm(h), self.head), self.cap)
 
     def model(self, exit: int, model: Transformer) -> Transformer:
         """The model that ends at an exit: the first items of the plan, then the translator, norm and head. It shares

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hybridlab.attention.kernels import KERNELS, Rule, Visible, choose, probabilities, require_keys
+from hybridlab.attention.kernels import KERNELS, Rule, Visible, choose, probabilities, require_keys, with_cap
 from hybridlab.attention.kinds import AttentionKind
 
 NEEDS = ("none", "last_row", "full")
@@ -36,7 +36,7 @@ class HeadGroup:
     """The input of an attention kind: q (B, H, S, D) and k, v (B, K, S, D); query head h reads KV head h // (H / K).
 
     gate: (K,), the weights that a controller is learning (z of `mixed` heads, 1 = full attention). valid, segments,
-    causal: see `Visible`. need: none, last_row or full.
+    causal, cap: see `Visible`. need: none, last_row or full.
     """
 
     q: Tensor
@@ -48,6 +48,7 @@ class HeadGroup:
     segments: Tensor | None = None
     need: str = "none"
     causal: bool = True
+    cap: float | None = None
 
     @property
     def group(self) -> int:
@@ -68,11 +69,11 @@ class HeadGroup:
         """softmax(q kᵀ / √d) v over the last `window` keys (None: all), with the chosen kernel. rule: see `Visible`.
         beside: a window of heads that compute full attention too; see `choose`."""
         q, k = self.q, self.k
-        visible = Visible(window, self.valid, self.segments, rule, self.causal)
+        visible = Visible(window, self.valid, self.segments, rule, self.causal, self.cap)
         if rule is not None and not torch.compiler.is_compiling():
             require_keys(rule, window, self.causal, q.shape[2])
         name = choose(self.kernel, window, q.shape[2], q.device, q.dtype != torch.float32, self.causal, beside)
-        out = KERNELS[name](q, k, self.v, visible)
+        out = KERNELS[name if self.cap is None else with_cap(name)](q, k, self.v, visible)
         if self.need == "none":
             return Attended(out)
         if self.need == "full":

@@ -16,7 +16,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import torch
@@ -42,7 +42,8 @@ class Visible:
 
     window: the last `window` keys, the query's own included, and in an encoder as many on the other side; None for all.
     rule: a further condition of an attention kind. valid: (B, S) bool, False on padding. segments: (B, S) int, a query
-    sees only keys of the same segment. causal: a query sees no later key.
+    sees only keys of the same segment. causal: a query sees no later key. cap: see `capped`; of the scores of the keys
+    that it sees.
     """
 
     window: int | None = None
@@ -50,6 +51,7 @@ class Visible:
     segments: Tensor | None = None
     rule: Rule | None = None
     causal: bool = True
+    cap: float | None = None
 
     @property
     def per_row(self) -> bool:
@@ -109,12 +111,13 @@ def require_keys(rule: Rule, window: int | None, causal: bool, length: int) -> N
 
 def eager(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     """The plain formula. q (B, H, S, D), k and v (B, K, S, D) → (B, H, S, D)."""
-    return _plain(q, k, v, visible.mask(_all_positions(q), k.shape[2]))
+    return plain(q, k, v, visible.mask(_all_positions(q), k.shape[2]), visible.cap)
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """The plain formula under any mask. seen: True where a query sees a key, (Q, S) or with further dimensions."""
-    weights = torch.softmax(scores_under(q, k, seen), dim=-1)
+def plain(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, cap: float | None = None) -> Tensor:
+    """The plain formula under any mask. seen: True where a query sees a key, (Q, S) or with further dimensions. cap:
+    see `capped`."""
+    weights = torch.softmax(scores_under(q, k, seen, cap), dim=-1)
     return grouped_product(weights.to(v.dtype), v)
 
 
@@ -122,7 +125,7 @@ def probabilities(q: Tensor, k: Tensor, visible: Visible, positions: Tensor | No
     """Attention weights in fp32, (B, H, Q, S). positions: see `Visible.mask`; by default all S."""
     with torch.autocast(q.device.type, enabled=False):
         seen = visible.mask(_all_positions(q) if positions is None else positions, k.shape[2])
-        return torch.softmax(scores_under(q.float(), k.float(), seen), dim=-1)
+        return torch.softmax(scores_under(q.float(), k.float(), seen, visible.cap), dim=-1)
 
 
 def at_least_fp32(t: Tensor) -> Tensor:
@@ -130,12 +133,17 @@ def at_least_fp32(t: Tensor) -> Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
-def scores_under(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
-    """q kᵀ / √d (B, H, Q, S), −∞ where a key is hidden. q (B, H, Q, D), k (B, K, S, D)."""
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    """cap · tanh(x / cap), which stays between −cap and cap (Gemma 2); x itself without a cap."""
+    return x if cap is None else cap * torch.tanh(x / cap)
+
+
+def scores_under(q: Tensor, k: Tensor, seen: Tensor, cap: float | None = None) -> Tensor:
+    """q kᵀ / √d (B, H, Q, S), `capped`, and −∞ where a key is hidden. q (B, H, Q, D), k (B, K, S, D)."""
     batch, heads, num_queries, width = q.shape
     kv_heads, num_keys = k.shape[1], k.shape[2]
     grouped = (q / math.sqrt(width)).reshape(batch, kv_heads, heads // kv_heads * num_queries, width)
-    scores = (grouped @ k.transpose(-1, -2)).view(batch, heads, num_queries, num_keys)
+    scores = capped((grouped @ k.transpose(-1, -2)).view(batch, heads, num_queries, num_keys), cap)
     hidden = ~seen
     return scores + torch.zeros(hidden.shape, dtype=scores.dtype, device=q.device).masked_fill_(hidden, float("-inf"))
 
@@ -168,7 +176,7 @@ def banded(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
 
 def blocks(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     """As `banded`, with the plain formula in each block. On a CPU it is faster, in bf16 by far."""
-    return _in_blocks("blocks", _plain, q, k, v, visible)
+    return _in_blocks("blocks", partial(plain, cap=visible.cap), q, k, v, visible)
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
@@ -184,7 +192,7 @@ def _in_blocks(
     batch, heads, length, width = q.shape
     block = band_block(visible.window)
     if length <= block:
-        return sdpa(q, k, v, visible)
+        return sdpa(q, k, v, visible) if visible.cap is None else eager(q, k, v, visible)
     num_blocks = -(-length // block)
     tail = num_blocks * block - length
     queries = F.pad(q, (0, 0, 0, tail)).view(batch, heads, num_blocks, block, width)
@@ -291,10 +299,25 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
 KERNELS = {"eager": eager, "sdpa": sdpa, "banded": banded, "blocks": blocks, "flex": flex, "xformers": xformers}
 
 
-def require_kernel(kernel: str, device: torch.device, training: bool, kinds: Iterable[AttentionKind] = ()) -> None:
-    """UserError if a kernel cannot run on this device, or cannot compute attention of these kinds."""
+WITH_CAP = {"sdpa": "eager", "banded": "blocks"}
+"""Kernels whose code cannot cap scores → those that stand for them."""
+
+
+def with_cap(kernel: str) -> str:
+    """The kernel for scores that are capped, where this one is asked for. UserError if there is none."""
+    if kernel in ("flex", "xformers"):
+        raise UserError(f"kernel {kernel} cannot cap scores, which shape.score_cap asks for; use auto, blocks or eager")
+    return WITH_CAP.get(kernel, kernel)
+
+
+def require_kernel(
+    kernel: str, device: torch.device, training: bool, kinds: Iterable[AttentionKind] = (), cap: float | None = None
+) -> None:
+    """UserError if a kernel cannot run on this device, or cannot compute attention of these kinds, or with a cap."""
     if kernel == "triton":
         require_triton(device)
+    if cap is not None:
+        with_cap(kernel)
     for kind in kinds:
         kind.own_kernel(kernel, 1, causal=True)
     if kernel == "flex" and device.type == "cpu" and training:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.attention.kernels import Rule, Visible
+from hybridlab.attention.kernels import Rule, Visible, plain
 from hybridlab.errors import UserError
 
 
@@ -81,21 +81,24 @@ def selected_slot(slot: Slot, rows: Sequence[int]) -> Slot:
 @dataclass(frozen=True)
 class StandardSlot:
     """Makes the slots of a kind in one visit (`AttentionKind.slot`). capacity: the most entries of a row, None if
-    unknown. serving: see `Slot.attend`."""
+    unknown. serving: see `Slot.attend`. cap: of the scores, see `Visible`."""
 
     capacity: int | None
     serving: Sequence[int]
+    cap: float | None = None
 
     def __call__(self, window: int | None, rule: Rule | None = None) -> Slot:
-        return KeyValues(window, rule, capacity=self.capacity)
+        return KeyValues(window, rule, capacity=self.capacity, cap=self.cap)
 
 
 class KeyValues:
-    """Stored keys and values. window: the last `window` positions, None for all. rule: see `Visible`. capacity: the
-    most entries of a row, None if unknown."""
+    """Stored keys and values. window: the last `window` positions, None for all. rule, cap: see `Visible`. capacity:
+    the most entries of a row, None if unknown."""
 
-    def __init__(self, window: int | None, rule: Rule | None = None, *, capacity: int | None = None) -> None:
-        self.window, self.rule, self.capacity = window, rule, capacity
+    def __init__(
+        self, window: int | None, rule: Rule | None = None, *, capacity: int | None = None, cap: float | None = None
+    ) -> None:
+        self.window, self.rule, self.capacity, self.cap = window, rule, capacity, cap
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
         self._behind: Tensor | None = None
@@ -117,6 +120,9 @@ class KeyValues:
         grouped = list(serving) == [i // group for i in range(len(serving))]
         if not grouped:
             keys, values = keys[:, list(serving)], values[:, list(serving)]
+        if self.cap is not None:
+            seen = torch.ones((), dtype=torch.bool, device=q.device) if seen is None else seen
+            return plain(q, keys, values, seen, self.cap)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=grouped and group > 1)
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend, index_tensor, kind_index
+from hybridlab.attention.kernels import capped
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.models.cache import VisitCache
 from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape, YarnScaling
@@ -198,7 +199,8 @@ class Attention(nn.Module):
         self.k = nn.Linear(shape.width, kv_inner, bias=bias)
         self.v = nn.Linear(shape.width, kv_inner, bias=bias)
         self.o = nn.Linear(inner, shape.width, bias="output" in biases)
-        self.qk_norm = shape.traits.qk_norm
+        self.score_cap, self.qk_norm = shape.score_cap, shape.traits.qk_norm
+        self.query_factor = None if shape.score_width is None else math.sqrt(shape.head_width / shape.score_width)
         widths = {None: None, "head": (shape.head_width, shape.head_width), "all": (inner, kv_inner)}[self.qk_norm]
         self.q_norm = None if widths is None else NormLayer("rmsnorm", widths[0], shape.norm_eps)
         self.k_norm = None if widths is None else NormLayer("rmsnorm", widths[1], shape.norm_eps)
@@ -213,6 +215,7 @@ class Attention(nn.Module):
         q = self._project(self.q, x, heads.query_rows, self.q_norm)
         k = self._project(self.k, x, heads.kv_rows, self.k_norm)
         v = self._project(self.v, x, heads.kv_rows)
+        q = q if self.query_factor is None else q * self.query_factor
         if x.shape[1] == 1:  # one token is not worth two calls
             q, k = rotate(torch.cat((q, k), dim=1), *call.rotary).split((q.shape[1], k.shape[1]), dim=1)
         else:
@@ -239,7 +242,8 @@ class Attention(nn.Module):
         if serving is not None:
             k, v = k.index_select(1, serving), v.index_select(1, serving)
             gate = None if gate is None else gate.index_select(0, serving)
-        group = HeadGroup(q, k, v, call.kernel, gate, call.valid, call.segments, call.need, call.causal)
+        rows = (call.valid, call.segments, call.need, call.causal)
+        group = HeadGroup(q, k, v, call.kernel, gate, *rows, self.score_cap)
         return attend(group, call.heads.kinds)
 
     def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None, norm: NormLayer | None = None) -> Tensor:
@@ -255,7 +259,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """down(silu(gate(x)) · up(x)) if the family has a gated MLP, else down(gelu(up(x)))."""
+    """down(f(gate(x)) · up(x)) if the family has a gated MLP, f being silu or GELU; else down(gelu(up(x)))."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -267,7 +271,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is not None:
-            return self.down(F.silu(self.gate(x)) * self.up(x))
+            gate = self.gate(x)
+            gate = F.gelu(gate, approximate="tanh") if self.approximate == "tanh" else F.silu(gate)
+            return self.down(gate * self.up(x))
         return self.down(F.gelu(self.up(x), approximate=self.approximate))
 
 
@@ -282,16 +288,17 @@ class Block(nn.Module):
     """Two branches, each a function of the residual stream x that owns its norm. layer: its index, from 0, on which the
     scale of its norms may depend (`Shape.norm_factor`).
 
-    A pre-norm branch turns x into x + f(norm(x)), one of OLMo 2 into x + norm(f(x)), a post-norm branch (BERT) into
-    norm(x + f(x)). What a branch adds is its result minus x in all: f(norm(x)) … norm(x + f(x)) − x. A branch that adds
-    nothing leaves x as it is, so that leaving out a post-norm branch leaves out its norm as well.
+    A pre-norm branch turns x into x + f(norm(x)), one of OLMo 2 into x + norm(f(x)), one of Gemma, with both norms,
+    into x + norm(f(norm(x))), and a post-norm branch (BERT) into norm(x + f(x)). What a branch adds is its result minus
+    x in all. A branch that adds nothing leaves x as it is, so that leaving out a branch leaves out the norm behind it
+    as well.
     """
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         factor = shape.norm_factor(layer)
         self.parallel, self.post_norm, norms = shape.traits.parallel, shape.traits.post_norm, shape.traits.norms
-        before, after = norms != "after", norms == "after"
+        before, after = norms != "after", norms in ("after", "both")
         self.attention_norm = make_norm(shape, factor, self.post_norm) if before else nn.Identity()
         self.attention = Attention(shape)
         self.attention_after = make_norm(shape) if after else nn.Identity()
@@ -347,8 +354,8 @@ class Block(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """x (B, S, W) → logits (B, S, V): a product with the table of the embeddings, or with a table of its own. Families
-    with the trait `transform` have norm(gelu(dense(x))) before it, and a bias after it (BERT)."""
+    """x (B, S, W) → logits (B, S, V): a product with the table of the embeddings, or with a table of its own, `capped`.
+    Families with the trait `transform` have norm(gelu(dense(x))) before it, and a bias after it (BERT)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -357,9 +364,10 @@ class TokenHead(nn.Module):
         self.norm = make_norm(shape) if transform else None
         self.weight = None if shape.tied_embeddings else nn.Parameter(torch.zeros(shape.vocab, shape.width))
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if transform else None
+        self.cap = shape.logit_cap
 
     def forward(self, x: Tensor, valid: Tensor | None, embedding: Tensor) -> Tensor:
-        return F.linear(*self.factors(x, embedding))
+        return capped(F.linear(*self.factors(x, embedding)), self.cap)
 
     def factors(self, x: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """x as the product reads it, the table (V, W), and the bias (V,)."""

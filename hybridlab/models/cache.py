@@ -35,7 +35,8 @@ class KVCache:
         self.visits: dict[Place, VisitCache] = {}
         for place, visit in structure.attention_places():
             room = None if capacity is None else structure.plan.tokens_at(place, capacity)
-            self.visits[place] = VisitCache(structure.heads(visit).serving, structure.kinds(visit), batch, room)
+            serving, kinds, cap = structure.heads(visit).serving, structure.kinds(visit), structure.shape.score_cap
+            self.visits[place] = VisitCache(serving, kinds, batch, room, cap)
         self.loops = {
             index: LoopState([{} for _ in loop.chunks], [0] * loop.iterations)
             for index, loop in structure.plan.loops.items()
@@ -102,11 +103,17 @@ class SlotHeads(NamedTuple):
 class VisitCache:
     """The cache of one attention visit: for each kind its heads and a slot.
 
-    serving[i]: index, among the visit's KV heads, of the KV head that query head i reads. kinds: of the KV heads.
+    serving[i]: index, among the visit's KV heads, of the KV head that query head i reads. kinds: of the KV heads. cap:
+    of the scores, see `Visible`.
     """
 
     def __init__(
-        self, serving: Sequence[int], kinds: Sequence[AttentionKind], batch: int, capacity: int | None
+        self,
+        serving: Sequence[int],
+        kinds: Sequence[AttentionKind],
+        batch: int,
+        capacity: int | None,
+        cap: float | None = None,
     ) -> None:
         self.counts = [0] * batch
         self.slots: list[tuple[SlotHeads, Slot]] = []
@@ -114,7 +121,7 @@ class VisitCache:
             kv = [i for i, other in enumerate(kinds) if other == kind]
             query = [i for i, head in enumerate(serving) if head in kv]
             heads = SlotHeads(kv, query, [kv.index(serving[i]) for i in query])
-            self.slots.append((heads, kind.slot(StandardSlot(capacity, heads.serving))))
+            self.slots.append((heads, kind.slot(StandardSlot(capacity, heads.serving, cap))))
 
     def selected(self, rows: Sequence[int]) -> VisitCache:
         """A copy with these rows."""

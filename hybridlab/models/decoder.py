@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridlab.attention.heads import NEEDS
-from hybridlab.attention.kernels import choose
+from hybridlab.attention.kernels import choose, with_cap
 from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import Block, TokenHead, make_head, make_norm, sinusoids
@@ -253,7 +253,7 @@ class Transformer(nn.Module):
         if targets is None:
             return Output(self.logits(read, valid), **found)
         factors_of_head = cast(TokenHead, self.head).factors(self.final_norm(read), self.embedding.weight)
-        loss = loss_in_chunks(*factors_of_head, targets, self.compiled)
+        loss = loss_in_chunks(*factors_of_head, targets, self.compiled, self.shape.logit_cap)
         return Output(loss.new_empty(len(read), 0, self.shape.vocab), **found, loss=loss)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
@@ -322,7 +322,7 @@ class Transformer(nn.Module):
                 for window in kind.softmaxes:
                     beside = window in kind.beside
                     name = choose(self.kernel, window, tokens, device, low_precision, causal, beside)
-                    used.setdefault(window, set()).add(name)
+                    used.setdefault(window, set()).add(name if self.shape.score_cap is None else with_cap(name))
         ordered = sorted(used, key=lambda softmax: (softmax is not None, isinstance(softmax, str), softmax))
         names = ("full" if of is None else of if isinstance(of, str) else f"window({of})" for of in ordered)
         return dict(zip(names, (used[softmax] for softmax in ordered), strict=True))

@@ -27,8 +27,11 @@ from hybridlab.models.export import config_of, save_tensors, size_of
 from hybridlab.models.hf_layouts import (
     LAYOUTS,
     OLMO_EPS,
+    Layout,
+    embedding_scale,
     has_its_biases,
     has_its_windows,
+    is_centred,
     is_transposed,
     join,
     layout_for,
@@ -248,6 +251,13 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
         f"{theirs} has heads that are as wide together as the model": (
             theirs in ("olmo", "gpt_neox", "gpt2", "bert") and shape.heads * shape.head_width != shape.width
         ),
+        f"{theirs} neither caps nor rescales scores or logits": any(
+            getattr(shape, name) is not None and name not in layout.settings.values()
+            for name in ("score_width", "score_cap", "logit_cap")
+        ),
+        f"{theirs} has a width that is a multiple of its heads": (
+            theirs in ("llama", "gemma2") and shape.width % shape.heads != 0
+        ),
         f"{theirs} has no class with this output head": native_class(structure) is None,
         "the class finds the last token of a row by its padding, which here is the token that ends a document": (
             classes and traits.causal and pads_with_end
@@ -264,9 +274,14 @@ def labels_of(shape: Shape, names: Sequence[str] = ()) -> dict[str, Any]:
     return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
 
 
-def tied(shape: Shape) -> bool:
+def _embedding_factor(shape: Shape, layout: Layout) -> float:
+    """The factor on the embeddings that the class of a type does not have."""
+    return shape.embedding_scale / embedding_scale(layout, shape.width)
+
+
+def _tied(shape: Shape, layout: Layout) -> bool:
     """Whether the exported output head uses the table of the embedding."""
-    return shape.tied_embeddings and shape.embedding_scale == 1.0
+    return shape.tied_embeddings and _embedding_factor(shape, layout) == 1.0
 
 
 def native_config(structure: Structure, max_positions: int) -> dict[str, Any]:
@@ -280,7 +295,7 @@ def native_config(structure: Structure, max_positions: int) -> dict[str, Any]:
         "model_type": theirs,
         "architectures": [native_class(structure)],
         "vocab_size": shape.vocab,
-        "tie_word_embeddings": tied(shape),
+        "tie_word_embeddings": _tied(shape, LAYOUTS[theirs]),
         "dtype": "float32",
         **labels_of(shape),
         **settings_of(structure, LAYOUTS[theirs], max_positions),
@@ -293,20 +308,22 @@ def native_tensors(model: Transformer) -> dict[str, Tensor]:
     shape = model.shape
     layout = layout_for(shape, model_type(model.structure))
     own = {name: tensor.detach() for name, tensor in model.named_parameters()}
-    if shape.embedding_scale != 1.0:
+    factor = _embedding_factor(shape, layout)
+    if factor != 1.0:
         table = own["embedding.weight"]
         if shape.output is None and shape.tied_embeddings:
             own["head.weight"] = table
-        own["embedding.weight"] = table * shape.embedding_scale
+        own["embedding.weight"] = table * factor
     found: dict[str, Tensor] = {}
     for name, ours in stored_names(own, layout).items():
         parts = [own[each] for each in ours]
         tensor = parts[0] if len(parts) == 1 else join(parts, shape, layout)
+        tensor = tensor - 1 if is_centred(name, tensor, layout) else tensor
         found[name] = (tensor.t() if is_transposed(name, tensor, layout) else tensor).contiguous()
     bias = "cls.predictions.decoder.bias"
     if bias in found:
         # A bias of its own beside the decoder's: one of both is read, depending on whether tables are tied.
         found["cls.predictions.bias"] = found[bias].clone()
-        if tied(shape):
+        if _tied(shape, layout):
             del found[bias]
     return found

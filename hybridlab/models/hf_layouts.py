@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -41,7 +42,8 @@ class Layout:
     heads: the other output heads for which it has a class. spans_prefix: what begins the names of a model for spans, in
     place of the first part of block_prefix. windowed: (config, layers, window) → which layers have windows where
     `layer_types` does not say it; None for a type without windows. rope_types: the types of rotary positions that its
-    class can run, of `ROPE_TYPES`.
+    class can run, of `ROPE_TYPES`. centred: the weights of its norms are stored minus 1. scaled: its embeddings are
+    multiplied by the square root of their width.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Layout:
     spans_prefix: str | None = None
     windowed: Callable[[Config, int, int | None], list[bool]] | None = None
     rope_types: tuple[str, ...] = ROPE_TYPES
+    centred: bool = False
+    scaled: bool = False
 
     @property
     def base(self) -> str:
@@ -108,7 +112,15 @@ def fields_of(config: Config, layout: Layout) -> dict[str, Any]:
             found["rotary_fraction"] = rope.get("partial_rotary_factor") or found["rotary_fraction"]
             if found["rotary_fraction"] == 1 == FAMILIES[layout.family].rotary_fraction:
                 del found["rotary_fraction"]
+    if found.get("score_width") == found["head_width"]:
+        del found["score_width"]
+    found["embedding_scale"] = embedding_scale(layout, found["width"])
     return {**found, "biases": _biases_of(config, layout), **layout.always}
+
+
+def embedding_scale(layout: Layout, width: int) -> float:
+    """The factor on the embeddings of a type."""
+    return math.sqrt(width) if layout.scaled else 1.0
 
 
 def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | None:
@@ -227,7 +239,9 @@ def settings_of(structure: Structure, layout: Layout, max_positions: int) -> dic
         "longest": max_positions,
         "no dropout": 0.0,
         "no padding": None,
+        "score_width": shape.score_width or shape.head_width,
         "window": window,
+        "window or length": window or max_positions,
         "has windows": window is not None,
         "kinds of layers": [next(k for k, has in _IN_WINDOWS.items() if has == bool(window)) for window in windows],
     }
@@ -266,6 +280,11 @@ def is_transposed(name: str, tensor: Tensor, layout: Layout) -> bool:
     return layout.transposed and tensor.dim() == 2 and name.startswith(layout.block_prefix)
 
 
+def is_centred(name: str, tensor: Tensor, layout: Layout) -> bool:
+    """Whether a tensor of this name, in transformers, is the weight of a norm that is stored minus 1."""
+    return layout.centred and tensor.dim() == 1 and name.endswith(".weight")
+
+
 def split(tensor: Tensor, rows: list[int], shape: Shape, layout: Layout) -> list[Tensor]:
     """A fused tensor as its parts, which have so many rows each."""
     if not layout.by_head:
@@ -286,6 +305,10 @@ def join(parts: list[Tensor], shape: Shape, layout: Layout) -> Tensor:
 
 def _all(config: Config, layers: int, window: int | None) -> list[bool]:
     return [window is not None] * layers
+
+
+def _every_other(config: Config, layers: int, window: int | None) -> list[bool]:
+    return [layer % 2 == 0 for layer in range(layers)]
 
 
 def _last(config: Config, layers: int, window: int | None) -> list[bool]:
@@ -529,6 +552,42 @@ _OLMO2 = replace(
     },
     heads=("classes",),
 )
+_GEMMA2 = replace(
+    _LLAMA,
+    name="Gemma2",
+    family="gemma2",
+    settings={
+        **{theirs: ours for theirs, ours in _LLAMA.settings.items() if theirs != "hidden_act"},
+        "hidden_activation": "",
+        "query_pre_attn_scalar": "score_width",
+        "attn_logit_softcapping": "score_cap",
+        "final_logit_softcapping": "logit_cap",
+        "sliding_window": "window or length",
+        "layer_types": "kinds of layers",
+    },
+    defaults={
+        **_LLAMA.defaults,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+    },
+    biases=_NO_MLP_BIAS,
+    supported={"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (None, False)},
+    block={
+        **_LLAMA.block,
+        "post_attention_layernorm": "attention_after",
+        "pre_feedforward_layernorm": "mlp_norm",
+        "post_feedforward_layernorm": "mlp_after",
+    },
+    heads=("classes",),
+    windowed=_every_other,
+    centred=True,
+    scaled=True,
+)
 LAYOUTS: dict[str, Layout] = {
     "llama": _LLAMA,
     "mistral": _MISTRAL,
@@ -545,6 +604,7 @@ LAYOUTS: dict[str, Layout] = {
         heads=(),
     ),
     "olmo2": _OLMO2,
+    "gemma2": _GEMMA2,
     "gpt_neox": _NEOX,
     "gpt2": _GPT2,
     "bert": _BERT,

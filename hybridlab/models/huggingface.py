@@ -32,6 +32,7 @@ from hybridlab.models.hf_layouts import (
     Layout,
     fields_of,
     found_head,
+    is_centred,
     is_transposed,
     layout_of,
     map_of,
@@ -158,6 +159,7 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     for name, stored_tensor in named.items():
         if name in names:
             tensor = stored_tensor.as_fp32(name)
+            tensor = tensor + 1 if is_centred(name, tensor, layout) else tensor
             rows = {ours: len(parameters[ours]) for ours in names[name]}
             tensors |= _own(tensor.t() if is_transposed(name, tensor, layout) else tensor, rows, layout, shape)
     return Transformer.from_tensors(structure, tensors, source=str(folder))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.attention.kernels import at_least_fp32
+from hybridlab.attention.kernels import at_least_fp32, capped
 
 LARGE_VOCABULARY = 32_768
 """Vocabularies from this one on are trained with their loss in chunks."""
@@ -32,18 +32,32 @@ class Targets:
     weights: Tensor
 
 
-def loss_in_chunks(x: Tensor, table: Tensor, bias: Tensor | None, targets: Targets, compiled: bool = False) -> Tensor:
+def loss_in_chunks(
+    x: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    targets: Targets,
+    compiled: bool = False,
+    cap: float | None = None,
+) -> Tensor:
     """Σ weight · −log p(token), p = softmax(x tableᵀ + bias), as a scalar in fp32 at least, or in fp64.
 
-    x (B, S, W), table (V, W), bias (V,). It has first derivatives only."""
+    x (B, S, W), table (V, W), bias (V,). cap: of the logits, see `capped`. It has first derivatives only."""
     tokens, weights = targets.tokens.flatten(), targets.weights.flatten()
-    return cast(Tensor, _InChunks.apply(x.flatten(0, 1), table, bias, tokens, weights, compiled))
+    return cast(Tensor, _InChunks.apply(x.flatten(0, 1), table, bias, tokens, weights, compiled, cap))
 
 
 class _InChunks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, table: Tensor, bias: Tensor | None, tokens: Tensor, weights: Tensor, compiled: bool
+        ctx: Any,
+        x: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        tokens: Tensor,
+        weights: Tensor,
+        compiled: bool,
+        cap: float | None,
     ) -> Tensor:
         count = max(1, LOGITS_AT_ONCE // len(table))
         chunk = _compiled_chunk() if compiled else _chunk
@@ -52,7 +66,7 @@ class _InChunks(torch.autograd.Function):
         of_bias = None if bias is None else torch.zeros_like(bias)
         for start in range(0, len(x), count):
             part = slice(start, start + count)
-            own, of_x[part], errors = chunk(x[part], table, bias, tokens[part], weights[part])
+            own, of_x[part], errors = chunk(x[part], table, bias, tokens[part], weights[part], cap)
             loss += own
             if errors.dtype == x.dtype == of_table.dtype:
                 of_table.addmm_(errors.T, x[part])
@@ -67,16 +81,21 @@ class _InChunks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of_x, of_table, of_bias = ctx.saved_tensors
         scaled = [None if found is None else found.mul_(gradient) for found in (of_x, of_table, of_bias)]
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
 
 
-def _chunk(x: Tensor, table: Tensor, bias: Tensor | None, tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-    """The loss of some tokens, its derivative by x, and that by the logits (N, V), as the product rounds them."""
-    logits = F.linear(x, table, bias)
+def _chunk(
+    x: Tensor, table: Tensor, bias: Tensor | None, tokens: Tensor, weights: Tensor, cap: float | None
+) -> tuple[Tensor, ...]:
+    """The loss of some tokens, its derivative by x, and that by the product (N, V), as the product rounds them."""
+    logits = capped(F.linear(x, table, bias), cap)
     logs = F.log_softmax(at_least_fp32(logits), dim=-1)
     loss = -(logs.gather(1, tokens[:, None])[:, 0] * weights).sum()
     errors = logs.exp_().scatter_add_(1, tokens[:, None], logs.new_full((len(tokens), 1), -1.0))
-    errors = errors.mul_(weights[:, None]).to(logits.dtype)
+    errors = errors.mul_(weights[:, None])
+    if cap is not None:
+        errors = errors * (1 - (at_least_fp32(logits) / cap) ** 2)
+    errors = errors.to(logits.dtype)
     return loss, (errors @ table).to(x.dtype), errors
 
 

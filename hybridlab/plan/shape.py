@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from hybridlab.errors import SettingsConflict
 
 Norm = Literal["rmsnorm", "layernorm", "nonparametric-layernorm"]
-FamilyName = Literal["llama", "qwen3", "olmo2", "neox", "gpt2", "bert"]
+FamilyName = Literal["llama", "qwen3", "olmo2", "gemma2", "neox", "gpt2", "bert"]
 
 Biased = Literal["qkv", "output", "mlp"]
 EVERY_BIAS: tuple[Biased, ...] = ("qkv", "output", "mlp")
@@ -30,13 +30,14 @@ class Traits:
     """Traits of a family.
 
     norm: `layernorm` has a weight and a bias, `nonparametric-layernorm` has neither (OLMo). biases: which linear layers
-    of the blocks have one. gated: SwiGLU, otherwise GELU. qk_norm: q and k are normalised, each head by itself, or all
-    heads together. gelu_tanh: use the tanh approximation of GELU, as GPT-2. parallel: attention and MLP of a block read
-    the same input. causal: a token sees no later one; an encoder's tokens see all. norms: where those of a branch
-    stand. `before`: it begins with its norm; `after`: it ends with it (OLMo 2); `sum`: its norm follows the sum with
-    its input, and there is no final norm (BERT). embedding_norm: a norm after
-    the sum of the embeddings. token_types: rows of the table of token types; 0 for none. transform: the output head has
-    a dense layer, GELU and a norm before the product with its table, and a bias after it.
+    of the blocks have one. gated: SwiGLU, or GeGLU if gelu_tanh is set (Gemma); otherwise GELU. qk_norm: q and k are
+    normalised, each head by itself, or all heads together. gelu_tanh: use the tanh approximation of GELU, as GPT-2 and
+    Gemma. parallel: attention and MLP of a block read the same input. causal: a token sees no later one; an encoder's
+    tokens see all. norms: where those of a branch stand. `before`: it begins with its norm; `after`: it ends with it
+    (OLMo 2); `both`: it begins with one and ends with another (Gemma); `sum`: its norm follows the sum with its input,
+    and there is no final norm (BERT). embedding_norm: a norm after the sum of the embeddings. token_types: rows of the
+    table of token types; 0 for none. transform: the output head has a dense layer, GELU and a norm before the product
+    with its table, and a bias after it.
     """
 
     norm: Norm
@@ -48,7 +49,7 @@ class Traits:
     rotary_fraction: float
     gelu_tanh: bool = False
     causal: bool = True
-    norms: Literal["before", "after", "sum"] = "before"
+    norms: Literal["before", "after", "both", "sum"] = "before"
     embedding_norm: bool = False
     token_types: int = 0
     transform: bool = False
@@ -68,6 +69,7 @@ FAMILIES: dict[str, Traits] = {
     "llama": Traits("rmsnorm", (), True, None, False, False, 1.0),
     "qwen3": Traits("rmsnorm", (), True, "head", False, False, 1.0),
     "olmo2": Traits("rmsnorm", (), True, "all", False, False, 1.0, norms="after"),
+    "gemma2": Traits("rmsnorm", (), True, None, False, False, 1.0, gelu_tanh=True, norms="both"),
     "neox": Traits("layernorm", EVERY_BIAS, False, None, False, True, 0.25),
     "gpt2": Traits("layernorm", EVERY_BIAS, False, None, True, False, 0.0, gelu_tanh=True),
     "bert": Traits(
@@ -335,6 +337,13 @@ class Shape(Checked):
     {kind: yarn, …}."""
     biases: tuple[Biased, ...] | None = None
     """Linear layers of the blocks that have a bias: qkv, output, mlp. Default: as in the family, all or none."""
+    score_width: Count | None = None
+    """Attention scores are q · k / sqrt(score_width). Default: head_width."""
+    score_cap: Positive | None = None
+    """Attention scores become score_cap · tanh(score / score_cap), so that none is above score_cap (Gemma 2). Default:
+    they stay as they are."""
+    logit_cap: Positive | None = None
+    """The same for the logits of tokens. Default: they stay as they are."""
     output: OutputHead | None = None
     """What the output head gives: {kind: classes, labels: N} for each sequence, or {kind: spans}. Default: logits over
     the vocabulary for each token."""

@@ -52,8 +52,8 @@ def open_run(reference: str, runs: Runs, data: str | list[str] | None, settings:
     advice = f"leave out {written}" if written else f"add {again}, which is then read with its own"
     require_tokenizer(opened.path, opened.tokenizer, corpus, config.data, advice)
     device = pick_device(config.runtime.device)
-    kinds = opened.model.attention_map.each_kind()
-    require_kernel(config.runtime.kernel, device, training=False, kinds=kinds)
+    kinds, cap = opened.model.attention_map.each_kind(), opened.model.shape.score_cap
+    require_kernel(config.runtime.kernel, device, training=False, kinds=kinds, cap=cap)
     opened.model.kernel = config.runtime.kernel
     precision = opened.precision
     if precision is None:

@@ -117,7 +117,8 @@ def needs_of(config: RunConfig, folder: RunFolder, runs: Runs, later: Collection
     if len(ancestors) == len(needed):
         known = linked(config, lambda name: run_of(ancestors[name]))
         for structure in (structure_of(known), final_structure(known)):
-            require_kernel(settings.kernel, device, training=True, kinds=structure.map.each_kind())
+            kinds, cap = structure.map.each_kind(), structure.shape.score_cap
+            require_kernel(settings.kernel, device, training=True, kinds=kinds, cap=cap)
     start = None if init is None else ancestors.get(init.run)
     return Needs(device, pick_precision(config.training.precision, device), ancestors, start, known)
 

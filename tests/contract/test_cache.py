@@ -27,6 +27,7 @@ FAMILIES = {
     "gpt2": {"family": "gpt2", "max_positions": 64},
     "olmo2": {"family": "olmo2"},
 }
+CAPPED = {"gemma2": {"family": "gemma2", "score_cap": 0.5, "score_width": 3, "logit_cap": 2.0}}
 VOCAB = 61
 MASKS = [[0, 1], [1, 1], [0, 0]]
 
@@ -42,7 +43,7 @@ def build(family="qwen3", window=5, plan=lambda p: p, masks=MASKS, seed=0, kinds
         ffn_width=40,
         vocab=VOCAB,
         init={"std": 0.2},
-        **FAMILIES[family],
+        **(FAMILIES | CAPPED)[family],
     )
     attention_map = AttentionMap.from_masks(masks, window) if kinds is None else AttentionMap(kinds)
     made = Decoder(Structure(shape, plan(Plan.plain(3, shape.traits.parallel)), attention_map))
@@ -67,7 +68,7 @@ PLANS = {
 CUTS = [(), (1,), (4, 5, 6, 20), tuple(range(1, 23))]
 
 
-@combinations("family, plan, cuts", FAMILIES.keys(), PLANS.keys(), CUTS)
+@combinations("family, plan, cuts", [*FAMILIES, *CAPPED], PLANS.keys(), CUTS)
 def test_cached_equals_full(family, plan, cuts):
     model = build(family, plan=PLANS[plan])
     ids, mask = prompts([23, 9, 16])
@@ -90,6 +91,11 @@ def test_random_maps_windows_lengths_and_splits(data):
         wanted = model(ids, attention_mask=mask).logits
         cached, _ = cached_logits(model, ids, mask, cuts, capacity)
     torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+
+
+def test_kinds_with_scores_of_their_own_are_refused_where_scores_are_capped():
+    with pytest.raises(UserError, match="heads of kind belief compute scores of their own, .*score_cap=null"):
+        build("gemma2", kinds=REFINED["high"])
 
 
 HIGH, LOW, ELEMMUL = Belief("high", 1.0), Belief("low", 0.5), Belief("elemmul")

@@ -76,12 +76,26 @@ def olmo2(draw):
     return _shared(draw) | {"attention_bias": draw.random() < 0.5}
 
 
+def gemma2(draw):
+    config = _shared(draw)
+    return config | {
+        "head_dim": draw.choice([4, 8, 10]),
+        "sliding_window": draw.randint(1, 12),
+        "layer_types": draw.choice([None, _layer_types(draw, config["num_hidden_layers"])]),
+        "query_pre_attn_scalar": draw.choice([8, 3, 20]),
+        "attn_logit_softcapping": draw.choice([None, 0.7, 3.0]),
+        "final_logit_softcapping": draw.choice([None, 1.3, 30.0]),
+        "attention_bias": draw.random() < 0.5,
+    }
+
+
 FAMILIES = {
     "mistral": ("Mistral", mistral),
     "qwen2": ("Qwen2", qwen2),
     "qwen3": ("Qwen3", qwen3),
     "phi3": ("Phi3", phi3),
     "olmo2": ("Olmo2", olmo2),
+    "gemma2": ("Gemma2", gemma2),
     "yarn": ("Llama", yarn),
     "qwen3, yarn": ("Qwen3", lambda draw: yarn(draw) | {"head_dim": 8}),
 }
@@ -213,6 +227,10 @@ REFUSED = [
         "kind 'chunked_attention' .* not supp",
     ),
     ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, "type 'longrope' are not supported; use .* type default"),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not supported"),
+    ("gemma2", {"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported"),
+    ("gemma2", {"sliding_window": None, "layer_types": None}, "gives no width"),
+    ("gemma2", {"attn_logit_softcapping": -1.0}, "attn|score_cap"),
     ("yarn", {"rope_parameters": {"rope_type": "yarn"}}, "'factor' is missing"),
     ("yarn", {"rope_parameters": YARN | {"beta_fast": 0.5}}, "beta_fast 0.5 must not be below beta_slow 1"),
     ("yarn", {"rope_parameters": YARN | {"rope_theta": 1.0}}, "kind yarn needs a rope_base above 1, not 1"),

@@ -76,7 +76,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "olmo2"])
+@pytest.mark.parametrize("family", ["qwen3", "olmo2", "gemma2"])
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_executed_flops_equal_torchs_counter(plan, family):
     """In olmo2, a part of the heads needs q and k of all of them."""
@@ -85,6 +85,14 @@ def test_executed_flops_equal_torchs_counter(plan, family):
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 24, dtype=torch.long, device="meta"))
     assert flops(model, 24, "executed").forward == counter.get_total_flops()
+
+
+def test_norms_before_and_after_the_branches_are_counted():
+    """Of the residual stream: two or four in each of four layers, and the final one; 5 FLOPs a channel (saobp)."""
+    for family, norms in (("llama", 9), ("olmo2", 9), ("gemma2", 17)):
+        model = build_model("vanilla", shape={"layers": 4, "family": family})
+        assert flops(model, 24, "saobp").breakdown["norms"] == 5 * 96 * 24 * norms
+        assert count_parameters(model.shape).total == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("arch", ["saobp-high", "saobp-elemmul"])

@@ -20,7 +20,7 @@ def tensors(batch=2, heads=4, kv_heads=2, length=37, width=8, seed=0, grad=False
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(grad) for shape in shapes]
 
 
-def by_definition(q, k, v, window, valid=None, segments=None, causal=True):
+def by_definition(q, k, v, window, valid=None, segments=None, causal=True, cap=None):
     """Attention by loops, from the definition."""
     batch, heads, length, width = q.shape
     group = heads // k.shape[1]
@@ -33,6 +33,7 @@ def by_definition(q, k, v, window, valid=None, segments=None, causal=True):
                 keys = [j for j in range(low, high) if valid is None or valid[b, j] or j == i]
                 keys = [j for j in keys if segments is None or segments[b, j] == segments[b, i]]
                 scores = torch.stack([q[b, h, i] @ k[b, h // group, j] for j in keys]) / width**0.5
+                scores = scores if cap is None else cap * torch.tanh(scores / cap)
                 out[b, h, i] = torch.softmax(scores, 0) @ v[b, h // group, keys]
     return out
 
@@ -49,6 +50,33 @@ def test_kernels_equal_the_definition(name, window, monkeypatch):
     q, k, v = tensors()
     computed = kernels.KERNELS[name](q, k, v, Visible(window))
     torch.testing.assert_close(computed, by_definition(q, k, v, window), atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["auto", "eager", "sdpa", "banded", "blocks"])
+@pytest.mark.parametrize("window", [None, 5, 100])
+def test_scores_are_capped_whatever_kernel_is_asked_for(name, window, monkeypatch):
+    """Where a kernel cannot, the plain formula stands for it."""
+    monkeypatch.setattr("hybridlab.attention.kinds.MIN_BLOCK", 4)
+    q, k, v = tensors()
+    kind = Full() if window is None else Window(window)
+    found = attended(HeadGroup(q, k, v, name, need="full", cap=0.3), [kind, kind])
+    wanted = by_definition(q, k, v, window, cap=0.3)
+    torch.testing.assert_close(found.out, wanted, atol=1e-12, rtol=1e-10)
+    by_weights = kernels.grouped_product(found.weights.double(), v)
+    torch.testing.assert_close(by_weights, wanted, atol=1e-5, rtol=1e-5)
+    assert (wanted - by_definition(q, k, v, window)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["flex", "xformers"])
+def test_kernels_with_code_of_their_own_refuse_a_cap(name):
+    with pytest.raises(UserError, match=f"kernel {name} cannot cap scores, .* use auto, blocks or eager"):
+        attended(HeadGroup(*tensors(), name, cap=0.3), [Full(), Full()])
+
+
+def test_the_kernels_of_a_capped_model_are_those_that_run():
+    model = build_model("rule-swa", shape={"score_cap": 3.0}, window=8)
+    cpu = torch.device("cpu")
+    assert model.kernels_used(128, cpu, low_precision=False) == {"full": {"eager"}, "window(8)": {"blocks"}}
 
 
 @pytest.mark.parametrize("name", CPU_KERNELS)

@@ -19,22 +19,27 @@ def _inputs(tokens: int, dtype: torch.dtype) -> tuple[list[torch.Tensor], Target
     )
 
 
-def _whole(x: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None, targets: Targets) -> torch.Tensor:
+def _whole(
+    x: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None, targets: Targets, cap: float | None = None
+) -> torch.Tensor:
     logits = F.linear(x, table, bias).flatten(0, 1)
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return (F.cross_entropy(logits, targets.tokens.flatten(), reduction="none") * targets.weights.flatten()).sum()
 
 
+@pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("at_once", [1, 50 * 3, 50 * 14, 10**9], ids=["1", "3", "14", "all"])
 def test_the_loss_and_its_gradients_are_those_of_whole_logits(
-    with_bias: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+    with_bias: bool, at_once: int, cap: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOGITS_AT_ONCE", at_once)
     (x, table, bias), targets = _inputs(7, torch.float64)
     given = bias if with_bias else None
     wanted = [t for t in (x, table, given) if t is not None]
-    expected, found = _whole(x, table, given, targets) * 0.3, loss_in_chunks(x, table, given, targets) * 0.3
+    expected = _whole(x, table, given, targets, cap) * 0.3
+    found = loss_in_chunks(x, table, given, targets, cap=cap) * 0.3
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
     for one, other in zip(torch.autograd.grad(expected, wanted), torch.autograd.grad(found, wanted), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
@@ -54,8 +59,9 @@ def test_under_autocast_numbers_are_rounded_where_whole_logits_round_them(compil
         assert (exact - one).norm() > 0, "control: autocast does round"
 
 
-def test_logits_are_not_made_beside_the_loss() -> None:
-    model, tokens = build_model("vanilla", size="tiny"), torch.zeros(2, 8, dtype=torch.long)
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_logits_are_not_made_beside_the_loss(cap: float | None) -> None:
+    model, tokens = build_model("vanilla", shape={"logit_cap": cap}), torch.zeros(2, 8, dtype=torch.long)
     output = model(tokens, targets=Targets(tokens, torch.ones(2, 8)))
     assert output.logits.shape == (2, 0, 1024) and output.loss is not None
     expected = F.cross_entropy(model(tokens).logits.flatten(0, 1), tokens.flatten(), reduction="sum")

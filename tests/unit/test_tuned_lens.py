@@ -1,6 +1,7 @@
 """The tuned lens: what it is before training, what training does, and its exits on unusual plans."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hybridlab.analysis.lens import Lens, Recipe, Stream, divergence, exits, ove
 from hybridlab.analysis.probes.tuned_lens import read_early, relative
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
+from hybridlab.models.decoder import Decoder
 from hybridlab.plan.plan import Plan
 from tests.models import random_ids
 from tests.unit.test_effects import LAYERS, model_of, without_layer
@@ -30,8 +32,11 @@ def states_of(model, lens, ids=IDS):
     return stream.states, output
 
 
-def test_a_lens_that_is_zero_is_the_logit_lens():
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_a_lens_that_is_zero_is_the_logit_lens(cap):
     model = model_of()
+    structure = replace(model.structure, shape=replace(model.shape, logit_cap=cap))
+    model = Decoder.from_tensors(structure, dict(model.named_parameters()), model.kernel)
     lens = Lens(model)
     assert [one.name for one in lens.exits] == ["embedding", "L1", "L2", "L3", "L4", "L5"]
     states, output = states_of(model, lens)
