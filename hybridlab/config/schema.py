@@ -369,6 +369,13 @@ class RunConfig(Strict):
             )
         if self.controller is not None:
             self.controller.check(self)
+            if self.controller.adds_layers and self.shape.local_rope is not None:
+                raise SettingsConflict(
+                    "shape.local_rope names layers by their number, which change in a model that grows in depth; use "
+                    "another controller, or set shape.local_rope=null",
+                    "shape.local_rope",
+                    "controller.kind",
+                )
         return self
 
     def _check_objective(self) -> None:

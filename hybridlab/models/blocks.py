@@ -74,10 +74,13 @@ Rotary = tuple[Tensor, Tensor]
 """cos and sin of the positions of q and k, see `rotary_of`."""
 
 
-def rotary_of(shape: Shape, positions: Tensor) -> Rotary:
-    """The rotary tables of a model at positions (S,) or (B, S). The first half of the sines is negative, as it is for
+def rotary_of(shape: Shape, positions: Tensor, layer: int = 0) -> Rotary:
+    """The rotary tables of a layer at positions (S,) or (B, S). The first half of the sines is negative, as it is for
     the first channel of a pair."""
-    cos, sin = rotary_tables(positions, shape.rotary_width, shape.rope_base, shape.rope_scaling)
+    if shape.local_rope is not None and shape.rope_is_local(layer):
+        cos, sin = rotary_tables(positions, shape.rotary_width, shape.local_rope.base)
+    else:
+        cos, sin = rotary_tables(positions, shape.rotary_width, shape.rope_base, shape.rope_scaling)
     first, second = sin.chunk(2, dim=-1)
     sin = torch.cat((-first, second), dim=-1)
     return (cos[:, None], sin[:, None]) if positions.dim() == 2 else (cos, sin)

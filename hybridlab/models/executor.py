@@ -112,12 +112,13 @@ class Execution:
         self.taps.on_visit(place, x, out - x)
         return out
 
-    def rotary_at(self, stored: VisitCache | None, length: int) -> Rotary:
+    def rotary_at(self, stored: VisitCache | None, length: int, layer: int) -> Rotary:
         """The tables of a visit: of this pass's positions, or of the next `length` entries of its cache."""
-        key = None if stored is None else (tuple(stored.counts), length)
+        local = self.structure.shape.rope_is_local(layer)
+        key = (local, None) if stored is None else (local, (tuple(stored.counts), length))
         if key not in self.rotary:
             here = self.positions if stored is None else stored.positions(length, self.positions.device) * self.stride
-            self.rotary[key] = rotary_of(self.structure.shape, here)
+            self.rotary[key] = rotary_of(self.structure.shape, here, layer)
         return self.rotary[key]
 
     def call(self, place: Place, visit: Visit, length: int) -> AttentionCall:
@@ -128,7 +129,7 @@ class Execution:
             gate = gate[list(kv)]
         return AttentionCall(
             head_index(self.structure, visit, self.positions.device),
-            self.rotary_at(stored, length),
+            self.rotary_at(stored, length, visit.layer),
             self.kernel,
             self.valid,
             self.segments,

@@ -4,7 +4,7 @@
     write_hf_folder(Path("folder"), model, form, max_positions=128)
 
 A plain model of a family that transformers has is written as transformers' own class, by the layouts with which
-huggingface.py reads (hf_layouts.py). Every other one gets modeling_hybridlab.py and the modules that it imports, which
+huggingface.py reads (hf_types.py). Every other one gets modeling_hybridlab.py and the modules that it imports, which
 are those that train: as flat files whose imports of each other are relative, because that is what transformers loads.
 They need no hybridlab; such a folder is also a model folder of hybridlab, with the same tensors.
 """
@@ -25,11 +25,9 @@ from hybridlab.files import json_text, new_folder, write_json, write_text
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import config_of, save_tensors, size_of
 from hybridlab.models.hf_layouts import (
-    LAYOUTS,
-    OLMO_EPS,
-    Layout,
     embedding_scale,
     has_its_biases,
+    has_its_rope,
     has_its_windows,
     is_centred,
     is_transposed,
@@ -39,6 +37,7 @@ from hybridlab.models.hf_layouts import (
     stored_names,
     windows_of,
 )
+from hybridlab.models.hf_types import LAYOUTS, OLMO_EPS, Layout
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES, ClassesOutput, Shape
 from hybridlab.plan.structure import Structure
@@ -215,7 +214,7 @@ def model_type(structure: Structure) -> str:
         if shape.rotary_width < shape.head_width:
             return "phi3"
         return "mistral" if any(windows_of(structure.map) or ()) else "llama"
-    return {"neox": "gpt_neox"}.get(shape.family, shape.family)
+    return {"neox": "gpt_neox", "gemma3": "gemma3_text"}.get(shape.family, shape.family)
 
 
 def native_class(structure: Structure) -> str | None:
@@ -246,7 +245,7 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
         f"{theirs} rotates all channels of a head": (
             own_heads and theirs != "phi3" and shape.rotary_width != shape.head_width
         ),
-        f"{theirs} cannot scale rotary positions": shape.rope_scaling is not None and len(layout.rope_types) == 1,
+        f"{theirs} has rotary positions of other bases or scalings": not has_its_rope(structure, layout),
         f"{theirs} has a KV head for each query head": not own_heads and shape.heads != shape.kv_heads,
         f"{theirs} has heads that are as wide together as the model": (
             theirs in ("olmo", "gpt_neox", "gpt2", "bert") and shape.heads * shape.head_width != shape.width
@@ -256,7 +255,7 @@ def why_not_native(structure: Structure, pads_with_end: bool = False) -> str | N
             for name in ("score_width", "score_cap", "logit_cap")
         ),
         f"{theirs} has a width that is a multiple of its heads": (
-            theirs in ("llama", "gemma2") and shape.width % shape.heads != 0
+            theirs in ("llama", "gemma2", "gemma3_text") and shape.width % shape.heads != 0
         ),
         f"{theirs} has no class with this output head": native_class(structure) is None,
         "the class finds the last token of a row by its padding, which here is the token that ends a document": (

@@ -1,10 +1,11 @@
-"""How transformers stores each type of models, for both directions: settings of config.json, and names of tensors."""
+"""How transformers stores a model, for both directions: settings of config.json, and names of tensors. The types of
+models stand in hf_types.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import torch
@@ -12,83 +13,51 @@ from torch import Tensor
 
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
+from hybridlab.models.hf_types import LAYOUTS, Config, Layout
 from hybridlab.plan.attention_map import AttentionMap
-from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, FamilyName, Shape, yarn_amplitude
+from hybridlab.plan.shape import EVERY_BIAS, FAMILIES, Biased, LocalRope, Shape, yarn_amplitude
 from hybridlab.plan.structure import Structure
 
-Config = Mapping[str, Any]
 _FIELDS = {field.name for field in fields(Shape)}
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-"""The types of rotary positions that hybridlab can run."""
 _IN_WINDOWS = {"full_attention": False, "sliding_attention": True}
 """transformers' kinds of layers → whether the heads of such a layer have windows."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How transformers stores a type of models.
-
-    name: what the names of its classes begin with. family: ours. settings: of its config, in the order in which they
-    are written → the field of `Shape` that they say, or one of the further values of `settings_of`. defaults: of
-    settings that a config may leave out. supported: settings → the values that hybridlab can run, the first of which is
-    the default, and written. biases: the linear layers of a block → the setting that gives them a bias, or whether they
-    always have one; all have one by default. always: fields of `Shape` that no setting says.
-
-    outer: modules outside the blocks, its name → ours. block_prefix: its prefix of blocks. block: modules of a block,
-    its name → ours. fused: modules of a block that hold several of ours together, its name → ours; by_head: head by
-    head, otherwise one after the other. transposed: matrices of a block are stored with inputs first. ignored: endings
-    of names of tensors that are not parameters, and of parts that hybridlab leaves out. renamed: endings of names that
-    have others in some folders → the usual one. of_tokens: what the name of its class with a head for tokens ends with.
-    heads: the other output heads for which it has a class. spans_prefix: what begins the names of a model for spans, in
-    place of the first part of block_prefix. windowed: (config, layers, window) → which layers have windows where
-    `layer_types` does not say it; None for a type without windows. rope_types: the types of rotary positions that its
-    class can run, of `ROPE_TYPES`. centred: the weights of its norms are stored minus 1. scaled: its embeddings are
-    multiplied by the square root of their width.
-    """
-
-    name: str
-    family: FamilyName
-    settings: Mapping[str, str]
-    defaults: Mapping[str, Any]
-    supported: Mapping[str, tuple[Any, ...]]
-    outer: Mapping[str, str]
-    block_prefix: str
-    block: Mapping[str, str]
-    biases: Mapping[Biased, str | bool] = field(default_factory=dict)
-    always: Mapping[str, Any] = field(default_factory=dict)
-    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    by_head: bool = False
-    transposed: bool = False
-    ignored: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    of_tokens: str = "ForCausalLM"
-    heads: tuple[str, ...] = ("classes", "spans")
-    spans_prefix: str | None = None
-    windowed: Callable[[Config, int, int | None], list[bool]] | None = None
-    rope_types: tuple[str, ...] = ROPE_TYPES
-    centred: bool = False
-    scaled: bool = False
-
-    @property
-    def base(self) -> str:
-        """What the names of all modules but the head's begin with."""
-        return self.block_prefix.split(".")[0] + "."
-
-    @property
-    def depth(self) -> str:
-        """Its name of the number of layers."""
-        return next(theirs for theirs, ours in self.settings.items() if ours == "layers")
 
 
 # ---- config.json ----
 
 
-def rope_of(config: Config) -> Mapping[str, Any]:
-    """The settings of rotary positions. TypeError if they are no mapping."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+def rope_of(config: Config, layout: Layout, in_windows: bool = False) -> Mapping[str, Any]:
+    """The settings of rotary positions; in a type whose layers with windows have others, of these or of the rest.
+    TypeError if they are no mapping."""
+    rope = config.get("rope_parameters") or {}
+    if layout.local_base is not None and rope and isinstance(rope, dict):
+        rope = rope.get("sliding_attention" if in_windows else "full_attention") or {}
+    elif not rope and not in_windows:
+        rope = config.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise TypeError
     return rope
+
+
+def with_local_rope(shape: Shape, config: Config, layout: Layout, attention_map: AttentionMap, origin: str) -> Shape:
+    """The shape with the rotary positions of the layers with windows. The same errors as `fields_of`; UserError for
+    those that are scaled in another way than the other layers'."""
+    windows = windows_of(attention_map) or []
+    if layout.local_base is None or not any(windows):
+        return shape
+    rope, (older, usual) = rope_of(config, layout, in_windows=True), layout.local_base
+    theta: Any = rope.get("rope_theta") or config.get(older, usual)
+    base = float(theta)
+    if (base, _scaling_of(rope, config)) == (shape.rope_base, _scaling_of(rope_of(config, layout), config)):
+        return shape
+    kind = rope.get("rope_type", "default")
+    if kind != "default":
+        raise UserError(
+            f"{origin}: rotary positions of type {kind!r} in layers with windows are not supported, unless all layers "
+            "have the same; use a model of type default there"
+        )
+    layers = tuple(layer for layer, window in enumerate(windows) if window is not None)
+    return replace(shape, local_rope=LocalRope(base, layers))
 
 
 def fields_of(config: Config, layout: Layout) -> dict[str, Any]:
@@ -105,7 +74,7 @@ def fields_of(config: Config, layout: Layout) -> dict[str, Any]:
     if layout.family == "gpt2":
         found["ffn_width"] = found["ffn_width"] or 4 * found["width"]
     if "rope_base" in found:
-        rope = rope_of(config)
+        rope = rope_of(config, layout)
         found["rope_base"] = float(rope.get("rope_theta") or found["rope_base"])
         found["rope_scaling"] = _scaling_of(rope, config)
         if "rotary_fraction" in found:
@@ -173,8 +142,8 @@ def map_of(config: Config, layout: Layout, shape: Shape, origin: str) -> Attenti
             chosen = (
                 layout.windowed(config, shape.layers, width) if said is None else _chosen(said, shape.layers, origin)
             )
-        except TypeError:
-            raise UserError(f"{origin}: a number that describes the windows is of the wrong type") from None
+        except (TypeError, ZeroDivisionError):
+            raise UserError(f"{origin}: a number that describes the windows is zero or of the wrong type") from None
         if width is None and any(chosen):
             raise UserError(f"{origin}: some of its layers have windows, but sliding_window gives no width; set it")
         windows = [width if has else None for has in chosen]
@@ -217,6 +186,15 @@ def has_its_windows(attention_map: AttentionMap, layout: Layout) -> bool:
     return len(set(windows) - {None}) <= 1 and ("layer_types" in layout.settings or len(set(windows)) == 1)
 
 
+def has_its_rope(structure: Structure, layout: Layout) -> bool:
+    """Whether the settings of a type can say the rotary positions of a structure."""
+    shape, windows = structure.shape, windows_of(structure.map) or []
+    if shape.rope_scaling is not None and shape.rope_scaling.kind not in layout.rope_types:
+        return False
+    local = [shape.rope_is_local(layer) for layer in range(shape.layers)]
+    return not any(local) or (layout.local_base is not None and local == [bool(window) for window in windows])
+
+
 def settings_of(structure: Structure, layout: Layout, max_positions: int) -> dict[str, Any]:
     """The settings of a config for a structure. max_positions: where its positions have no table."""
     shape, traits = structure.shape, structure.shape.traits
@@ -229,11 +207,13 @@ def settings_of(structure: Structure, layout: Layout, max_positions: int) -> dic
         rope |= {theirs.get(name, name): value for name, value in scaling if value is not None}
     if "rotary_fraction" in layout.settings.values():
         rope["partial_rotary_factor"] = traits.rotary_fraction
+    local = {"rope_type": "default", "rope_theta": shape.local_rope.base} if shape.local_rope else rope
     said = vars(shape) | {
         "rotary_fraction": traits.rotary_fraction,
         "parallel_residual": traits.parallel,
         "token_types": traits.token_types,
         "rope": rope,
+        "rope by kind of layer": {kind: local if has else rope for kind, has in _IN_WINDOWS.items()},
         "bias of the output": "output" in traits.biases,
         "bias of the mlp": "mlp" in traits.biases,
         "longest": max_positions,
@@ -300,316 +280,9 @@ def join(parts: list[Tensor], shape: Shape, layout: Layout) -> Tensor:
     return torch.stack([part.unflatten(0, (shape.heads, -1)) for part in parts], dim=1).flatten(0, 2)
 
 
-# ---- the types ----
+# ---- output heads ----
 
 
-def _all(config: Config, layers: int, window: int | None) -> list[bool]:
-    return [window is not None] * layers
-
-
-def _every_other(config: Config, layers: int, window: int | None) -> list[bool]:
-    return [layer % 2 == 0 for layer in range(layers)]
-
-
-def _last(config: Config, layers: int, window: int | None) -> list[bool]:
-    first = config.get("max_window_layers", 28)
-    return [window is not None and layer >= first for layer in range(layers)]
-
-
-OLMO_EPS = 1e-5
-"""Added to the variance in OLMo's norms; no setting of its config."""
-_WIDTHS = {
-    "hidden_size": "width",
-    "intermediate_size": "ffn_width",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-}
-_QKV, _GATED = ("attention.q", "attention.k", "attention.v"), ("mlp.gate", "mlp.up")
-_LLAMA = Layout(
-    name="Llama",
-    family="llama",
-    settings={
-        **_WIDTHS,
-        "num_key_value_heads": "kv_heads",
-        "head_dim": "head_width",
-        "hidden_act": "",
-        "rms_norm_eps": "norm_eps",
-        "rope_theta": "rope_base",
-        "rope_parameters": "rope",
-        "attention_bias": "bias of the output",
-        "mlp_bias": "bias of the mlp",
-        "max_position_embeddings": "longest",
-    },
-    defaults={
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-    },
-    biases={"qkv": "attention_bias", "output": "attention_bias", "mlp": "mlp_bias"},
-    supported={"hidden_act": ("silu",), "use_sliding_window": (False,), "clip_qkv": (None,)},
-    outer={"model.embed_tokens": "embedding", "model.norm": "final_norm", "lm_head": "head"},
-    block_prefix="model.layers.",
-    block={
-        "input_layernorm": "attention_norm",
-        "post_attention_layernorm": "mlp_norm",
-        "self_attn.q_proj": "attention.q",
-        "self_attn.k_proj": "attention.k",
-        "self_attn.v_proj": "attention.v",
-        "self_attn.o_proj": "attention.o",
-        "self_attn.q_norm": "attention.q_norm",
-        "self_attn.k_norm": "attention.k_norm",
-        "mlp.gate_proj": "mlp.gate",
-        "mlp.up_proj": "mlp.up",
-        "mlp.down_proj": "mlp.down",
-    },
-    ignored=("rotary_emb.inv_freq",),
-    spans_prefix="transformer",
-)
-_NEOX = Layout(
-    name="GPTNeoX",
-    family="neox",
-    settings={
-        **_WIDTHS,
-        "hidden_act": "",
-        "layer_norm_eps": "norm_eps",
-        "rotary_pct": "rotary_fraction",
-        "rotary_emb_base": "rope_base",
-        "rope_parameters": "rope",
-        "use_parallel_residual": "parallel_residual",
-        "attention_bias": "bias of the output",
-        "max_position_embeddings": "longest",
-    },
-    defaults={
-        "layer_norm_eps": 1e-5,
-        "rotary_pct": 0.25,
-        "rotary_emb_base": 10000.0,
-        "use_parallel_residual": True,
-        "tie_word_embeddings": False,
-    },
-    biases={"qkv": "attention_bias", "output": "attention_bias"},
-    supported={"hidden_act": ("gelu",)},
-    outer={
-        "gpt_neox.embed_in": "embedding",
-        "gpt_neox.final_layer_norm": "final_norm",
-        "embed_out": "head",
-        "lm_head": "head",  # the later name, which is written
-    },
-    block_prefix="gpt_neox.layers.",
-    block={
-        "input_layernorm": "attention_norm",
-        "post_attention_layernorm": "mlp_norm",
-        "attention.dense": "attention.o",
-        "mlp.dense_h_to_4h": "mlp.up",
-        "mlp.dense_4h_to_h": "mlp.down",
-    },
-    fused={"attention.query_key_value": _QKV},
-    by_head=True,
-    ignored=("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
-)
-_GPT2 = Layout(
-    name="GPT2",
-    family="gpt2",
-    settings={
-        "n_embd": "width",
-        "n_inner": "ffn_width",
-        "n_layer": "layers",
-        "n_head": "heads",
-        "n_positions": "max_positions",
-        "activation_function": "",
-        "layer_norm_epsilon": "norm_eps",
-        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop", "summary_first_dropout"), "no dropout"),
-    },
-    defaults={"n_inner": None, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
-    supported={
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-    },
-    outer={
-        "transformer.wte": "embedding",
-        "transformer.wpe": "position_embedding",
-        "transformer.ln_f": "final_norm",
-        "lm_head": "head",
-    },
-    block_prefix="transformer.h.",
-    block={
-        "ln_1": "attention_norm",
-        "ln_2": "mlp_norm",
-        "attn.c_proj": "attention.o",
-        "mlp.c_fc": "mlp.up",
-        "mlp.c_proj": "mlp.down",
-    },
-    fused={"attn.c_attn": _QKV},
-    transposed=True,
-    ignored=(".attn.bias", ".attn.masked_bias"),
-    of_tokens="LMHeadModel",
-)
-_BERT = Layout(
-    name="Bert",
-    family="bert",
-    settings={
-        **_WIDTHS,
-        "hidden_act": "",
-        "layer_norm_eps": "norm_eps",
-        "max_position_embeddings": "max_positions",
-        "type_vocab_size": "token_types",
-        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), "no dropout"),
-    },
-    defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2, "tie_word_embeddings": True},
-    supported={
-        "hidden_act": ("gelu",),
-        "position_embedding_type": ("absolute", None),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
-    },
-    outer={
-        "bert.embeddings.word_embeddings": "embedding",
-        "bert.embeddings.position_embeddings": "position_embedding",
-        "bert.embeddings.token_type_embeddings": "token_type_embedding",
-        "bert.embeddings.LayerNorm": "embedding_norm",
-        "cls.predictions.transform.dense": "head.dense",
-        "cls.predictions.transform.LayerNorm": "head.norm",
-        "cls.predictions.decoder": "head",
-    },
-    block_prefix="bert.encoder.layer.",
-    block={
-        "attention.self.query": "attention.q",
-        "attention.self.key": "attention.k",
-        "attention.self.value": "attention.v",
-        "attention.output.dense": "attention.o",
-        "attention.output.LayerNorm": "attention_norm",
-        "intermediate.dense": "mlp.up",
-        "output.dense": "mlp.down",
-        "output.LayerNorm": "mlp_norm",
-    },
-    # The head of BERT's second objective, whether one sentence follows another.
-    ignored=("embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias"),
-    renamed={
-        "LayerNorm.gamma": "LayerNorm.weight",
-        "LayerNorm.beta": "LayerNorm.bias",
-        "cls.predictions.bias": "cls.predictions.decoder.bias",
-    },
-    of_tokens="ForMaskedLM",
-)
-_NO_BIAS: dict[Biased, str | bool] = dict.fromkeys(EVERY_BIAS, False)
-_NO_MLP_BIAS: dict[Biased, str | bool] = {**_LLAMA.biases, "mlp": False}
-_QWEN2 = replace(
-    _LLAMA,
-    name="Qwen2",
-    settings={
-        **_LLAMA.settings,
-        "use_sliding_window": "has windows",
-        "sliding_window": "window",
-        "layer_types": "kinds of layers",
-    },
-    defaults={**_LLAMA.defaults, "sliding_window": 4096},
-    biases={**_NO_BIAS, "qkv": True},
-    supported={"hidden_act": ("silu",)},
-    windowed=_last,
-)
-_MISTRAL = replace(
-    _LLAMA,
-    name="Mistral",
-    settings={**_LLAMA.settings, "sliding_window": "window"},
-    defaults={**_LLAMA.defaults, "num_key_value_heads": 8, "sliding_window": 4096},
-    biases=_NO_BIAS,
-    supported={"hidden_act": ("silu",), "layer_types": (None,)},
-    windowed=_all,
-)
-_PHI3 = replace(
-    _LLAMA,
-    name="Phi3",
-    settings={
-        **_LLAMA.settings,
-        "partial_rotary_factor": "rotary_fraction",
-        "sliding_window": "window",
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), "no dropout"),
-        "pad_token_id": "no padding",
-    },
-    defaults={**_LLAMA.defaults, "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0, "sliding_window": None},
-    biases=_NO_BIAS,
-    supported={"hidden_act": ("silu",), "layer_types": (None,)},
-    block={name: ours for name, ours in _LLAMA.block.items() if ours not in (*_QKV, *_GATED)},
-    fused={"self_attn.qkv_proj": _QKV, "mlp.gate_up_proj": _GATED},
-    heads=("classes",),
-    windowed=_all,
-    rope_types=("default",),
-)
-_OLMO2 = replace(
-    _LLAMA,
-    name="Olmo2",
-    family="olmo2",
-    settings={**_LLAMA.settings, "pad_token_id": "no padding"},
-    defaults={**_LLAMA.defaults, "rms_norm_eps": 1e-5},
-    biases=_NO_MLP_BIAS,
-    supported={"hidden_act": ("silu",)},
-    block={
-        **{theirs: ours for theirs, ours in _LLAMA.block.items() if ours != "attention_norm"},
-        "post_attention_layernorm": "attention_after",
-        "post_feedforward_layernorm": "mlp_after",
-    },
-    heads=("classes",),
-)
-_GEMMA2 = replace(
-    _LLAMA,
-    name="Gemma2",
-    family="gemma2",
-    settings={
-        **{theirs: ours for theirs, ours in _LLAMA.settings.items() if theirs != "hidden_act"},
-        "hidden_activation": "",
-        "query_pre_attn_scalar": "score_width",
-        "attn_logit_softcapping": "score_cap",
-        "final_logit_softcapping": "logit_cap",
-        "sliding_window": "window or length",
-        "layer_types": "kinds of layers",
-    },
-    defaults={
-        **_LLAMA.defaults,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "sliding_window": 4096,
-        "tie_word_embeddings": True,
-    },
-    biases=_NO_MLP_BIAS,
-    supported={"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": (None, False)},
-    block={
-        **_LLAMA.block,
-        "post_attention_layernorm": "attention_after",
-        "pre_feedforward_layernorm": "mlp_norm",
-        "post_feedforward_layernorm": "mlp_after",
-    },
-    heads=("classes",),
-    windowed=_every_other,
-    centred=True,
-    scaled=True,
-)
-LAYOUTS: dict[str, Layout] = {
-    "llama": _LLAMA,
-    "mistral": _MISTRAL,
-    "phi3": _PHI3,
-    "qwen2": _QWEN2,
-    "qwen3": replace(
-        _QWEN2, name="Qwen3", family="qwen3", defaults={**_QWEN2.defaults, "head_dim": 128}, biases=_NO_MLP_BIAS
-    ),
-    "olmo": replace(
-        _LLAMA,
-        name="Olmo",
-        biases=_NO_MLP_BIAS,
-        always={"norm": "nonparametric-layernorm", "norm_eps": OLMO_EPS},
-        heads=(),
-    ),
-    "olmo2": _OLMO2,
-    "gemma2": _GEMMA2,
-    "gpt_neox": _NEOX,
-    "gpt2": _GPT2,
-    "bert": _BERT,
-}
-"""transformers' `model_type` → its layout."""
 _HEADS = {"score": "classes", "classifier": "classes", "qa_outputs": "spans"}
 """Module that gives what an output head gives → its kind; without one of them, a model gives tokens."""
 POOLER = "bert.pooler.dense"
@@ -673,7 +346,7 @@ _MIXTURES = (
 )
 _OTHERS = {
     **dict.fromkeys(_MIXTURES, "it is a mixture of experts"),
-    "olmo3": "the rotary positions of its layers with windows are not scaled",
+    "gemma3": "it reads images too; save its language model alone, as Gemma3ForCausalLM",
     "smollm3": "some of its layers have no rotary positions",
 }
 """Relatives of the supported models → what hybridlab cannot run of them."""

@@ -1,4 +1,4 @@
-"""Import from folders in the Hugging Face layout (config.json and safetensors); see `LAYOUTS` in hf_layouts.py.
+"""Import from folders in the Hugging Face layout (config.json and safetensors); see `LAYOUTS` in hf_types.py.
 
     model = hybridlab.load_hf("path/to/folder")
 
@@ -28,8 +28,6 @@ from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer, make_model
 from hybridlab.models.export import load_checkpoint
 from hybridlab.models.hf_layouts import (
-    Config,
-    Layout,
     fields_of,
     found_head,
     is_centred,
@@ -39,7 +37,9 @@ from hybridlab.models.hf_layouts import (
     rope_of,
     split,
     stored_names,
+    with_local_rope,
 )
+from hybridlab.models.hf_types import Config, Layout
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
@@ -96,6 +96,14 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(set(names))]
 
 
+_NO_NUMBER = (TypeError, ValueError, ZeroDivisionError, OverflowError)
+"""What a setting raises that is no number where it must be one."""
+
+
+def _wrong_number(origin: str) -> UserError:
+    return UserError(f"{origin}: a number that describes the shape is zero or of the wrong type")
+
+
 def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[str, Any] | None = None) -> Shape:
     """The shape of a transformers configuration. UserError if it asks for what hybridlab cannot run.
 
@@ -106,7 +114,8 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
         if config.get(name, values[0]) not in values:
             raise UserError(f"{origin}: {name} = {config[name]!r} is not supported; it must be {values[0]!r}")
     try:
-        rope_type = rope_of(config).get("rope_type", rope_of(config).get("type", "default"))
+        rope = rope_of(config, layout)
+        rope_type = rope.get("rope_type", rope.get("type", "default"))
         if rope_type not in layout.rope_types:
             raise UserError(
                 f"{origin}: rotary positions of type {rope_type!r} are not supported; use a model of type "
@@ -115,8 +124,8 @@ def shape_from_hf(config: Config, origin: str = "config.json", output: Mapping[s
         fields = {**fields_of(config, layout), "output": output}
     except KeyError as missing:
         raise UserError(f"{origin}: {missing} is missing") from None
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-        raise UserError(f"{origin}: a number that describes the shape is zero or of the wrong type") from None
+    except _NO_NUMBER:
+        raise _wrong_number(origin) from None
     return check(Shape, Layer(fields, {(): origin}))
 
 
@@ -149,6 +158,10 @@ def load_hf(path_or_id: str | Path) -> Transformer:
     shape = _untied(shape_from_hf(config, origin, _output(named, layout, kind)), named, layout, origin)
     _check_depth(named, layout, shape, folder)
     attention_map = map_of(config, layout, shape, origin)
+    try:
+        shape = with_local_rope(shape, config, layout, attention_map, origin)
+    except _NO_NUMBER:
+        raise _wrong_number(origin) from None
     structure = Structure(shape, Plan.plain(shape.layers, shape.traits.parallel), attention_map)
     with torch.device("meta"):
         parameters = dict(make_model(structure).named_parameters())

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from hybridlab.errors import SettingsConflict
 
 Norm = Literal["rmsnorm", "layernorm", "nonparametric-layernorm"]
-FamilyName = Literal["llama", "qwen3", "olmo2", "gemma2", "neox", "gpt2", "bert"]
+FamilyName = Literal["llama", "qwen3", "olmo2", "gemma2", "gemma3", "neox", "gpt2", "bert"]
 
 Biased = Literal["qkv", "output", "mlp"]
 EVERY_BIAS: tuple[Biased, ...] = ("qkv", "output", "mlp")
@@ -70,6 +70,7 @@ FAMILIES: dict[str, Traits] = {
     "qwen3": Traits("rmsnorm", (), True, "head", False, False, 1.0),
     "olmo2": Traits("rmsnorm", (), True, "all", False, False, 1.0, norms="after"),
     "gemma2": Traits("rmsnorm", (), True, None, False, False, 1.0, gelu_tanh=True, norms="both"),
+    "gemma3": Traits("rmsnorm", (), True, "head", False, False, 1.0, gelu_tanh=True, norms="both"),
     "neox": Traits("layernorm", EVERY_BIAS, False, None, False, True, 0.25),
     "gpt2": Traits("layernorm", EVERY_BIAS, False, None, True, False, 0.0, gelu_tanh=True),
     "bert": Traits(
@@ -158,7 +159,8 @@ def _read(value: Any, hint: Any, name: str) -> Any:
             return None
         members = [member for member in inner if member is not type(None)]
         kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-        fitting = [member for member in members if not is_dataclass(member) or _kind_of(member) == kind]
+        one = len(members) == 1  # a choice among several needs its kind
+        fitting = [member for member in members if one or not is_dataclass(member) or _kind_of(member) == kind]
         if fitting:
             return _read(value, fitting[0], name)
     elif origin is Literal:
@@ -284,6 +286,21 @@ def yarn_amplitude(factor: float, scale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
+@dataclass(frozen=True)
+class LocalRope(Checked):
+    """Rotary positions of some layers, with a base of their own and without rope_scaling (Gemma 3, in its layers with
+    windows). They belong to the weights of a layer: another attention map leaves them as they are."""
+
+    base: Positive
+    """Base of the rotary positions of these layers."""
+    layers: tuple[Annotated[int, Within(ge=0, le=10**6)], ...]
+    """Layers, counted from 0."""
+
+    def _check(self) -> None:
+        if not self.layers or len(set(self.layers)) < len(self.layers):
+            raise SettingsConflict("layers: name one at least, and each of them once", "layers")
+
+
 RopeScaling = Annotated[LinearScaling | Llama3Scaling | YarnScaling, ByKind()]
 OutputHead = Annotated[ClassesOutput | SpansOutput, ByKind()]
 
@@ -335,6 +352,8 @@ class Shape(Checked):
     rope_scaling: RopeScaling | None = None
     """Change of the rotary frequencies for longer sequences: {kind: linear, factor: 4}, {kind: llama3, …}, or
     {kind: yarn, …}."""
+    local_rope: LocalRope | None = None
+    """Layers whose rotary positions have another base: {base: 10000, layers: [0, 1, 2, 3, 4]}. Default: none."""
     biases: tuple[Biased, ...] | None = None
     """Linear layers of the blocks that have a bias: qkv, output, mlp. Default: as in the family, all or none."""
     score_width: Count | None = None
@@ -369,6 +388,7 @@ class Shape(Checked):
                 ", which has none; remove it",
             ),
             "rope_scaling": (self.rope_scaling is not None and learned, ", which has learned positions; remove it"),
+            "local_rope": (self.local_rope is not None and learned, ", which has learned positions; remove it"),
         }
         for name, (is_set, why) in without_effect.items():
             if is_set:
@@ -393,6 +413,9 @@ class Shape(Checked):
         if isinstance(self.rope_scaling, YarnScaling) and self.rope_base <= 1:
             message = f"rope_scaling of kind yarn needs a rope_base above 1, not {self.rope_base:g}"
             raise SettingsConflict(message, "rope_scaling", "rope_base")
+        if self.local_rope is not None and (last := max(self.local_rope.layers)) >= self.layers:
+            message = f"local_rope.layers names layer {last}, but the layers are 0 to {self.layers - 1}"
+            raise SettingsConflict(message, "local_rope.layers", "layers")
         if self.biases is not None and len(set(self.biases)) < len(self.biases):
             raise SettingsConflict(f"biases {', '.join(self.biases)}: name each of them once", "biases")
 
@@ -420,6 +443,10 @@ class Shape(Checked):
         1 / sqrt(l) with l from 1 (LN-Scaling; depth growth paper, appendix E). The final norm is not scaled.
         """
         return None if self.norm_scaling is None else 1 / math.sqrt(layer + 1)
+
+    def rope_is_local(self, layer: int) -> bool:
+        """Whether the rotary positions of a layer have a base of their own."""
+        return self.local_rope is not None and layer in self.local_rope.layers
 
     @property
     def rotary_width(self) -> int:

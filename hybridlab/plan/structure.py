@@ -68,12 +68,12 @@ class Structure:
         check_heads(plan, shape.heads)
         self.map.check_shape(shape.layers, shape.kv_heads)
         self.map.check_kinds(self.causal)
-        for kind in self.map.each_kind() if shape.score_cap is not None else ():
-            if kind.own_kernel("auto", 1, self.causal) is not None:
-                raise UserError(
-                    f"attention map: heads of kind {kind.name} compute scores of their own, which shape.score_cap does "
-                    "not cap; use full attention and windows, or set shape.score_cap=null"
-                )
+        own = [kind.name for kind in self.map.each_kind() if kind.own_kernel("auto", 1, self.causal) is not None]
+        if own and shape.score_cap is not None:
+            raise UserError(
+                f"attention map: heads of kind {own[0]} compute scores of their own, which shape.score_cap does not "
+                "cap; use full attention and windows, or set shape.score_cap=null"
+            )
         if self.lineage is not None and len(self.lineage) != shape.layers:
             raise UserError(f"lineage: it is of {len(self.lineage)} layers, but the model has {shape.layers}")
 

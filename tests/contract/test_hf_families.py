@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from transformers import AutoModelForCausalLM
 
 from hybridlab import export_hf, load_hf
 from hybridlab.accounting.parameters import count_parameters
-from hybridlab.attention.kinds import Window
+from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
+from hybridlab.models.decoder import Decoder
+from hybridlab.models.hf_export import why_not_native
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.shape import LocalRope
 from tests.models import cached_logits, padding_mask
 
 VOCAB = 97
@@ -20,7 +25,8 @@ SAME = {"atol": 1e-5, "rtol": 1e-5}
 
 
 def _shared(draw):
-    """Settings that all families have. Windows are shorter than the rows."""
+    """Settings that all families have. Windows are shorter than the rows, and 2 at least: with 1, the cache of
+    transformers keeps all keys."""
     group, kv = draw.choice([1, 2, 3]), draw.choice([1, 2, 3])
     heads = group * kv
     return {
@@ -43,11 +49,11 @@ def _layer_types(draw, layers):
 
 
 def mistral(draw):
-    return _shared(draw) | {"sliding_window": draw.randint(1, 12), "head_dim": draw.choice([4, 8, None])}
+    return _shared(draw) | {"sliding_window": draw.randint(2, 12), "head_dim": draw.choice([4, 8, None])}
 
 
 def qwen2(draw):
-    windows = {"use_sliding_window": True, "sliding_window": draw.randint(1, 12), "max_window_layers": 1}
+    windows = {"use_sliding_window": True, "sliding_window": draw.randint(2, 12), "max_window_layers": 1}
     return _shared(draw) | windows
 
 
@@ -80,13 +86,23 @@ def gemma2(draw):
     config = _shared(draw)
     return config | {
         "head_dim": draw.choice([4, 8, 10]),
-        "sliding_window": draw.randint(1, 12),
+        "sliding_window": draw.randint(2, 12),
         "layer_types": draw.choice([None, _layer_types(draw, config["num_hidden_layers"])]),
         "query_pre_attn_scalar": draw.choice([8, 3, 20]),
         "attn_logit_softcapping": draw.choice([None, 0.7, 3.0]),
         "final_logit_softcapping": draw.choice([None, 1.3, 30.0]),
         "attention_bias": draw.random() < 0.5,
     }
+
+
+def gemma3(draw):
+    config = gemma2(draw) | {"attn_logit_softcapping": None}
+    scaled = draw.choice([{"rope_type": "default"}, {"rope_type": "linear", "factor": 3.0}])
+    ropes = {"full_attention": scaled | {"rope_theta": draw.choice([300.0, 1e6])}}
+    ropes["sliding_attention"] = draw.choice(
+        [{"rope_type": "default", "rope_theta": 50.0}, dict(ropes["full_attention"])]
+    )
+    return config | {"num_hidden_layers": 7, "rope_parameters": ropes, "layer_types": _layer_types(draw, 7)}
 
 
 FAMILIES = {
@@ -96,6 +112,7 @@ FAMILIES = {
     "phi3": ("Phi3", phi3),
     "olmo2": ("Olmo2", olmo2),
     "gemma2": ("Gemma2", gemma2),
+    "gemma3": ("Gemma3", gemma3),
     "yarn": ("Llama", yarn),
     "qwen3, yarn": ("Qwen3", lambda draw: yarn(draw) | {"head_dim": 8}),
 }
@@ -118,7 +135,7 @@ def theirs(family, seed, **settings):
 
 
 def _config_of(name):
-    return f"{name}Config"
+    return "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config"
 
 
 def tokens_of(length):
@@ -204,6 +221,52 @@ def changed(family, folder, **settings):
     return folder
 
 
+THETA = {"rope_parameters": None, "rope_theta": 300.0}
+RELEASED = {
+    "mistral": [THETA],
+    "qwen2": [THETA | {"use_sliding_window": False, "layer_types": None, "sliding_window": 5, "max_window_layers": 1}],
+    "qwen3": [THETA | {"layer_types": None}],
+    "phi3": [THETA | {"rope_scaling": None}],
+    "yarn": [THETA | {"rope_scaling": {"type": "yarn", "factor": 4.0}, "max_position_embeddings": 32}],
+    "olmo2": [THETA],
+    "gemma2": [THETA | {"layer_types": None, "hidden_act": "gelu_pytorch_tanh"}],
+    "gemma3": [
+        THETA
+        | {"rope_local_base_freq": 50.0, "layer_types": None, "rope_scaling": {"rope_type": "linear", "factor": 8}},
+        {"rope_parameters": None, "layer_types": None, "sliding_window_pattern": 3},
+        {"rope_parameters": {"full_attention": {"rope_theta": 70.0}}},
+    ],
+}
+
+
+@pytest.mark.parametrize(("family", "form"), [(family, form) for family in RELEASED for form in RELEASED[family]])
+def test_older_forms_of_the_configuration_are_read_as_transformers_reads_them(family, form, tmp_path):
+    """As in the released models: settings of positions and windows by their older names, or left to their defaults."""
+    path = changed(family, tmp_path / "model") / "config.json"
+    config = json.loads(path.read_text()) | form
+    path.write_text(
+        json.dumps({name: value for name, value in config.items() if name not in form or value is not None})
+    )
+    with torch.no_grad():
+        wanted = AutoModelForCausalLM.from_pretrained(path.parent).eval()(tokens_of(31)).logits
+        torch.testing.assert_close(load_hf(path.parent)(tokens_of(31)).logits, wanted, **SAME)
+
+
+def test_another_local_base_gives_other_logits(tmp_path):
+    """Positive control: the layers with windows have a base of their own."""
+    ropes = {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 50.0}}
+    ours = load_hf(changed("gemma3", tmp_path / "model", rope_parameters=ropes, layer_types=["sliding_attention"] * 7))
+    assert ours.shape.local_rope == LocalRope(50.0, tuple(range(7)))
+    structure = replace(ours.structure, shape=replace(ours.shape, local_rope=None))
+    without = Decoder.from_tensors(structure, dict(ours.named_parameters()))
+    with torch.no_grad():
+        assert (ours(tokens_of(31)).logits - without(tokens_of(31)).logits).abs().max() > 1e-3
+    reason = "rotary positions of other bases"
+    assert reason in why_not_native(
+        ours.with_plan(attention_map=AttentionMap.uniform(7, ours.shape.kv_heads, Full())).structure
+    )
+
+
 def test_another_window_gives_other_logits(tmp_path):
     """Positive control: the comparison notices a window that is one token longer."""
     reference = theirs("mistral", 0)
@@ -219,7 +282,7 @@ REFUSED = [
     ("mistral", {"sliding_window": "x"}, "sliding_window: window 'x'"),
     ("mistral", {"layer_types": SLIDING}, "layer_types = .* is not supported"),
     ("qwen2", {"layer_types": SLIDING}, "layer_types must name the kind of each of its"),
-    ("qwen2", {"layer_types": None, "max_window_layers": "x"}, "describes the windows is of the wrong type"),
+    ("qwen2", {"layer_types": None, "max_window_layers": "x"}, "describes the windows is zero or of the wrong type"),
     ("qwen3", {"layer_types": SLIDING * 2, "num_hidden_layers": 2, "use_sliding_window": False}, "gives no width"),
     (
         "qwen3",
@@ -231,6 +294,15 @@ REFUSED = [
     ("gemma2", {"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported"),
     ("gemma2", {"sliding_window": None, "layer_types": None}, "gives no width"),
     ("gemma2", {"attn_logit_softcapping": -1.0}, "attn|score_cap"),
+    ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not supported"),
+    ("gemma3", {"model_type": "gemma3"}, "'gemma3' is not supported .it reads images too; .* Gemma3ForCausalLM"),
+    (
+        "gemma3",
+        {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}, "layer_types": SLIDING * 7},
+        "type 'linear' in layers with windows are not supported",
+    ),
+    ("gemma3", {"rope_parameters": {"sliding_attention": {"rope_theta": "x"}}}, "zero or of the wrong type"),
+    ("gemma3", {"layer_types": None, "sliding_window_pattern": 0}, "windows is zero or of the wrong type"),
     ("yarn", {"rope_parameters": {"rope_type": "yarn"}}, "'factor' is missing"),
     ("yarn", {"rope_parameters": YARN | {"beta_fast": 0.5}}, "beta_fast 0.5 must not be below beta_slow 1"),
     ("yarn", {"rope_parameters": YARN | {"rope_theta": 1.0}}, "kind yarn needs a rope_base above 1, not 1"),

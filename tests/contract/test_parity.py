@@ -201,7 +201,6 @@ def test_a_head_width_that_qwen3_leaves_out_is_its_own_default(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "olmo3"}, "'olmo3' is not supported .*windows are not scaled"),
         ({"model_type": "smollm3"}, "'smollm3' is not supported .*no rotary positions"),
         ({"clip_qkv": 8.0}, "clip_qkv = 8.0 is not supported"),
         (

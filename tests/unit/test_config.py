@@ -53,6 +53,12 @@ def test_archs_and_sizes_that_do_not_fit_are_refused():
         resolve("bert", "tiny")
     with pytest.raises(UserError, match="norm_scaling scales what the branches of a block read; in the family bert"):
         resolve("ln-scaling", "bert-tiny")
+    with pytest.raises(UserError, match="in the family olmo2 norms give what the branches add, so remove it"):
+        resolve("ln-scaling", "tiny", settings=["shape.family=olmo2"])
+    with pytest.raises(UserError, match="local_rope has no effect on the family bert"):
+        resolve("bert", "bert-tiny", settings=["shape.local_rope={base: 10, layers: [0]}"])
+    with pytest.raises(UserError, match="local_rope names layers by their number, .* a model that grows in depth"):
+        resolve("midas", "tiny", settings=["shape.local_rope={base: 10, layers: [0]}"])
 
 
 def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path):
@@ -77,6 +83,14 @@ def test_unknown_key_inside_a_kind_names_its_own_fields():
         ("shape.tied_embeddings=3", "shape.tied_embeddings = 3"),
         ("shape.kv_heads=3", "heads 8 is not a multiple of kv_heads 3"),
         ("shape.head_width=15", "an even number of channels in a head, not 15"),
+        ("shape.score_cap=0", "shape.score_cap = 0"),
+        (
+            "shape.rope_scaling={kind: yarn, factor: 4, original_positions: 64, beta_slow: 40}",
+            "beta_fast 32 must not be",
+        ),
+        ("shape.rope_scaling={kind: yarn, factor: 4}", "shape.rope_scaling.original_positions"),
+        ("shape.local_rope={base: 10, layers: [0, 8]}", "local_rope.layers names layer 8, but the layers are 0 to 7"),
+        ("shape.local_rope={base: 10, layers: []}", "layers: name one at least, and each of them once"),
         ("training.tokens_per_step=1000", "use 896 or 1024"),
         ("training.optimizer.lr=.nan", "training.optimizer.lr"),
         ("data.mix.text=0.4", "add up to 0.4"),
