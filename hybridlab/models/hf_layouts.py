@@ -46,8 +46,7 @@ def with_local_rope(shape: Shape, config: Config, layout: Layout, attention_map:
     if layout.local_base is None or not any(windows):
         return shape
     rope, (older, usual) = rope_of(config, layout, in_windows=True), layout.local_base
-    theta: Any = rope.get("rope_theta") or config.get(older, usual)
-    base = float(theta)
+    base = float(rope.get("rope_theta", config.get(older, usual)))
     if (base, _scaling_of(rope, config)) == (shape.rope_base, _scaling_of(rope_of(config, layout), config)):
         return shape
     kind = rope.get("rope_type", "default")
@@ -97,7 +96,8 @@ def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | Non
     kind = rope.get("rope_type", rope.get("type"))
     if kind not in ("linear", "llama3", "yarn"):
         return None
-    found = {"kind": kind, "factor": float(rope["factor"])}
+    factor = float(rope["factor"])
+    found = {"kind": kind, "factor": factor}
     if kind == "linear":
         return found
     found["original_positions"] = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
@@ -105,10 +105,9 @@ def _scaling_of(rope: Mapping[str, Any], config: Config) -> dict[str, Any] | Non
         return found | {name: float(rope[name]) for name in ("low_freq_factor", "high_freq_factor")}
     # 0 and null stand for the defaults.
     found |= {name: float(rope[name]) for name in ("beta_fast", "beta_slow", "attention_factor") if rope.get(name)}
-    scales = [rope.get("mscale"), rope.get("mscale_all_dim")]
-    if "attention_factor" not in found and all(scales):
-        above, below = (yarn_amplitude(found["factor"], float(scale)) for scale in scales)
-        found["attention_factor"] = above / below
+    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
+    if above and below and "attention_factor" not in found:
+        found["attention_factor"] = yarn_amplitude(factor, float(above)) / yarn_amplitude(factor, float(below))
     return found | {"truncate": rope.get("truncate", True)}
 
 

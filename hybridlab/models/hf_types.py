@@ -289,6 +289,7 @@ _MISTRAL = replace(
     defaults={**_LLAMA.defaults, "num_key_value_heads": 8, "sliding_window": 4096},
     biases=_NO_BIAS,
     supported={"hidden_act": ("silu",), "layer_types": (None,)},
+    spans_prefix=None,
     windowed=_all,
 )
 _PHI3 = replace(

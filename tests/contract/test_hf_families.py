@@ -1,5 +1,6 @@
 """Models of other families with random shapes: equal to transformers' own, and equal again when they go out."""
 
+import copy
 import json
 import random
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
 from hybridlab import export_hf, load_hf
 from hybridlab.accounting.parameters import count_parameters
@@ -17,6 +18,7 @@ from hybridlab.models.decoder import Decoder
 from hybridlab.models.hf_export import why_not_native
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import LocalRope
+from tests.contract.test_damaged_imports import changes
 from tests.models import cached_logits, padding_mask
 
 VOCAB = 97
@@ -119,12 +121,13 @@ FAMILIES = {
 SEEDS = range(3)
 
 
-def theirs(family, seed, **settings):
+def theirs(family, seed, head="ForCausalLM", **settings):
     """A random model of transformers, with norms and biases that are random too."""
     name, config = FAMILIES[family]
     config = config(random.Random(f"{family} {seed}")) | settings
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, _config_of(name))(**config)).eval()
+    config = getattr(transformers, _config_of(name))(**config)
+    model = getattr(transformers, "Gemma3Text" + head if name + head == OTHER_NAME else name + head)(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -132,6 +135,10 @@ def theirs(family, seed, **settings):
             else:
                 parameter.copy_(torch.randn(parameter.shape) * 0.6 / parameter.shape[-1] ** 0.5)
     return model
+
+
+OTHER_NAME = "Gemma3ForSequenceClassification"
+"""A class that reads images too."""
 
 
 def _config_of(name):
@@ -205,6 +212,34 @@ def test_with_another_plan_it_goes_out_with_the_modelling_file(family, tmp_path)
     assert [row[31 - n :] for row, n in zip(made.tolist(), LENGTHS, strict=True)] == wanted
 
 
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "phi3", "olmo2", "gemma2", "gemma3"])
+def test_classes_of_sequences_equal_transformers_both_ways(family, tmp_path):
+    reference = theirs(family, 0, "ForSequenceClassification", num_labels=3)
+    reference.save_pretrained(tmp_path / "model")
+    ours, tokens = load_hf(tmp_path / "model"), tokens_of(17)
+    done = export_hf(ours, tmp_path / "out", quiet=True)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    with torch.no_grad():
+        wanted = reference(tokens).logits
+        torch.testing.assert_close(ours(tokens).logits, wanted, **SAME)
+        torch.testing.assert_close(again(tokens).logits, wanted, **SAME)
+    assert done.auto == "AutoModelForSequenceClassification"
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2"])
+def test_spans_equal_transformers_both_ways(family, tmp_path):
+    reference = theirs(family, 0, "ForQuestionAnswering")
+    reference.save_pretrained(tmp_path / "model")
+    ours, tokens = load_hf(tmp_path / "model"), tokens_of(17)
+    assert export_hf(ours, tmp_path / "out", quiet=True).native
+    again = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        for model in (reference, again):
+            output = model(tokens)
+            wanted = torch.stack((output.start_logits, output.end_logits), -1)
+            torch.testing.assert_close(ours(tokens).logits, wanted, **SAME)
+
+
 def test_windows_of_a_model_are_its_map(tmp_path):
     settings = {"num_hidden_layers": 4, "sliding_window": 5}
     theirs("mistral", 0, **settings).save_pretrained(tmp_path / "mistral")
@@ -273,6 +308,30 @@ def test_another_window_gives_other_logits(tmp_path):
     folder = changed("mistral", tmp_path / "model", sliding_window=reference.config.sliding_window + 1)
     with torch.no_grad():
         assert (load_hf(folder)(tokens_of(31)).logits - reference(tokens_of(31)).logits).abs().max() > 1e-3
+
+
+NO_SHAPE = {"architectures", "dtype", "transformers_version", "initializer_range"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_change_of_the_configuration_ends_in_a_traceback(family, tmp_path):
+    """Of its numbers and choices, each as another value or of another type."""
+    path = changed(family, tmp_path / "model", sliding_window_pattern=6) / "config.json"
+    config, refused = json.loads(path.read_text()), 0
+    for keys, value in changes(config, set(config) - NO_SHAPE):
+        other = copy.deepcopy(config)
+        inner = other
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+        path.write_text(json.dumps(other))
+        try:
+            load_hf(path.parent)
+        except UserError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 50
 
 
 SLIDING = ["sliding_attention"]
