@@ -49,7 +49,6 @@ def pretrain(
         require_extendable(context, start, _WITH_EXTEND)
         train_and_print(extension(start or "", extend, runs, runtime, settings), runs, "pretrain", asked)
         return
-    arch = chosen_arch(arch, asked.config)
-    layer = settings_layer(arch, steps, seed, nearest, masks=masks, runtime=runtime)
+    layer = settings_layer(chosen_arch(arch, asked.config), steps, seed, nearest, masks=masks, runtime=runtime)
     request = Request(arch, size, data, start, asked.config, layer, settings, entropy_of)
     train_and_print(compose(request, runs), runs, "pretrain", asked)

@@ -371,8 +371,8 @@ class RunConfig(Strict):
             self.controller.check(self)
             if self.controller.adds_layers and self.shape.local_rope is not None:
                 raise SettingsConflict(
-                    "shape.local_rope names layers by their number, which change in a model that grows in depth; use "
-                    "another controller, or set shape.local_rope=null",
+                    "shape.local_rope names layers by their number, which change in a model that grows in depth; take "
+                    "a model or a size without it, or a controller that adds no layers",
                     "shape.local_rope",
                     "controller.kind",
                 )

@@ -21,7 +21,7 @@ from hybridlab.config.loading import (
     named_preset,
     parse_setting,
 )
-from hybridlab.config.maps import FromRun, FullMap
+from hybridlab.config.maps import FromRun, FullMap, HeadsMap
 from hybridlab.config.other_runs import with_run_names
 from hybridlab.config.recurrence import FROM_PARENT
 from hybridlab.config.resolve import data_layers, resolve, resolve_with_origins
@@ -82,7 +82,8 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     It says which settings nothing asked for, where these come from a preset for pretrained weights.
     """
     file = load_settings(asked.config) if asked.config is not None else Layer()
-    arch, size = named_preset("arch", asked.arch, file) or "vanilla", named_preset("size", asked.size, file)
+    named, size = named_preset("arch", asked.arch, file), named_preset("size", asked.size, file)
+    arch = named or "vanilla"
     before, following = data_layers(asked.data, file)
     options, start = asked.options, asked.start
     if asked.entropy_of is not None:
@@ -105,7 +106,10 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
         # The steps of an option are asked for, so that they replace the epochs of the preset.
         given[-1] = replace(options, asked=True)
         heritage[:1] = [replace(layer, values=_of_the_model(layer.values)) for layer in heritage[:1]]
-    if parent is not None and (asked.keep_map or task is not None) and branch is None:
+    # Weights of transformers keep their windows, unless an arch is asked for.
+    theirs = parent is not None and parent.pretrained and parent.saved is None
+    keeps = asked.keep_map or task is not None or (theirs and named is None)
+    if parent is not None and keeps and branch is None:
         heritage.append(_its_map(parent))
     if parent is not None:
         heritage.append(_its_tokenizer(parent, merge(base, *heritage, *written)))
@@ -279,11 +283,12 @@ def _check_tokenizer_known(parent: Artifact, resolved: RunConfig, given: list[La
 def _in_words(config: RunConfig) -> str:
     """One line about the training of pretrained weights."""
     training, window = config.training, getattr(config.map, "window", None)
+    own = "attention as in its map" if isinstance(config.map, HeadsMap) else "no window"
     return (
         f"settings for pretrained weights (presets/training/{FINETUNE}.yaml): lr {training.optimizer.lr:g}, "
         f"{training.steps:,} steps of {training.tokens_per_step:,} tokens, sequences of {training.seq_len:,}, "
         f"warm-up {training.schedule.warmup_steps:,} steps, "
-        f"{f'window {window:,}' if window else 'no window'}; change them with --set"
+        f"{f'window {window:,}' if window else own}; change them with --set"
     )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -53,6 +54,12 @@ NATIVE = {
     "qwen2": {"family": "llama", "biases": ["qkv"], "kv_heads": 2},
     "llama3": {"family": "llama", "rope_scaling": LLAMA3, "head_width": 8},
     "qwen3, biases": {"family": "qwen3", "biases": ["qkv", "output"]},
+    "yarn": {"family": "llama", "rope_scaling": {"kind": "yarn", "factor": 4.0, "original_positions": 16}},
+    "phi3": {"family": "llama", "rotary_fraction": 0.5, "head_width": 8, "kv_heads": 1},
+    "olmo2": {"family": "olmo2", "kv_heads": 2, "biases": ["qkv", "output"]},
+    "gemma2": {"family": "gemma2", "head_width": 8, "score_cap": 2.0, "logit_cap": 9.0, "embedding_scale": 24**0.5},
+    "gemma2, no caps": {"family": "gemma2", "score_width": 3},
+    "gemma3": {"family": "gemma3", "kv_heads": 2, "embedding_scale": 3.0},
     "olmo": {"family": "llama", "norm": "nonparametric-layernorm", "norm_eps": 1e-5, "kv_heads": 2},
     "neox, no attention biases": {"family": "neox", "rotary_fraction": 0.34, "biases": ["mlp"], "rope_scaling": LLAMA3},
     "neox": {"family": "neox", "rotary_fraction": 0.34, "tied_embeddings": False},
@@ -142,15 +149,20 @@ def test_plain_models_are_written_as_transformers_own_class_and_read_back(name, 
     if model.structure.causal:
         assert_generates(model, theirs)
     again = load_hf(tmp_path / "out")
-    if model.shape.embedding_scale == 1.0:
-        assert again.structure == replace(model.structure, shape=again.shape) and same_weights(model, again)
+    gemma = model.shape.family.startswith("gemma")
+    usual = math.sqrt(model.shape.width) if gemma else 1.0
+    if model.shape.embedding_scale == usual:
+        # The weights of Gemma's norms are stored minus 1, which rounds.
+        one, other = (dict(each.named_parameters()) for each in (model, again))
+        same = all(torch.allclose(one[n], other[n], atol=1e-6) for n in one) if gemma else same_weights(model, again)
+        assert again.structure == replace(model.structure, shape=again.shape) and same
         own = {field: getattr(model.shape, field) for field in vars(model.shape) if field != "init"}
         for field, value in own.items():
             found = getattr(again.shape, field)
             assert found == value or (value is None and found == getattr(model.shape.traits, field, found)), field
     else:
         # The factor stands in the embedding, and the head has the table without it.
-        assert again.shape.embedding_scale == 1.0 and not again.shape.tied_embeddings
+        assert again.shape.embedding_scale == usual and not again.shape.tied_embeddings
     with torch.no_grad():
         tokens = random_ids(20, vocab=VOCAB)
         torch.testing.assert_close(again(tokens).logits, model(tokens).logits, atol=1e-5, rtol=1e-5)
@@ -203,6 +215,11 @@ REASONS = {
     "rotates": lambda: native("qwen3", rotary_fraction=0.5, head_width=8),
     "KV head": lambda: native("gpt2", kv_heads=2),
     "wide": lambda: native("neox", head_width=8),
+    "multiple of its heads": lambda: native("llama", width=22),
+    "neither caps": lambda: native("llama", score_cap=2.0),
+    "nor rescales": lambda: native("qwen3", score_width=3, logit_cap=1.5),
+    "other bases": lambda: native("qwen3", local_rope={"base": 50.0, "layers": [1]}),
+    "scalings": lambda: native("llama", rotary_fraction=0.5, head_width=8, rope_scaling=LLAMA3),
 }
 
 

@@ -10,11 +10,14 @@ from transformers import (
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
 from hybridlab import export_hf, load_checkpoint, load_hf
+from hybridlab.attention.kinds import Full, Window
 from hybridlab.data.tokenizers import make_tokenizer
 from tests.conftest import write_text
 from tests.contract.test_parity import LLAMA3, theirs
@@ -93,6 +96,17 @@ def test_masks_are_learned_on_the_weights_and_trained_with(folder, name):
     for start in (name, f"{name}-masks"):
         second = ["pretrain", "--arch", "consa", "--from", start, "--masks", masks, "--run-dir", f"{start}-stage2"]
         assert trained(folder, *second)["model"]["sparsity"] == 0.5
+
+
+def test_windows_of_the_weights_stay_until_an_arch_is_named(folder):
+    settings = COMMON | {"sliding_window": 8, "num_key_value_heads": 2}
+    theirs(("mistral", MistralConfig, MistralForCausalLM, settings), True).save_pretrained(folder / "mistral")
+    make_tokenizer("byte", []).save(str(folder / "mistral" / "tokenizer.json"))
+    trained(folder, "pretrain", "--from", "mistral", "--run-dir", "as-it-is")
+    trained(folder, "pretrain", "--from", "mistral", "--arch", "vanilla", "--run-dir", "full")
+    kinds = [set(load_checkpoint(folder / run).attention_map.each_kind()) for run in ("as-it-is", "full")]
+    assert kinds == [{Window(8)}, {Full()}]
+    assert export_hf(folder / "as-it-is", folder / "as-it-is-out", quiet=True).architecture == "MistralForCausalLM"
 
 
 @pytest.mark.parametrize("name", SHAPES)
