@@ -190,6 +190,15 @@ class AttentionCall:
     causal: bool = True
 
 
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is torch's own layer and nothing else, so that a product with a part of its weights is what it
+    would compute. Adapters (LoRA), quantised layers, hooks and parametrisations are more: they must be called."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    own = type(module) in (nn.Linear, nn.Embedding) and "forward" not in vars(module) and not any(hooks)
+    # Tensors of quantisation libraries, which stand for a weight that is computed.
+    return own and not hasattr(module.weight, "__tensor_flatten__")
+
+
 class Attention(nn.Module):
     """Multi-head attention with grouped KV heads; q and k are normalised if the family does so, per head (qwen3) or all
     heads together (olmo2)."""
@@ -197,7 +206,8 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.head_width, biases = shape.head_width, shape.traits.biases
-        bias, inner, kv_inner = "qkv" in biases, shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+        bias, kv_inner = "qkv" in biases, shape.kv_heads * shape.head_width
+        self.inner = inner = shape.heads * shape.head_width
         self.q = nn.Linear(shape.width, inner, bias=bias)
         self.k = nn.Linear(shape.width, kv_inner, bias=bias)
         self.v = nn.Linear(shape.width, kv_inner, bias=bias)
@@ -211,8 +221,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, call: AttentionCall) -> Attended:
         """x (B, S, W) → the output (B, S, W) of the branch, with attention weights if `call.need` requests them.
 
-        Only the rows of the weights that belong to running heads are used, but for q and k whose norm spans all heads.
-        A shared KV head is computed once.
+        Only the rows of the weights that belong to running heads are used, but for q and k whose norm spans all heads,
+        and where a projection is more than its weights (see `is_plain`). A shared KV head is computed once.
         """
         heads, cache = call.heads, call.cache
         q = self._project(self.q, x, heads.query_rows, self.q_norm)
@@ -235,10 +245,12 @@ class Attention(nn.Module):
         """The heads' outputs (B, h, S, D) times W_O (its columns for these heads) → (B, S, W)."""
         if call.factor is not None:
             out = out * call.factor.to(out.dtype)[:, None, None]
-        joined = out.transpose(1, 2).flatten(2)
-        if call.heads.query_rows is None:
+        joined, rows = out.transpose(1, 2).flatten(2), call.heads.query_rows
+        if rows is None:
             return self.o(joined)
-        return F.linear(joined, self.o.weight[:, call.heads.query_rows], self.o.bias)
+        if is_plain(self.o):
+            return F.linear(joined, self.o.weight[:, rows], self.o.bias)
+        return self.o(joined.new_zeros(*joined.shape[:2], self.inner).index_copy(2, rows, joined))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> Attended:
         gate, serving = call.gate, call.heads.serving
@@ -255,8 +267,10 @@ class Attention(nn.Module):
             y = norm(linear(x)) if rows is None else norm(linear(x))[..., rows]
         elif rows is None:
             y = linear(x)
-        else:
+        elif is_plain(linear):
             y = F.linear(x, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
+        else:
+            y = linear(x).index_select(2, rows)
         y = y.view(x.shape[0], x.shape[1], -1, self.head_width).transpose(1, 2)
         return norm(y) if norm is not None and self.qk_norm == "head" else y
 

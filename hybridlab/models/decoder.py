@@ -17,7 +17,7 @@ from hybridlab.attention.heads import NEEDS
 from hybridlab.attention.kernels import choose, with_cap
 from hybridlab.attention.slots import next_positions
 from hybridlab.errors import UserError
-from hybridlab.models.blocks import Block, TokenHead, make_head, make_norm, sinusoids
+from hybridlab.models.blocks import Block, TokenHead, is_plain, make_head, make_norm, sinusoids
 from hybridlab.models.cache import KVCache
 from hybridlab.models.executor import Execution
 from hybridlab.models.generate import Generated, generate
@@ -277,7 +277,7 @@ class Transformer(nn.Module):
                 raise UserError(f"token_type_ids: the family {self.shape.family} has no token types; leave them out")
             return x
         if token_type_ids is None:
-            return x + table.weight[0]
+            return x + (table.weight[0] if is_plain(table) else table(x.new_zeros((), dtype=torch.long)))
         if bool((token_type_ids < 0).any()) or bool((token_type_ids >= table.num_embeddings).any()):
             raise UserError(f"token_type_ids: this model has the token types 0 to {table.num_embeddings - 1} only")
         return x + table(token_type_ids)
