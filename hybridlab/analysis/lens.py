@@ -24,7 +24,7 @@ from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder, Transformer
 from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import Plan
-from hybridlab.plan.visit import Place, Visit
+from hybridlab.plan.visit import Visit
 from hybridlab.training.objective import make_objective
 
 CLIP = 1.0
@@ -58,23 +58,17 @@ def exits(plan: Plan) -> list[Exit]:
 class Stream(Taps):
     """Stores the residual stream at exits, each (B, S, W), in their order."""
 
-    def __init__(self, plan: Plan, at: list[Exit]) -> None:
-        self.plan, self.ends = plan, {one.items - 1 for one in at}
+    def __init__(self, at: list[Exit]) -> None:
+        self.ends = {one.items - 1 for one in at}
         self.states: list[Tensor] = []
 
     def on_embeddings(self, x: Tensor) -> Tensor:
         self.states = [x]
         return x
 
-    def run_visit(self, place: Place, x: Tensor, visit: Visit, run: Callable[[Tensor], Tensor]) -> Tensor:
-        out = run(x)
-        if len(place) == 1 and place[0] in self.ends:
-            self.states.append(out)
-        return out
-
-    def on_iteration(self, place: Place, h: Tensor) -> None:
-        if place[1] == self.plan.loops[place[0]].iterations - 1:
-            self.states.append(h)
+    def on_item(self, index: int, x: Tensor) -> None:
+        if index in self.ends:
+            self.states.append(x)
 
 
 class Lens(nn.Module):
@@ -170,7 +164,7 @@ def train_lens(model: Transformer, batches: Iterator[np.ndarray], recipe: Recipe
     """A lens for a model, and the mean loss over the exits of every step. The same recipe gives the same lens; the
     model is not changed. UserError if the loss is no number any more."""
     lens, device = Lens(model), next(model.parameters()).device
-    stream, losses = Stream(model.plan, lens.exits), []
+    stream, losses = Stream(lens.exits), []
     optimizers = [torch.optim.Adam(one.parameters(), lr=recipe.lr) for one in lens.translators]
     rng = np.random.default_rng((recipe.seed, 1))
     for step in range(recipe.steps):

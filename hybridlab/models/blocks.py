@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -383,14 +384,14 @@ class TokenHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if transform else None
         self.cap = shape.logit_cap
 
-    def forward(self, x: Tensor, valid: Tensor | None, embedding: Tensor) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor | None = None, embedding: Tensor | None = None) -> Tensor:
         return capped(F.linear(*self.factors(x, embedding)), self.cap)
 
-    def factors(self, x: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def factors(self, x: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """x as the product reads it, the table (V, W), and the bias (V,)."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(F.gelu(self.dense(x)))
-        return x, embedding if self.weight is None else self.weight, self.bias
+        return x, cast(Tensor, embedding if self.weight is None else self.weight), self.bias
 
 
 class ClassHead(nn.Module):

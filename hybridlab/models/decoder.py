@@ -190,7 +190,7 @@ class Transformer(nn.Module):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None,
         attention_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -202,6 +202,7 @@ class Transformer(nn.Module):
         token_type_ids: Tensor | None = None,
         at: Tensor | None = None,
         targets: Targets | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Output:
         """input_ids (B, S) → logits (B, S, V), or what the output head gives.
 
@@ -211,21 +212,23 @@ class Transformer(nn.Module):
         to return, `none`, `last_row` or `full`. cache: keys and values of earlier calls; the tokens of this call
         continue its rows and are stored too. token_type_ids: (B, S), 0 by default, in families with token types. at:
         (B, N), the positions whose logits (B, N, V) are returned; by default all. targets: with an output head that
-        gives tokens, return the loss of these in place of logits, see `loss_in_chunks`.
+        gives tokens, return the loss of these in place of logits, see `loss_in_chunks`. inputs_embeds: (B, S, W), rows
+        of the table of embeddings or others in their place; input_ids is None then.
         """
         if need not in NEEDS:
             raise UserError(f"need {need!r} is unknown; use one of {', '.join(NEEDS)}")
+        x = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
         lengths: list[int] = []
         valid = None if attention_mask is None else _right_padded(attention_mask, may_be_empty=cache is not None)
         if cache is not None:
             if segment_ids is not None or position_ids is not None or need != "none":
                 raise UserError("cache: leave out segment_ids, position_ids and need; they do not work with a cache")
-            lengths = self._lengths(cache, input_ids, valid)
-            position_ids = next_positions(cache.counts, input_ids.shape[1], input_ids.device)
+            lengths = self._lengths(cache, x, valid)
+            position_ids = next_positions(cache.counts, x.shape[1], x.device)
         else:
             self._check_loops(segment_ids, position_ids, valid is not None and not bool(valid.all()))
             if position_ids is None:
-                position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
+                position_ids = torch.arange(x.shape[1], device=x.device)
         execution = Execution(
             self.structure,
             cast(list[Block], list(self.blocks)),
@@ -243,7 +246,7 @@ class Transformer(nn.Module):
             recompute=self.recompute,
             compiled=self.compiled,
         )
-        x = execution.run(self._embed(input_ids, position_ids, token_type_ids))
+        x = execution.run(self._embed(x, position_ids, token_type_ids))
         if cache is not None:
             cache.advance(lengths)
         attended = execution.attended.items()
@@ -260,8 +263,9 @@ class Transformer(nn.Module):
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""
         return generate(self, input_ids, max_new_tokens, **settings)
 
-    def _embed(self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        x = self.embedding(input_ids) * self.shape.embedding_scale
+    def _embed(self, x: Tensor, position_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Rows of the table of embeddings (B, S, W) → the residual stream before the plan."""
+        x = x * self.shape.embedding_scale
         if self.position_embedding is not None:
             last, learned = int(position_ids.max()), self.position_embedding.num_embeddings
             if last >= learned:
@@ -282,16 +286,16 @@ class Transformer(nn.Module):
             raise UserError(f"token_type_ids: this model has the token types 0 to {table.num_embeddings - 1} only")
         return x + table(token_type_ids)
 
-    def _lengths(self, cache: KVCache, input_ids: Tensor, valid: Tensor | None) -> list[int]:
+    def _lengths(self, cache: KVCache, x: Tensor, valid: Tensor | None) -> list[int]:
         """New tokens of each row. UserError if the cache is not for this model and batch, or is too small."""
         if any(loop.literal for loop in self.plan.loops.values()):
             raise UserError(
                 "cache: with the paper's literal ⌊L / g⌋ chunks an output depends on the total length; "
                 "set literal: false, or decode without a cache"
             )
-        if len(input_ids) != cache.batch or cache.structure != self.structure:
+        if len(x) != cache.batch or cache.structure != self.structure:
             raise UserError("cache: it was made for another batch size or another structure; make a new one")
-        lengths = [input_ids.shape[1]] * cache.batch if valid is None else valid.sum(1).tolist()
+        lengths = [x.shape[1]] * cache.batch if valid is None else valid.sum(1).tolist()
         cache.check_room(lengths)
         return lengths
 

@@ -63,6 +63,8 @@ class Execution:
         x = embedded
         for index, item in enumerate(self.structure.plan.visits):
             x = self.visit((index,), item, x) if isinstance(item, Visit) else self.loop(index, item, embedded, x)
+            if self.taps:
+                self.taps.on_item(index, x)
         return x
 
     # ---- loops ----

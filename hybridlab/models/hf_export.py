@@ -187,6 +187,7 @@ def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dic
         "architectures": [form.architecture],
         "auto_map": {
             "AutoConfig": f"{MODELLING.removesuffix('.py')}.HybridlabConfig",
+            "AutoModel": f"{MODELLING.removesuffix('.py')}.HybridlabModel",
             form.auto: f"{MODELLING.removesuffix('.py')}.{form.architecture}",
         },
         "vocab_size": shape.vocab,
@@ -194,7 +195,7 @@ def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dic
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "max_position_embeddings": shape.max_positions or max_positions,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": shape.gives_tokens and shape.tied_embeddings,
         "dtype": "float32",
         **labels_of(shape),
     }

@@ -9,11 +9,17 @@ describes it as data under `structure`, as in hybridlab: its shape, its map (how
 Tokens of a row are moved to its front before the model runs, so that padding may stand on either side, and positions,
 windows and chunks count from the first token of each row.
 
-Shape legend: B batch, S columns of the input, V vocabulary.
+All classes take input_ids (B, S) or inputs_embeds (B, S, W), attention_mask (B, S), token_type_ids, and position_ids,
+which turn rotary and learned positions, not what a window counts. output_hidden_states: the residual stream before the
+plan and after each of its items, a visit or a whole loop; the last one after the final norm. output_attentions: the
+weights of each attention of the plan, in its order.
+
+Shape legend: B batch, S columns of the input, V vocabulary, W width.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +28,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     CausalLMOutputWithPast,
     MaskedLMOutput,
     QuestionAnsweringModelOutput,
@@ -31,6 +38,7 @@ from transformers.utils import can_return_tuple
 
 from hybridlab.models.cache import KVCache
 from hybridlab.models.decoder import Transformer, make_model
+from hybridlab.models.taps import Taps
 from hybridlab.plan.structure import Structure
 
 
@@ -72,64 +80,210 @@ class HybridlabCache(Cache):
     def crop(self, tokens_to_remove: int) -> None:
         raise ValueError(
             "this cache has forgotten what windows and chunks no longer need, so that it cannot go back; "
-            "generate without assistant_model and prompt_lookup_num_tokens, or with use_cache=False"
+            "generate without assistant_model and prompt_lookup_num_tokens"
         )
 
 
-class HybridlabModel(PreTrainedModel):
+class _Stream(Taps):
+    """Keeps the residual stream (B, S, W) before the plan and after each of its items."""
+
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
+
+    def on_embeddings(self, x: Tensor) -> Tensor:
+        self.states.append(x)
+        return x
+
+    def on_item(self, index: int, x: Tensor) -> None:
+        self.states.append(x)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a pass gives: out, that of the output head, and what else was asked for."""
+
+    out: Tensor
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+    @property
+    def others(self) -> dict[str, Any]:
+        return {"hidden_states": self.hidden_states, "attentions": self.attentions}
+
+
+class HybridlabPreTrainedModel(PreTrainedModel):
     """A decoder or encoder of hybridlab with its output head, which `ForCausalLM` and the others call."""
 
     own: Transformer
+    head: Any
     config_class = HybridlabConfig
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
+    _is_stateful = True
+    """Its cache cannot go back, so that transformers refuses prompt lookup and assisted decoding."""
     _no_split_modules = ["Block"]
+    _with_head = True
 
     def __init__(self, config: HybridlabConfig) -> None:
         super().__init__(config)
         own = make_model(Structure.from_json(config.structure), config.kernel)
-        # Its parts become parts of this model, so that tensors have hybridlab's names; itself it is no part.
+        # Its parts are those of this model, so that tensors have hybridlab's names, and whatever is put in the place of
+        # one of them runs; itself it is no part.
         self.__dict__["own"] = own
-        for name, part in own.named_children():
-            self.add_module(name, part)
+        self._modules = own._modules
+        if self._tied_weights_keys and own.shape.tied_embeddings:
+            self.head.weight = self.embedding.weight
+        if not self._with_head:
+            self.head = _NoHead()
+        self.gradient_checkpointing = False
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.own.embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embedding = self.own.embedding = value  # type: ignore[assignment]
+        self.embedding = value
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        table = super().resize_token_embeddings(*args, **kwargs)
+        shape = replace(self.own.shape, vocab=len(table.weight))
+        self.own.structure = replace(self.own.structure, shape=shape)
+        self.config.structure = self.own.structure.to_json()
+        return table
+
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, gradient_checkpointing_func: Any = None, every_n_layers: int = 1
+    ) -> None:
+        """Every visit is recomputed in the way of torch's `use_reentrant=False`, whatever function is given."""
+        if every_n_layers != 1:
+            raise ValueError(f"every_n_layers {every_n_layers}: this model recomputes every layer; leave it out")
+        self.gradient_checkpointing = self.own.recompute = enable
 
     def outputs(
         self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        output_hidden_states: bool | None,
+        output_attentions: bool | None,
         cache: HybridlabCache | None = None,
-        token_type_ids: Tensor | None = None,
         keep: int | None = 0,
-    ) -> Tensor:
-        """What the output head gives for the last `keep` columns of input_ids (B, S), 0 for all; None for a head that
-        gives one output for each row. attention_mask: (B, S), or with a cache for all columns so far, 0 on padding."""
-        new = input_ids.shape[1]
+    ) -> Seen:
+        """What the output head gives for the last `keep` columns, 0 for all; None for a head that gives one output for
+        each row. attention_mask: (B, S), or with a cache for all columns so far, 0 on padding."""
+        given = inputs_embeds if input_ids is None else input_ids
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("give input_ids or inputs_embeds, one of the two")
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ValueError("attention_mask must be (batch, length), 1 on tokens and 0 on padding")
-        valid = torch.ones_like(input_ids) if attention_mask is None else attention_mask[:, -new:].long()
+        asked = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        weights = self.config.output_attentions if output_attentions is None else output_attentions
+        if weights:
+            self._check_weights(cache)
+        rows, new = given.shape[:2]
+        valid = torch.ones(rows, new, dtype=torch.long, device=given.device)
+        valid = valid if attention_mask is None else attention_mask[:, -new:].long()
         # Tokens first, in their order; and where the columns are then.
         order = (1 - valid).argsort(dim=1, stable=True)
         places = order.argsort(dim=1)
         if cache is not None:
-            cache.own = cache.own or KVCache(self.own.structure, len(input_ids))
+            cache.own = cache.own or KVCache(self.own.structure, rows)
             cache.columns += new
-        return self.own(
-            input_ids.gather(1, order),
-            attention_mask=None if bool(valid.all()) else valid.gather(1, order),
+        stream = _Stream() if asked else None
+        moved_valid = valid.gather(1, order)
+        result = self.own(
+            None if input_ids is None else input_ids.gather(1, order),
+            attention_mask=None if bool(valid.all()) else moved_valid,
+            position_ids=self._positions(position_ids, order, moved_valid, cache),
+            need="full" if weights else "none",
+            taps=stream,
             cache=None if cache is None else cache.own,
             token_type_ids=None if token_type_ids is None else token_type_ids.gather(1, order),
             factors={tuple(f["place"]): torch.tensor(f["values"], device=self.device) for f in self.config.factors},
             at=None if keep is None else places[:, -keep:],
-        ).logits
+            inputs_embeds=None if inputs_embeds is None else inputs_embeds.take_along_dim(order[..., None], 1),
+        )
+        found, across = None, places[:, None, :, None]
+        if stream is not None:
+            states = [*stream.states[:-1], self.own.final_norm(stream.states[-1])]
+            found = tuple(state.take_along_dim(places[..., None], 1) for state in states)
+        maps = (w.take_along_dim(across, 2).take_along_dim(across.mT, 3) for w in result.attention.values())
+        return Seen(result.logits, found, tuple(maps) if weights else None)
+
+    def _positions(
+        self, position_ids: Tensor | None, order: Tensor, valid: Tensor, cache: HybridlabCache | None
+    ) -> Tensor | None:
+        """position_ids (B, S) in the order of the tokens; None where they are those that the model counts itself.
+        valid: (B, S), in that order."""
+        if position_ids is None:
+            return None
+        moved = position_ids.expand(order.shape).gather(1, order)
+        own = torch.arange(order.shape[1], device=order.device)
+        if cache is not None and cache.own is not None:
+            own = own + torch.tensor(cache.own.counts, device=order.device)[:, None]
+        return None if bool(((moved == own) | (valid == 0)).all()) else moved
+
+    def _check_weights(self, cache: HybridlabCache | None) -> None:
+        """ValueError where there are no attention weights between the tokens of a row."""
+        if cache is not None:
+            raise ValueError("output_attentions needs whole rows: give use_cache=False")
+        if any(g > 1 for loop in self.own.plan.loops.values() for g in loop.chunks):
+            raise ValueError("output_attentions: in the loops of this model chunks attend, not tokens; leave it out")
 
 
-class HybridlabForCausalLM(HybridlabModel, GenerationMixin):
+class HybridlabModel(HybridlabPreTrainedModel):
+    """The model without its output head."""
+
+    _with_head = False
+    _keys_to_ignore_on_load_unexpected = [r"^head\."]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> BaseModelOutput:
+        """input_ids (B, S) → the residual stream after the final norm (B, S, W)."""
+        asked = output_hidden_states, output_attentions
+        seen = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        return BaseModelOutput(seen.out, **seen.others)
+
+
+class _NoHead(nn.Module):
+    def forward(self, x: Tensor, valid: Tensor | None, embedding: Tensor) -> Tensor:
+        return x
+
+
+class _GivesTokens(HybridlabPreTrainedModel):
+    """A model whose output head gives tokens. A tied head has the table of the embeddings as its own, as transformers
+    expects."""
+
+    _tied_weights_keys = {"head.weight": "embedding.weight"}
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.head = value
+
+    def _get_resized_lm_head(self, old_lm_head: Any, *args: Any, **kwargs: Any) -> Any:
+        """The head, with a table and a bias for more tokens or fewer. transformers makes them for a linear layer."""
+        (tokens, width), bias = old_lm_head.weight.shape, old_lm_head.bias
+        layer = nn.Linear(width, tokens, bias is not None, device="meta")
+        layer.weight, layer.bias = old_lm_head.weight, bias
+        resized = super()._get_resized_lm_head(layer, *args, **kwargs)
+        old_lm_head.weight, old_lm_head.bias = resized.weight, resized.bias
+        return old_lm_head
+
+
+class HybridlabForCausalLM(_GivesTokens, GenerationMixin):
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         """`forward` makes its own cache; `generate` hands it back."""
@@ -138,13 +292,17 @@ class HybridlabForCausalLM(HybridlabModel, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         cache: HybridlabCache | None = None,
         past_key_values: HybridlabCache | None = None,
         use_cache: bool | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int = 0,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> CausalLMOutputWithPast:
         """input_ids (B, S) → logits (B, S, V), or those of the last `logits_to_keep` columns. labels: (B, S), −100
         where none is asked for. past_key_values: the name of `cache` in transformers before 5.24."""
@@ -152,57 +310,81 @@ class HybridlabForCausalLM(HybridlabModel, GenerationMixin):
             raise ValueError("an output of this model depends on later tokens: decode with use_cache=False")
         cache = past_key_values if cache is None else cache
         cache = HybridlabCache() if cache is None and use_cache else cache
-        logits = self.outputs(input_ids, attention_mask, cache, keep=logits_to_keep)
-        loss = None if labels is None else self.loss_function(logits, labels, vocab_size=logits.shape[-1])
-        return CausalLMOutputWithPast(loss, logits, cache)
+        if cache is not None and not isinstance(cache, HybridlabCache):
+            raise ValueError(
+                f"this model has a cache of its own, not {type(cache).__name__}; give use_cache=True alone"
+            )
+        if cache is not None and self.gradient_checkpointing and torch.is_grad_enabled():
+            raise ValueError("gradient checkpointing runs layers twice, a cache stores once: give use_cache=False")
+        asked = output_hidden_states, output_attentions, cache, logits_to_keep
+        seen = self.outputs(input_ids, attention_mask, None, position_ids, inputs_embeds, *asked)
+        loss = None if labels is None else self.loss_function(seen.out, labels, vocab_size=seen.out.shape[-1])
+        return CausalLMOutputWithPast(loss, seen.out, cache, **seen.others)
 
 
-class HybridlabForMaskedLM(HybridlabModel):
+class _WithLabels(HybridlabPreTrainedModel):
+    """What a masked-token model and a classifier share."""
+
+    keep: int | None = 0
+    output: type[MaskedLMOutput] | type[SequenceClassifierOutput]
+
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-    ) -> MaskedLMOutput:
-        """input_ids (B, S) → logits (B, S, V). labels: (B, S), −100 where none is asked for."""
-        logits = self.outputs(input_ids, attention_mask, token_type_ids=token_type_ids)
-        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        return MaskedLMOutput(loss=loss, logits=logits)
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+    ) -> MaskedLMOutput | SequenceClassifierOutput:
+        """input_ids (B, S) → logits. labels: (B, S), −100 where none is asked for, or those of the rows (B,)."""
+        asked = output_hidden_states, output_attentions, None, self.keep
+        seen = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        loss = None if labels is None else self.loss_of(seen.out, labels)
+        return self.output(loss=loss, logits=seen.out, **seen.others)
 
 
-class HybridlabForSequenceClassification(HybridlabModel):
+class HybridlabForMaskedLM(_WithLabels, _GivesTokens):
+    """input_ids (B, S) → logits (B, S, V)."""
+
+    output = MaskedLMOutput
+
+
+class HybridlabForSequenceClassification(_WithLabels):
+    """input_ids (B, S) → logits (B, labels), from the first token in an encoder, from the last one in a decoder."""
+
+    keep, output = None, SequenceClassifierOutput
+
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if logits.shape[1] == 1:
+            return F.mse_loss(logits[:, 0], labels.to(logits))
+        return super().loss_of(logits, labels)
+
+
+class HybridlabForQuestionAnswering(HybridlabPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> SequenceClassifierOutput:
-        """input_ids (B, S) → logits (B, labels), from the first token in an encoder, from the last one in a decoder."""
-        logits = self.outputs(input_ids, attention_mask, token_type_ids=token_type_ids, keep=None)
-        loss = None
-        if labels is not None:
-            one = logits.shape[1] == 1
-            loss = F.mse_loss(logits[:, 0], labels.to(logits)) if one else F.cross_entropy(logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
-
-
-class HybridlabForQuestionAnswering(HybridlabModel):
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> QuestionAnsweringModelOutput:
         """input_ids (B, S) → for each token, how likely it is the first and the last one of the answer, (B, S) each."""
-        start, end = self.outputs(input_ids, attention_mask, token_type_ids=token_type_ids).unbind(-1)
-        loss = None
+        asked = output_hidden_states, output_attentions
+        seen = self.outputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, *asked)
+        (start, end), loss = seen.out.unbind(-1), None
         if start_positions is not None and end_positions is not None:
             loss = (F.cross_entropy(start, start_positions) + F.cross_entropy(end, end_positions)) / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end, **seen.others)

@@ -115,7 +115,8 @@ class Recurrence(nn.Module):
         if loop.downscale == "mean":
             count = loop.chunks[t] if loop.literal else filled.sum(-1, keepdim=True)
             return (grid * filled[..., None]).sum(2) / count
-        scores = self.scorers[str(t)](grid)[..., 0]
+        # Some quantised layers take no more than three dimensions.
+        scores = self.scorers[str(t)](grid.flatten(1, 2)).view(grid.shape[:3])
         weights = _shares(scores.masked_fill(~filled, float("-inf")))
         return (weights[..., None].to(grid.dtype) * grid).sum(2)
 

@@ -30,5 +30,8 @@ class Taps:
     def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
         """Called after a visit. delta (B, S, W): what it added to its input x (B, S, W)."""
 
+    def on_item(self, index: int, x: Tensor) -> None:
+        """Called after an item of the plan, a visit or a whole loop. x: the residual stream (B, S, W) then."""
+
     def on_iteration(self, place: Place, h: Tensor) -> None:
         """Called after an iteration of a loop. place: (index of the loop, iteration). h: the new state (B, S, W)."""

@@ -26,7 +26,7 @@ def batches(seed=0, rows=4):
 
 
 def states_of(model, lens, ids=IDS):
-    stream = Stream(model.plan, lens.exits)
+    stream = Stream(lens.exits)
     with torch.no_grad():
         output = model(ids, taps=stream).logits
     return stream.states, output

@@ -99,7 +99,7 @@ def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list
     the next one."""
     sums, count = torch.zeros(3, len(lens.exits), dtype=torch.float64), 0
     for part in tokens.split(_AT_ONCE):
-        stream = Stream(model.plan, lens.exits)
+        stream = Stream(lens.exits)
         with torch.no_grad():
             final = model(part, taps=stream).logits
             for exit, state in enumerate(stream.states):
