@@ -6,20 +6,24 @@
 A plain model of a family that transformers has is written as transformers' own class, by the layouts with which
 huggingface.py reads (hf_types.py). Every other one gets modeling_hybridlab.py and the modules that it imports, which
 are those that train: as flat files whose imports of each other are relative, because that is what transformers loads.
-They need no hybridlab; such a folder is also a model folder of hybridlab, with the same tensors.
+They need no hybridlab; such a folder is also a model folder of hybridlab, with the same tensors. An attention kind of
+a plug-in comes along: the file that defines it, as it is but for those imports, and what that file imports of the
+plug-in.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, new_folder, write_json, write_text
 from hybridlab.models.decoder import Transformer
@@ -41,12 +45,19 @@ from hybridlab.models.hf_types import LAYOUTS, OLMO_EPS, Layout
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES, ClassesOutput, Shape
 from hybridlab.plan.structure import Structure
+from hybridlab.plugins import plugins_in_use
 
 MODELLING = "modeling_hybridlab.py"
 _ROOT = "hybridlab.models.modeling_hybridlab"
 _KINDS = "hybridlab.attention.registry"
 """In its place an exported folder has a table of the kinds of the model: it knows no plug-ins."""
 _KINDS_HERE = '''"""The attention kinds of this model, by name."""
+
+
+def register_kind(kind):
+    """What a plug-in calls for its kind; here the table below has it."""
+    return kind
+
 
 {imports}
 
@@ -91,49 +102,118 @@ def form_of(model: Transformer, pads_with_end: bool = False) -> Form:
 def _check(structure: Structure) -> None:
     if structure.map.learning:
         raise UserError("export: the masks of this model are still being learned; export the run that trains with them")
-    for kind in structure.map.each_kind():
-        if not type(kind).__module__.startswith("hybridlab."):
-            raise UserError(
-                f"export: attention of kind {kind.name} comes from a plug-in, and an exported folder has the code of "
-                "hybridlab alone; export models with built-in kinds only"
-            )
+    source_files(structure)
+
+
+# ---- the modules beside the weights ----
 
 
 def source_files(structure: Structure) -> dict[str, str]:
-    """File name → text of the modules that a model of this structure runs on, with the one that transformers loads."""
+    """File name → text of the modules that a model of this structure runs on, with the one that transformers loads.
+    UserError for a kind of a plug-in whose source cannot stand there."""
     kinds = sorted({type(kind) for kind in structure.map.each_kind()}, key=lambda kind: kind.name)
     imports = "\n".join(f"from {kind.__module__} import {kind.__name__}" for kind in kinds)
     table = _KINDS_HERE.format(imports=imports, names=", ".join(f'"{kind.name}": {kind.__name__}' for kind in kinds))
+    own = {kind.__module__: kind.name for kind in kinds if not _is_ours(kind.__module__)}
     texts: dict[str, str] = {}
     wanted = [_ROOT]
     while wanted:
         module = wanted.pop()
         if _file_name(module) not in texts:
-            text, imported = _with_flat_imports(table if module == _KINDS else _source(module))
-            texts[_file_name(module)] = text
+            text = table if module == _KINDS else _source(module, own)
+            texts[_file_name(module)], imported = _with_flat_imports(text, module, own)
             wanted += imported
     return texts
 
 
-def _source(module: str) -> str:
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None, f"{module} has a file"
+def _is_ours(module: str) -> bool:
+    return module.split(".")[0] == "hybridlab"
+
+
+def _source(module: str, own: Mapping[str, str]) -> str:
+    """The text of a module. own: module → kind of plug-ins."""
+    spec = None if module == "__main__" else find_spec(module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise UserError(
+            f"export: attention of kind {own.get(module, module)} has no Python file that could stand beside the "
+            "weights; write its class into one, and load it with --plugin"
+        )
     return Path(spec.origin).read_text(encoding="utf-8")
 
 
 def _file_name(module: str) -> str:
-    return MODELLING if module == _ROOT else f"{module.replace('.', '_')}.py"
+    name = module.replace(".", "_")
+    return MODELLING if module == _ROOT else f"{name}.py" if _is_ours(module) else f"plugin_{_stem(name)}.py"
 
 
-def _with_flat_imports(text: str) -> tuple[str, list[str]]:
-    """A module with its imports from hybridlab as relative ones from flat files, and the modules that it imports."""
+def _stem(name: str) -> str:
+    """A module's name, without the digest that the name of a plug-in's file has here."""
+    return re.sub(r"^hybridlab_plugin_(.+)_[0-9a-f]{8}$", r"\1", name)
+
+
+def _with_flat_imports(text: str, module: str, own: Mapping[str, str]) -> tuple[str, list[str]]:
+    """A module with its imports of hybridlab and of its own plug-in as relative ones from flat files, and the modules
+    that it imports so. own: module → kind of plug-ins."""
     lines, modules = text.splitlines(keepends=True), []
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hybridlab."):
-            flat, line = node.module.replace(".", "_"), node.lineno - 1
-            lines[line] = lines[line].replace(f"from {node.module} import", f"from .{flat} import", 1)
-            modules.append(node.module)
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        for name in [node] if isinstance(node, ast.ImportFrom) else node.names:
+            imported = _imported(name, module)
+            if imported in own or _is_beside(imported, module):
+                if not _is_ours(module):
+                    _check_import(imported, name, node.lineno, module)
+                line = node.lineno - 1
+                flat = _file_name(imported).removesuffix(".py")
+                lines[line] = re.sub(r"\bfrom\s+[\w.]+\s+import\b", f"from .{flat} import", lines[line], count=1)
+                modules.append(imported)
     return "".join(lines), modules
+
+
+def _imported(name: ast.ImportFrom | ast.alias, module: str) -> str:
+    """The full name of what a module imports."""
+    if isinstance(name, ast.alias):
+        return name.name
+    if name.level == 0:
+        return name.module or ""
+    spec = find_spec(module)
+    return resolve_name("." * name.level + (name.module or ""), spec.parent if spec else None)
+
+
+def _is_beside(imported: str, module: str) -> bool:
+    """Whether what a module imports is to stand beside it: a module of hybridlab, or one of its own package or, for a
+    file, of its folder."""
+    top = imported.split(".")[0]
+    if _is_ours(imported) or top == module.split(".")[0]:
+        return True
+    if _is_ours(module) or _stem(module) == module:
+        return False
+    file, other = find_spec(module), find_spec(top)
+    found = None if file is None or other is None else (file.origin, other.origin)
+    return bool(found and found[0] and found[1] and Path(found[0]).parent == Path(found[1]).parent)
+
+
+_PARTS = ("attention", "errors", "models", "plan")
+"""The parts of hybridlab that an exported model runs on."""
+
+
+def _check_import(imported: str, name: ast.ImportFrom | ast.alias, line: int, module: str) -> None:
+    """UserError for an import in a plug-in that a flat file beside the weights cannot have."""
+    spec = find_spec(module)
+    where = f"export: {spec.origin if spec else module}:{line}"
+    if _is_ours(imported) and imported.split(".")[1:2] and imported.split(".")[1] not in _PARTS:
+        raise UserError(
+            f"{where}: {imported} is no part of an exported model; put the attention kind into a file that imports "
+            f"of hybridlab only {', '.join(_PARTS)}"
+        )
+    names = [] if isinstance(name, ast.alias) else [alias.name for alias in name.names]
+    package = find_spec(imported)
+    whole = package is not None and package.submodule_search_locations is not None
+    if not names or imported == "hybridlab" or (whole and any(find_spec(f"{imported}.{each}") for each in names)):
+        raise UserError(
+            f"{where}: write this import as `from MODULE import NAME`, with the module that defines the name, so that "
+            "the module can stand beside the weights"
+        )
 
 
 def write_hf_folder(
@@ -181,9 +261,10 @@ def check_free(folder: Path) -> None:
 
 def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dict[str, Any]) -> dict[str, Any]:
     """config.json for the modelling file: that of a model folder of hybridlab, with what transformers looks for."""
-    shape = model.shape
+    shape, kinds = model.shape, {(ATTENTION_KINDS.what, kind.name) for kind in model.attention_map.each_kind()}
+    plugins = plugins_in_use(kinds)
     return {
-        **config_of(model, lineage),
+        **config_of(model, lineage | ({"plugins": plugins} if plugins else {})),
         "architectures": [form.architecture],
         "auto_map": {
             "AutoConfig": f"{MODELLING.removesuffix('.py')}.HybridlabConfig",

@@ -29,7 +29,6 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.visit import Visit
 from tests.contract.test_architectures import ARCHS, PLANS, build
 from tests.contract.test_layout import MODULES
-from tests.contract.test_own_attention_kind import Sinks
 from tests.models import padding_mask, random_ids
 
 AUTO = {
@@ -412,13 +411,6 @@ def test_the_files_beside_the_weights_are_the_modules_that_train(arch, tmp_path,
     assert ("hybridlab_attention_belief.py" in written) == ("belief" in kinds)
     (table,) = re.findall(r"KINDS = {(.*)}", written[TABLE])
     assert set(re.findall(r"\"(\w+)\": [A-Z]", table)) == kinds
-
-
-def test_attention_of_a_plug_in_is_refused_by_name(tmp_path):
-    row = (Sinks(4), Sinks(4))
-    model = native("llama").with_plan(attention_map=AttentionMap((row,) * 3))
-    with pytest.raises(UserError, match="attention of kind sinks comes from a plug-in"):
-        export_hf(model, tmp_path / "out")
 
 
 def test_saving_it_again_keeps_the_model(tmp_path, byte):

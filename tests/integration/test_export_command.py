@@ -19,6 +19,7 @@ from tests.combinations import some
 from tests.integration.test_cli import hybridlab, json_of
 from tests.training import train, train_until
 
+PROMPTS = ["the cat", "rain fell over the far hills"]
 WITHOUT_HYBRIDLAB = """
 import sys
 class Blocked:
@@ -35,8 +36,8 @@ tokens = torch.tensor([json.loads(sys.argv[3])])
 with torch.no_grad():
     logits = model(tokens).logits[0].tolist()
 pipe = transformers.pipeline("text-generation", model=folder, trust_remote_code=trust)
-prompts = ["the cat", "rain fell over the far hills"]
-texts = [made[0]["generated_text"] for made in pipe(prompts, max_new_tokens=8, do_sample=False, batch_size=2)]
+made = pipe(json.loads(sys.argv[4]), max_new_tokens=8, do_sample=False, batch_size=2)
+texts = [found[0]["generated_text"] for found in made]
 print(json.dumps({"logits": logits, "texts": texts, "class": type(model).__name__}))
 """
 
@@ -44,7 +45,15 @@ print(json.dumps({"logits": logits, "texts": texts, "class": type(model).__name_
 def elsewhere(folder, trust, tokens, cwd):
     """What a process prints that can import neither hybridlab nor what only hybridlab needs."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", WITHOUT_HYBRIDLAB, str(folder), str(trust), json.dumps(tokens)]
+    command = [
+        sys.executable,
+        "-c",
+        WITHOUT_HYBRIDLAB,
+        str(folder),
+        str(trust),
+        json.dumps(tokens),
+        json.dumps(PROMPTS),
+    ]
     home = {"HF_HOME": str(cwd / "home"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment | home, timeout=280)
     assert done.returncode == 0, done.stderr
@@ -66,7 +75,7 @@ def test_an_exported_run_works_where_hybridlab_is_not_installed(arch, small, run
     with torch.no_grad():
         wanted = model(torch.tensor([tokens])).logits[0]
     torch.testing.assert_close(torch.tensor(found["logits"]), wanted, atol=1e-5, rtol=1e-5)
-    for prompt, text in zip(["the cat", "rain fell over the far hills"], found["texts"], strict=True):
+    for prompt, text in zip(PROMPTS, found["texts"], strict=True):
         ours = json_of(hybridlab("generate", runs / "run", prompt, "--max-new-tokens", "8", "--json", cwd=tmp_path))
         assert text == ours["text"]
 
