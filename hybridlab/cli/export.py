@@ -17,6 +17,14 @@ class Format(StrEnum):
     hf = "hf"
 
 
+class Dtype(StrEnum):
+    """The numbers of exported weights."""
+
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
 def export(
     run: o.ModelReference,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new, or empty.")],
@@ -25,6 +33,15 @@ def export(
     ] = Format.hf,
     license: Annotated[
         str | None, typer.Option("--license", metavar="ID", help="Licence in the model card, such as apache-2.0.")
+    ] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option("--dtype", help="Of the weights; default: as they are, fp32 after training.")
+    ] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option("--max-shard-size", metavar="SIZE", help="Several files of weights, such as 2GB each.")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option("--push", metavar="hub:OWNER/NAME", help="Also upload the folder to the hub.")
     ] = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
@@ -35,7 +52,9 @@ def export(
     """
     from hybridlab.runs.export import export_hf
 
-    exported = export_hf(run, folder, license=license, runs_dir=runs_dir)
+    exported = export_hf(
+        run, folder, license=license, dtype=dtype, max_shard_size=max_shard_size, push=push, runs_dir=runs_dir
+    )
     if as_json:
         o.print_json(exported.to_json())
         return

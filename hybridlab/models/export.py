@@ -30,6 +30,8 @@ from hybridlab.plugins import plugin_places, plugins_in_use, require_plugins
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 """The files that every final model of a run has."""
+INDEX = "model.safetensors.index.json"
+"""In its place an exported model has shards, which it names."""
 FORMAT = 2
 """Format of config.json. 2: the structure is one object; 1: shape, plan and map are separate keys."""
 
@@ -197,8 +199,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             f"{folder}: {problem}; restore the file, or give the command that trained this run again, which makes the "
             "final model again if the last checkpoint is still there"
         )
-    path = folder / "model.safetensors"
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: the weights cannot be read ({error}); restore the file") from None
+    names, found = ["model.safetensors"], dict[str, Tensor]()
+    if (folder / INDEX).is_file():
+        index = read_object(folder / INDEX, "index of shards", ("weight_map",), "restore the file")["weight_map"]
+        names = sorted({Path(str(name)).name for name in index.values()} if isinstance(index, dict) else ())
+    for name in names:
+        try:
+            found |= load_file(folder / name)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{folder / name}: the weights cannot be read ({error}); restore the file") from None
+    return found

@@ -21,13 +21,14 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, new_folder, write_json, write_text
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.export import config_of, save_tensors, size_of
+from hybridlab.models.export import INDEX, config_of, save_tensors, size_of
 from hybridlab.models.hf_layouts import (
     embedding_scale,
     has_its_biases,
@@ -68,6 +69,8 @@ def kind_from_json(data):
     """A kind from {{"kind": NAME, and its fields}}."""
     return KINDS[data["kind"]](**{{name: value for name, value in data.items() if name != "kind"}})
 '''
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""What exported weights can be."""
 _TASKS = {"classes": "SequenceClassification", "spans": "QuestionAnswering"}
 
 
@@ -224,12 +227,15 @@ def write_hf_folder(
     texts: Mapping[str, str] | None = None,
     settings: Mapping[str, Any] | None = None,
     lineage: Mapping[str, Any] | None = None,
+    dtype: str | None = None,
+    max_shard_size: str | None = None,
 ) -> list[str]:
     """Write a model into a folder that is new or empty; returns the names of its files. It appears when it is complete.
 
     max_positions: the longest sequence that the model is made for, where its positions have no table. texts: further
     files. settings: further settings of config.json, such as the ids of special tokens. lineage: what config.json says
-    of the run. UserError if the folder holds anything.
+    of the run. dtype: of the weights, a key of `DTYPES`; None leaves them. max_shard_size: of each file of weights, as
+    2GB; None for one file. UserError if the folder holds anything, or for weights beyond the range of the dtype.
     """
     check_free(folder)
     texts, settings = dict(texts or {}), dict(settings or {})
@@ -239,15 +245,38 @@ def write_hf_folder(
         tensors = {name: tensor.detach() for name, tensor in model.named_parameters()}
         config = _own_config(model, form, max_positions, dict(lineage or {}))
         texts |= source_files(model.structure)
+    if dtype is not None:
+        tensors = {name: _as_dtype(name, tensor, dtype) for name, tensor in tensors.items()}
     if model.structure.caches:
         ids = {name: value for name, value in settings.items() if name.endswith("_token_id")}
         texts["generation_config.json"] = json_text(ids | ({} if model.structure.settled else {"use_cache": False}))
     with new_folder(folder, size_of(tensors), digests=False) as partial:
-        save_tensors(tensors, partial / "model.safetensors", {"format": "pt"})
-        write_json(partial / "config.json", {**config, **settings})
+        _save_weights(partial, tensors, max_shard_size)
+        kept = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+        write_json(partial / "config.json", {**config, "dtype": kept, **settings})
         for name, text in texts.items():
             write_text(partial / name, text)
         return sorted(path.name for path in partial.iterdir())
+
+
+def _as_dtype(name: str, tensor: Tensor, dtype: str) -> Tensor:
+    found = tensor.to(DTYPES[dtype])
+    if not bool(found.isfinite().all()) and bool(tensor.isfinite().all()):
+        raise UserError(f"dtype {dtype}: numbers of {name} are beyond its range; export as bf16 or fp32")
+    return found
+
+
+def _save_weights(folder: Path, tensors: Mapping[str, Tensor], max_shard_size: str | None) -> None:
+    """model.safetensors, or shards of it with their index, as transformers names them. A larger tensor has a shard of
+    its own."""
+    # Imported here, because it takes long.
+    from huggingface_hub import split_torch_state_dict_into_shards
+
+    split = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=max_shard_size or size_of(tensors) + 1)
+    for file, names in split.filename_to_tensors.items():
+        save_tensors({name: tensors[name] for name in names}, folder / file, {"format": "pt"})
+    if split.is_sharded:
+        write_json(folder / INDEX, {"metadata": split.metadata, "weight_map": split.tensor_to_filename})
 
 
 def check_free(folder: Path) -> None:
@@ -277,7 +306,6 @@ def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dic
         "num_attention_heads": shape.heads,
         "max_position_embeddings": shape.max_positions or max_positions,
         "tie_word_embeddings": shape.gives_tokens and shape.tied_embeddings,
-        "dtype": "float32",
         **labels_of(shape),
     }
 
@@ -377,7 +405,6 @@ def native_config(structure: Structure, max_positions: int) -> dict[str, Any]:
         "architectures": [native_class(structure)],
         "vocab_size": shape.vocab,
         "tie_word_embeddings": _tied(shape, LAYOUTS[theirs]),
-        "dtype": "float32",
         **labels_of(shape),
         **settings_of(structure, LAYOUTS[theirs], max_positions),
     }

@@ -5,17 +5,19 @@ exported = hybridlab.export_hf("runs/first", "first-hf")    # or `hybridlab expo
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
-from hybridlab.errors import UserError
+from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import read_object
 from hybridlab.messages import aloud, say
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.hf_export import check_free, form_of, labels_of, write_hf_folder
+from hybridlab.models.hf_export import DTYPES, check_free, form_of, labels_of, write_hf_folder
+from hybridlab.models.huggingface import HUB
 from hybridlab.plan.structure import Structure
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.hf_card import card
@@ -33,7 +35,8 @@ _NO_TOKENIZER = TokenizerFiles({}, {})
 class Exported:
     """An exported model. folder, files: where it is. architecture: the name of its class, which `auto`, an Auto class
     of transformers, loads. native: whether that class is transformers' own; otherwise reason says what it lacks, and
-    loading needs trust_remote_code=True. parameters: of the model.
+    loading needs trust_remote_code=True. parameters: of the model. pushed: its address on the hub; None if it was not
+    asked for.
 
         exported = hybridlab.export_hf("runs/first", "first-hf")
         exported.architecture, exported.native    # ("Qwen3ForCausalLM", True)
@@ -46,6 +49,7 @@ class Exported:
     reason: str | None
     parameters: int
     files: list[str]
+    pushed: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -73,6 +77,9 @@ def export_hf(
     *,
     tokenizer: str | Path | None = None,
     license: str | None = None,
+    dtype: str | None = None,
+    max_shard_size: str | None = None,
+    push: str | None = None,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
 ) -> Exported:
@@ -85,14 +92,22 @@ def export_hf(
 
     run_or_model: a run (a `TrainedRun`, its name, folder or the start of its hash, also RUN/best), a folder in the
     Hugging Face layout, or a model. folder: where to write; new, or empty. tokenizer: the tokenizer.json of a model; a
-    run has its own. license: for the model card, an identifier such as `mit`. runs_dir: where runs are. quiet: print
-    nothing. UserError for a folder that holds files, and for a model that cannot be exported.
+    run has its own. license: for the model card, an identifier such as `mit`. dtype: of the weights, fp32, bf16 or
+    fp16; by default as they are. max_shard_size: the most bytes of a file of weights, such as 2GB; by default there is
+    one file. push: hub:OWNER/NAME, where the folder is uploaded to; the repository is made if it is not there.
+    runs_dir: where runs are. quiet: print nothing. UserError for a folder that holds files, and for a model that cannot
+    be exported; RunFailed if the hub does not take it.
 
         exported = hybridlab.export_hf("runs/first", "first-hf", license="mit")
         exported.native    # True: AutoModelForCausalLM.from_pretrained("first-hf")
     """
     # Checked before a large model is opened.
     check_free(Path(folder))
+    if dtype is not None and dtype not in DTYPES:
+        raise UserError(f"dtype {dtype!r}: use one of {', '.join(DTYPES)}")
+    if max_shard_size is not None and not re.fullmatch(r"(?!0*\.?0*[KMGT])\d+(\.\d+)?[KMGT]B", max_shard_size):
+        raise UserError(f"max_shard_size {max_shard_size!r}: give a size such as 2GB or 500MB")
+    repository = None if push is None else _repository(push)
     if isinstance(run_or_model, Transformer):
         if tokenizer is not None:
             require_fitting(load_tokenizer(Path(tokenizer)), run_or_model.shape.vocab, str(tokenizer))
@@ -102,7 +117,44 @@ def export_hf(
     else:
         reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
         source = _opened(str(reference), Runs(Path(runs_dir)))
-    return _write(source, Path(folder).expanduser().absolute(), license)
+    weights = {"dtype": dtype, "max_shard_size": max_shard_size}
+    exported = _write(source, Path(folder).expanduser().absolute(), license, weights)
+    return exported if repository is None else replace(exported, pushed=_upload(exported.folder, repository))
+
+
+def _repository(push: str) -> str:
+    """OWNER/NAME. UserError for another form, and if nobody is logged in."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    name = push.removeprefix(HUB)
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        name = ""
+    if not push.startswith(HUB) or name.count("/") != 1:
+        raise UserError(f"push {push!r}: write hub:OWNER/NAME, as in hub:EleutherAI/pythia-70m")
+    if not get_token():
+        raise UserError(f"push {push}: there is no token of the hub here; log in with `hf auth login`, or set HF_TOKEN")
+    return name
+
+
+def _upload(folder: Path, repository: str) -> str:
+    """The address of a folder's copy on the hub. RunFailed if the hub does not take it."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        url = api.create_repo(repository, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Export of hybridlab")
+    except Exception as error:  # the client passes on the errors of the libraries that it uses
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        raise RunFailed(
+            f"{folder} is written, but the hub has not taken it ({reason}); try again with "
+            f"`hf upload {repository} {folder}`"
+        ) from None
+    return str(url)
 
 
 def _opened(reference: str, runs: Runs) -> _Source:
@@ -122,7 +174,7 @@ def _opened(reference: str, runs: Runs) -> _Source:
     return _Source(opened.model, tokenizer, opened.seq_len, opened.config, record, opened.digest, note)
 
 
-def _write(source: _Source, folder: Path, license: str | None) -> Exported:
+def _write(source: _Source, folder: Path, license: str | None, weights: dict[str, str | None]) -> Exported:
     if license is not None and (not license.strip() or "\n" in license):
         raise UserError(f"license {license!r}: give an identifier of the hub on one line, such as mit or apache-2.0")
     structure = source.model.structure
@@ -132,7 +184,9 @@ def _write(source: _Source, folder: Path, license: str | None) -> Exported:
     settings = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
     lineage = {} if source.run is None else {"run": source.run}
     names = labels_of(structure.shape, _class_names(source.config))
-    files = write_hf_folder(folder, source.model, form, source.max_positions, texts, settings | names, lineage)
+    files = write_hf_folder(
+        folder, source.model, form, source.max_positions, texts, settings | names, lineage, **weights
+    )
     if not tokenizer.texts:
         say(f"{folder}: written without a tokenizer, which this model does not have")
     parameters = sum(parameter.numel() for parameter in source.model.parameters())

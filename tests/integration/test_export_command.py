@@ -6,17 +6,20 @@ import re
 import subprocess
 import sys
 
+import huggingface_hub
 import pytest
 import torch
 
-from hybridlab import export_hf, load_checkpoint, load_hf
-from hybridlab.errors import UserError
+from hybridlab import build_model, export_hf, load_checkpoint, load_hf
+from hybridlab.errors import RunFailed, UserError
 from hybridlab.evaluation.results import BenchmarkResult
 from hybridlab.files import write_json
 from hybridlab.runs.record import read_record
 from hybridlab.statistics import NOT_MEASURED, Measurement
 from tests.combinations import some
+from tests.conftest import SMALL_SHAPE
 from tests.integration.test_cli import hybridlab, json_of
+from tests.models import random_ids
 from tests.training import train, train_until
 
 PROMPTS = ["the cat", "rain fell over the far hills"]
@@ -190,16 +193,87 @@ def test_mistakes_end_in_one_sentence(trained, tmp_path):
         (["export", "nobody", "out", "--runs-dir", runs], "neither a run folder nor the start of the hash"),
         (["export", runs / "parent", "out", "--license", " "], "give an identifier of the hub"),
         (["export", runs / "parent" / "best", "out"], "this run has no best weights"),
+        (["export", runs / "parent", "out", "--max-shard-size", "2"], "give a size such as 2GB"),
+        (["export", runs / "parent", "out", "--max-shard-size", "0.0GB"], "give a size such as 2GB"),
+        (["export", runs / "parent", "out", "--push", "me/small"], "write hub:OWNER/NAME"),
+        (["export", runs / "parent", "out", "--push", "hub:small"], "write hub:OWNER/NAME"),
     ]
     for arguments, message in cases:
         done = hybridlab(*arguments, cwd=tmp_path)
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
-    done = hybridlab("export", runs / "parent", "out", "--format", "gguf", cwd=tmp_path)
-    assert done.returncode == 2 and "gguf" in done.stderr
+    for option, value in (("--format", "gguf"), ("--dtype", "int8")):
+        done = hybridlab("export", runs / "parent", "out", option, value, cwd=tmp_path)
+        assert done.returncode == 2 and value in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
     with pytest.raises(UserError, match="tokenizer= has no effect on a run"):
         export_hf(runs / "parent", tmp_path / "out", tokenizer="x.json")
+
+
+@pytest.mark.parametrize("arch", ["vanilla", "rule-swa"])
+@pytest.mark.parametrize(("dtype", "kept", "within"), [("bf16", torch.bfloat16, 0.1), ("fp16", torch.float16, 0.01)])
+def test_weights_are_written_in_the_dtype_and_in_shards(arch, dtype, kept, within, tmp_path):
+    import transformers
+
+    model = build_model(arch, shape=SMALL_SHAPE).eval()
+    done = export_hf(model, tmp_path / "out", dtype=dtype, max_shard_size="8KB", quiet=True)
+    shards = [name for name in done.files if re.fullmatch(r"model-\d{5}-of-\d{5}.safetensors", name)]
+    assert len(shards) > 2 and "model.safetensors.index.json" in done.files and "model.safetensors" not in done.files
+    assert done.native == (arch == "vanilla")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    assert {parameter.dtype for parameter in theirs.parameters()} == {kept}
+    tokens = random_ids(20)
+    with torch.no_grad():
+        wanted = model(tokens).logits
+        for found in (theirs, load_hf(tmp_path / "out")):
+            assert (found(tokens).logits.float() - wanted).abs().max() < within * wanted.abs().max()
+    (tmp_path / "out" / shards[1]).unlink()
+    with pytest.raises(UserError, match=shards[1]):
+        load_hf(tmp_path / "out")
+
+
+def test_weights_beyond_the_range_of_fp16_are_refused_by_name(tmp_path):
+    model = build_model("rule-swa", shape=SMALL_SHAPE)
+    with torch.no_grad():
+        model.blocks[1].mlp.up.weight[0, 0] = 1e5
+    with pytest.raises(UserError, match=r"dtype fp16: numbers of blocks\.1\.mlp\.up\.weight are beyond its range"):
+        export_hf(model, tmp_path / "out", dtype="fp16")
+    assert not (tmp_path / "out").exists()
+    export_hf(model, tmp_path / "out", dtype="bf16", quiet=True)
+
+
+class Hub:
+    """In the place of the hub's client."""
+
+    def __init__(self, error=None):
+        self.error, self.calls = error, []
+
+    def create_repo(self, repository, exist_ok):
+        assert exist_ok
+        if self.error:
+            raise self.error
+        return f"https://huggingface.co/{repository}"
+
+    def upload_folder(self, repo_id, folder_path, commit_message):
+        self.calls.append((repo_id, sorted(path.name for path in folder_path.iterdir()), commit_message))
+
+
+def test_a_folder_is_pushed_to_the_hub(trained, tmp_path, monkeypatch):
+    hub = Hub()
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_none")
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    done = export_hf(trained[1] / "parent", tmp_path / "out", push="hub:me/small", quiet=True)
+    assert done.pushed == "https://huggingface.co/me/small" == done.to_json()["pushed"]
+    assert hub.calls == [("me/small", done.files, "Export of hybridlab")]
+    hub.error = ValueError("403 Forbidden: no rights\nand more")
+    with pytest.raises(RunFailed, match=r"out2 is written, .* \(403 Forbidden: no rights\); .*`hf upload me/small "):
+        export_hf(trained[1] / "parent", tmp_path / "out2", push="hub:me/small", quiet=True)
+    assert (tmp_path / "out2" / "config.json").is_file()
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(UserError, match="push hub:me/small: there is no token of the hub here"):
+        export_hf(trained[1] / "parent", tmp_path / "out3", push="hub:me/small")
+    assert not (tmp_path / "out3").exists()
+    assert export_hf(trained[1] / "parent", tmp_path / "out3", quiet=True).pushed is None
 
 
 def test_text_output_names_the_class_and_how_to_load_it(trained, tmp_path):
