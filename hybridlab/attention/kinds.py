@@ -93,6 +93,12 @@ class AttentionKind:
         return None
 
     @property
+    def apart(self) -> bool:
+        """Whether documents that share a row are computed as each of them alone: here, where the softmax of its window
+        is all that it computes. A kind with an `attend` of its own says it itself."""
+        return type(self).attend is AttentionKind.attend
+
+    @property
     def mask(self) -> int | None:
         """ConSA's mask: 1 for a head that sees all tokens, 0 for a window, None while it is being learned."""
         return 1 if self.window is None else 0
@@ -207,6 +213,10 @@ class Mixed(AttentionKind):
     @property
     def window(self) -> int:
         return self.width
+
+    @property
+    def apart(self) -> bool:
+        return True
 
     @property
     def mask(self) -> None:

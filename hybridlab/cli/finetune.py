@@ -1,4 +1,4 @@
-"""`hybridlab finetune`: train a trained model on a task with labels."""
+"""`hybridlab finetune`: train a trained model on a task with labels, or on chats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Task = Annotated[
     str,
     typer.Option(
         "--task",
-        help="sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag or boolq.",
+        help="sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq; or sft: "
+        "answers in chats, or to prompts.",
         autocompletion=completion.finetune_tasks,
     ),
 ]
@@ -56,7 +57,8 @@ def finetune(
     *,
     asked: o.OneRun,
 ) -> None:
-    """Train a trained model on a task with labels: its weights, plan and attention map, and a new output head.
+    """Train a trained model on a task with labels, with a new output head, or on the answers in chats; with its
+    weights, plan and attention map.
 
     The same command resumes an unfinished run, and does nothing for a finished one.
     """

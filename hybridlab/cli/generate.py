@@ -40,6 +40,10 @@ def generate(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Recompute all tokens at each step, as a check of the cache.")
     ] = False,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="The text is what a user says: answer it, in the chat template of the tokenizer."),
+    ] = False,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
 ) -> None:
@@ -62,6 +66,7 @@ def generate(
         top_k=top_k,
         top_p=top_p,
         seed=seed,
+        chat=chat,
     )
     done = []
     for number, made in enumerate(continued, 1):

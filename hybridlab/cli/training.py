@@ -18,6 +18,7 @@ from hybridlab.errors import UserError
 from hybridlab.messages import say
 from hybridlab.plan.allocation import read_masks
 from hybridlab.plan.visit import COUNTING
+from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.store.folders import RunFolder, Runs
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def print_results(results: Results, title: str) -> None:
         for name, measured in results.finetune.metrics.items():
             guess = _text(guesses[name].value, 3)
             add(f"{task}, {name.replace('_', ' ')} (constant guess {guess})", measured, 4)
-        add("loss of an example", text.loss, 4)
+        chats = FINETUNE_TASKS.get(task).kind == "chat"
+        add("loss of a token of the answers (nats)" if chats else "loss of an example", text.loss, 4)
     else:
         add("validation loss (nats/token)", text.loss, 4)
         for name, source in text.sources.items():

@@ -31,10 +31,11 @@ TaskPath = Annotated[str, AfterValidator(_absolute)]
 
 
 class Finetune(Strict):
-    """A task with labels: its examples, and how many of them are a step."""
+    """A task with labels, or chats: its examples, and how many of them are a step."""
 
     task: Annotated[str, AfterValidator(_known_task)]
-    """sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag or boolq."""
+    """sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq, or sft for
+    answers in chats."""
     data: TaskPath | None = None
     """A file of training examples (.tsv, .csv, .jsonl, .json, .parquet), or a folder with train.* and validation.* or
     dev.*; it is stored with its absolute path. root:PATH is a path below the data root (`--data-root`). Default: the
@@ -48,7 +49,7 @@ class Finetune(Strict):
     max_examples: PositiveInt | None = None
     """Read only this many examples of each part, evenly spaced. Default: all."""
     batch: PositiveInt = 32
-    """Examples in one optimizer step."""
+    """Examples in one optimizer step; of sft rows, which short chats share."""
     epochs: PositiveFloat | None = None
     """Passes over the training examples; they choose training.steps. Default: training.steps as they are."""
     stride: PositiveInt | None = None
@@ -65,7 +66,12 @@ class Finetune(Strict):
                 "validation",
                 "validation_fraction",
             )
-        spans = FINETUNE_TASKS.get(self.task).kind == "span"
+        task = FINETUNE_TASKS.get(self.task)
+        if task.hub is None and self.data is None:
+            raise SettingsConflict(
+                f"the task {self.task} has no dataset of its own; give a file with --data PATH (finetune.data)", "data"
+            )
+        spans = task.kind == "span"
         for name in ("stride", "answer_tokens"):
             if getattr(self, name) is not None and not spans:
                 raise SettingsConflict(

@@ -22,7 +22,7 @@ from hybridlab.config.training import Training
 from hybridlab.config.types import Extended, Fraction, PositiveFloat, PositiveInt, RunName, Strict
 from hybridlab.errors import SettingsConflict
 from hybridlab.plan.shape import ObjectiveName, Shape
-from hybridlab.registry import SOURCES, TASKS
+from hybridlab.registry import FINETUNE_TASKS, SOURCES, TASKS
 
 
 class Mix(Extended):
@@ -323,7 +323,7 @@ class RunConfig(Strict):
     evaluation: Evaluation = Evaluation()
     """What is measured at the end."""
     finetune: Finetune | None = None
-    """A task with labels that is trained in place of text. Default: none."""
+    """A task with labels, or chats, that are trained in place of text. Default: none."""
     init: InitFrom | None = None
     """The run to start from. Default: random weights."""
     plugins: dict[str, str] | None = None
@@ -381,6 +381,13 @@ class RunConfig(Strict):
     def _check_objective(self) -> None:
         """SettingsConflict for an objective, or a measurement, that the family cannot have."""
         family, causal = self.shape.family, self.shape.traits.causal
+        if self.finetune is not None and FINETUNE_TASKS.get(self.finetune.task).kind == "chat" and not causal:
+            raise SettingsConflict(
+                f"the task {self.finetune.task} teaches a decoder to answer, and the family {family} is an encoder, "
+                "which continues no text; fine-tune it on a task with labels, such as sst2",
+                "finetune.task",
+                "shape.family",
+            )
         if self.objective != self.shape.traits.objective:
             why = "is a decoder, which sees no later token" if causal else "is an encoder, which sees the next token"
             raise SettingsConflict(

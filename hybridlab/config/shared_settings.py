@@ -309,12 +309,14 @@ def _same_layer(stack: Sequence[Layer]) -> bool:
     return any(asked_for([layer], "training", "steps") and asked_for([layer], "finetune", "epochs") for layer in stack)
 
 
-def _output(shape: dict[str, Any], stack: Sequence[Layer], task: Any) -> dict[str, Any]:
-    """The output head of a task (`FineTask`); UserError if another one is asked for."""
-    head = {"kind": "spans"} if task.kind == "span" else {"kind": "classes", "labels": task.labels}
+def _output(shape: dict[str, Any], stack: Sequence[Layer], task: Any) -> dict[str, Any] | None:
+    """The output head of a task (`FineTask`), None for tokens; UserError if another one is asked for."""
+    others = {"span": {"kind": "spans"}, "chat": None}
+    head = others.get(task.kind, {"kind": "classes", "labels": task.labels})
     origin = asked_for(stack, "shape", "output")
     if origin is not None and shape.get("output") != head:
-        raise UserError(f"{origin}: the task {task.name} has the output head {head}; leave shape.output out")
+        wanted = "of tokens" if head is None else head
+        raise UserError(f"{origin}: the task {task.name} has the output head {wanted}; leave shape.output out")
     return head
 
 

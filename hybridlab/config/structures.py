@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybridlab.config.edits import edited_plan
-from hybridlab.config.maps import MapConfig
+from hybridlab.config.maps import FromRun, MapConfig
 from hybridlab.config.method import Stages
 from hybridlab.config.schema import RunConfig
 from hybridlab.plan.attention_map import AttentionMap
@@ -27,6 +27,18 @@ def plan_of(config: RunConfig) -> Plan:
 def map_of(config: MapConfig, shape: Shape) -> AttentionMap:
     """The attention map of a configuration. A learned map must have been replaced by its masks."""
     return config.attention_map(shape.layers, shape.kv_heads)
+
+
+def keeps_documents_apart(config: RunConfig) -> bool:
+    """Whether several documents in one row are computed as each of them alone: loops over chunks or with a shift count
+    from the start of a row, and so may attention kinds that do not say otherwise."""
+    shape = config.first_shape
+    known = [edit for edit in config.plan if edit.unknown_layers is None]
+    loops = edited_plan(shape.layers, shape.heads, known, shape.traits.parallel).loops.values()
+    if any(g > 1 or loop.shift_of(t) for loop in loops for t, g in enumerate(loop.chunks)):
+        return False
+    # The masks of another run choose between full attention and windows.
+    return isinstance(config.map, FromRun) or all(kind.apart for kind in map_of(config.map, shape).each_kind())
 
 
 def forecast(config: RunConfig) -> Stages:

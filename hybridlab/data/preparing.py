@@ -37,6 +37,7 @@ from tokenizers import Tokenizer
 
 from hybridlab.bars import WithBar
 from hybridlab.config.schema import Data, RunConfig, WeightedSource
+from hybridlab.config.structures import keeps_documents_apart
 from hybridlab.data.files import files_key
 from hybridlab.data.finetune.corpus import task_corpus
 from hybridlab.data.hub_access import environment
@@ -99,7 +100,8 @@ def corpus_of(config: RunConfig, cache: Path) -> Corpus:
     if is_trained(spec) or spec == "shards":
         # It is made from the text, which is the same for the run that the model comes from.
         spec = f"file:{corpus_for(config.data, cache).parts[0].corpus.folder / 'tokenizer.json'}"
-    corpus = task_corpus(config.finetune, spec, config.training.seq_len, config.shape.traits.causal)
+    causal, apart = config.shape.traits.causal, keeps_documents_apart(config)
+    corpus = task_corpus(config.finetune, spec, config.training.seq_len, causal, apart)
     return replace(corpus, meta={**corpus.meta, "tokenizer": {**corpus.meta["tokenizer"], "spec": own}})
 
 

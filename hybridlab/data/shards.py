@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ _VERIFIED_BYTES = 4 * 2**30
 class Corpus:
     """An opened folder of prepared data, or several together.
 
-    train, validation: the shards, memory-mapped 1-d arrays of token ids. mixed: the sources of a mixture.
+    train, validation: the shards, memory-mapped 1-d arrays of token ids. mixed: the sources of a mixture. beside: file
+    → content, what belongs beside the tokenizer of a model that is trained on it.
     """
 
     folder: Path
@@ -47,6 +48,7 @@ class Corpus:
     train: list[np.ndarray]
     validation: list[np.ndarray]
     mixed: tuple[Part, ...] = ()
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[Part, ...]:

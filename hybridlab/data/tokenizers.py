@@ -241,12 +241,8 @@ def tokenizer_files(path: Path, causal: bool, framed: bool, max_length: int) -> 
     add some. max_length: tokens in a sequence. UserError if the file cannot be used.
     """
     tokenizer = load_tokenizer(path)
-    texts = {name: (path.parent / name).read_text() for name in _BESIDE if (path.parent / name).is_file()}
-    if "tokenizer_config.json" in texts:
-        own = read_object(path.parent / "tokenizer_config.json", "configuration of a tokenizer")
-        names = {role: _content(own[role]) for role in (*_KNOWN, "eos_token") if own.get(role)}
-    else:
-        names = _special_names(tokenizer, causal)
+    texts, names = files_beside(path), special_names(path, tokenizer, causal)
+    if "tokenizer_config.json" not in texts:
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_length,
@@ -262,6 +258,20 @@ def tokenizer_files(path: Path, causal: bool, framed: bool, max_length: int) -> 
     texts["tokenizer.json"] = tokenizer.to_str(pretty=True) + "\n"
     ids = {role: tokenizer.token_to_id(name) for role, name in names.items()}
     return TokenizerFiles(texts, {role: number for role, number in ids.items() if number is not None})
+
+
+def files_beside(path: Path) -> dict[str, str]:
+    """The files of transformers that stand beside the tokenizer.json at `path`, by name."""
+    return {name: (path.parent / name).read_text() for name in _BESIDE if (path.parent / name).is_file()}
+
+
+def special_names(path: Path | None, tokenizer: Tokenizer, causal: bool) -> dict[str, str]:
+    """Role → special token: as the tokenizer_config.json beside the tokenizer.json at `path` says or, without one, by
+    the usual names. UserError if that file cannot be used."""
+    if path is None or not (path.parent / "tokenizer_config.json").is_file():
+        return _special_names(tokenizer, causal)
+    own = read_object(path.parent / "tokenizer_config.json", "configuration of a tokenizer")
+    return {role: _content(own[role]) for role in (*_KNOWN, "eos_token") if own.get(role)}
 
 
 def _content(token: Any) -> str:

@@ -4,7 +4,8 @@ its standard error, and those of a constant guess.
 accuracy, exact match and F1 of spans are means over examples; their errors are those of a mean, with all questions on a
 passage as one unit (`clustered_mean`). Matthews correlation, F1 of a class, Pearson and Spearman correlation are
 functions of all examples together; their errors are standard deviations over 200 resamples of the examples with
-replacement, drawn with a fixed seed (bootstrap). scikit-learn and scipy compute them.
+replacement, drawn with a fixed seed (bootstrap). scikit-learn and scipy compute them. In chats each learned token
+counts, and the errors take all tokens of a document as one unit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import string
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,12 +26,12 @@ from torch import Tensor
 
 from hybridlab.data.finetune.corpus import TRAIN, Encoded, Example, TaskCorpus
 from hybridlab.data.finetune.tasks import FineTask
-from hybridlab.evaluation.results import FinetuneResult
-from hybridlab.evaluation.text import Text
+from hybridlab.evaluation.results import NO_LOSS, FinetuneResult, LossResult
+from hybridlab.evaluation.text import Text, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.statistics import Measurement, clustered_mean
-from hybridlab.training.batch import Batch
-from hybridlab.training.finetuning import FineTuning
+from hybridlab.training.batch import Batch, spaced
+from hybridlab.training.finetuning import Answers, FineTuning
 from hybridlab.training.world import world
 
 ANSWER_TOKENS = 30
@@ -47,6 +49,8 @@ def finetune_result(model: Transformer, text: Text) -> FinetuneResult | None:
     objective, corpus = text.objective, text.corpus
     if not isinstance(objective, FineTuning) or not isinstance(corpus, TaskCorpus):
         return None
+    if isinstance(objective, Answers):
+        return _chat_result(model, objective, corpus, text)
     guess = constant_guess(objective.task, corpus.encoded[TRAIN].examples)
     metrics: dict[str, Measurement] = {}
     baseline: dict[str, Measurement] = {}
@@ -63,6 +67,72 @@ def finetune_result(model: Transformer, text: Text) -> FinetuneResult | None:
         examples={part: len(encoded.examples) for part, encoded in corpus.measured.items()},
         windows=sum(len(encoded.windows) for encoded in corpus.measured.values()) or None,
     )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of every learned token of some rows: its loss in nats, whether the model finds it likeliest, the number of its
+    document, and that of its row."""
+
+    losses: np.ndarray
+    right: np.ndarray
+    documents: np.ndarray
+    rows: np.ndarray
+
+    @property
+    def loss(self) -> Measurement:
+        """The mean loss of a token."""
+        return clustered_mean(self.losses, self.documents)
+
+
+def chat_scores(model: Transformer, objective: Answers, encoded: Encoded, chosen: Sequence[int], text: Text) -> Scores:
+    """The scores of rows of chats, by their numbers."""
+    device = next(model.parameters()).device
+    length = objective.length
+
+    def measured(item: tuple[list[int], Batch]) -> list[np.ndarray]:
+        numbers, batch = item[0], item[1].to(device)
+        with torch.no_grad(), text.context:
+            output = model(**batch.inputs, **text.inputs)
+            losses, right = objective.losses(output, batch), objective.outcome(output, batch) == batch.targets
+        learned = batch.weights > 0
+        rows = torch.tensor(numbers, device=device)[:, None].expand(learned.shape)
+        segments = batch.inputs.get("segment_ids")
+        documents = rows * length + (0 if segments is None else segments[:, 1:])
+        return [t[learned].cpu().numpy() for t in (losses.double(), right, documents, rows)]
+
+    parts = (some for part in chunks(chosen, model, length) for some in objective.batches(encoded, part))
+    return Scores(*(np.concatenate(columns) for columns in zip(*world().map(measured, parts), strict=True)))
+
+
+def chat_loss(model: Transformer, objective: Answers, text: Text, count: int) -> LossResult:
+    """The mean loss of a learned token over at most `count` rows of the first part that is measured; windows: the mean
+    of each row."""
+    assert isinstance(text.corpus, TaskCorpus), "the corpus of a fine-tuning objective is that of its task"
+    encoded = next(iter(text.corpus.measured.values()))
+    scores = chat_scores(model, objective, encoded, spaced(len(encoded), count).tolist(), text)
+    means = [round(float(scores.losses[scores.rows == row].mean()), 5) for row in np.unique(scores.rows)]
+    return NO_LOSS.model_copy(update={"loss": scores.loss, "windows": means})
+
+
+def _chat_result(model: Transformer, objective: Answers, corpus: TaskCorpus, text: Text) -> FinetuneResult:
+    """accuracy: the share of the learned tokens that the model finds likeliest. The constant guess is the commonest
+    learned token of the training part."""
+    guess = np.bincount(_learned(corpus.encoded[TRAIN])).argmax()
+    metrics: dict[str, Measurement] = {}
+    baseline: dict[str, Measurement] = {}
+    for index, (part, encoded) in enumerate(corpus.measured.items()):
+        name = f"{part}_accuracy" if index else "accuracy"
+        scores = chat_scores(model, objective, encoded, range(len(encoded)), text)
+        metrics[name] = clustered_mean(scores.right, scores.documents)
+        baseline[name] = clustered_mean(_learned(encoded) == guess, scores.documents)
+    counts = {part: len(encoded.examples) for part, encoded in corpus.measured.items()}
+    return FinetuneResult(task=objective.task.name, metrics=metrics, baseline=baseline, examples=counts)
+
+
+def _learned(encoded: Encoded) -> np.ndarray:
+    """All learned tokens, row by row."""
+    return encoded.targets[encoded.targets >= 0]
 
 
 def answers_of(

@@ -23,7 +23,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.evaluation.causality import causality
 from hybridlab.evaluation.choices import choice_results
-from hybridlab.evaluation.finetuned import finetune_result
+from hybridlab.evaluation.finetuned import chat_loss, finetune_result
 from hybridlab.evaluation.results import NO_LOSS, LossResult, Results, TaskLoss, TaskResult
 from hybridlab.evaluation.text import Text, answers, chunks
 from hybridlab.models.decoder import Transformer
@@ -31,6 +31,7 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
+from hybridlab.training.finetuning import Answers
 from hybridlab.training.machine import autocast
 from hybridlab.training.objective import Batch, Objective, make_objective
 from hybridlab.training.world import world
@@ -56,16 +57,16 @@ def measure(
     # What gives the model another plan or map takes it apart.
     apart = names or model.attention_map.sealed() != model.attention_map
     probed = world().whole(model) if apart else model
+    used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
+    # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
+    seen = causality(probed, config.training.seq_len, sorted(used) or [model.kernel])
     if not text.objective.reads_text:
         return Results(
-            causality=causality(probed, config.training.seq_len, ()),
+            causality=seen,
             validation=validation(model, config, text),
             probes=probe_results(names, probed, corpus, config),
             finetune=finetune_result(model, text),
         )
-    used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
-    # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
-    seen = causality(probed, config.training.seq_len, sorted(used) or [model.kernel])
     factors = config.evaluation.length_factors or []
     return Results(
         causality=seen,
@@ -155,6 +156,8 @@ def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count:
 
 def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int) -> LossResult:
     """The mean loss of an objective that does not read text, over at most `count` of its examples."""
+    if isinstance(text.objective, Answers):
+        return chat_loss(model, text.objective, text, count)
     examples = text.objective.examples(config, text.corpus, count)
     losses = list(chain(*world().map(lambda batch: _losses(model, text, batch), examples)))
     windows = [round(value, 5) for value in losses]

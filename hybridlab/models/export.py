@@ -71,11 +71,13 @@ def save_model(
     tokenizer: str | None = None,
     plugins: Mapping[str, str] | None = None,
     weights: Tensors | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> None:
     """Write a model folder, in place of an older one.
 
     tokenizer: the content of tokenizer.json. plugins: name and version of the plug-ins that the model needs; they must
-    be loaded to open the folder again. weights: those of the model; by default its parameters.
+    be loaded to open the folder again. weights: those of the model; by default its parameters. beside: file → content,
+    what belongs beside the tokenizer.
     """
     if plugins:
         lineage = {**lineage, "plugins": dict(plugins), "plugin_places": plugin_places(plugins)}
@@ -85,6 +87,8 @@ def save_model(
         write_json(partial / "config.json", config_of(model, lineage))
         if tokenizer is not None:
             write_text(partial / "tokenizer.json", tokenizer)
+        for name, text in (beside or {}).items():
+            write_text(partial / name, text)
 
 
 def config_of(model: Transformer, lineage: dict[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,8 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     parent = None if start is None else find_start(start, runs)
     written = [*given, *map(parse_setting, asked.settings)]
     task = _task_of(asked, written, file, branch) if parent is not None else None
-    if parent is not None and task is None and parent.shape.output is not None:
+    tokens = task is None or (task in FINETUNE_TASKS and FINETUNE_TASKS.get(task).kind == "chat")
+    if parent is not None and tokens and parent.shape.output is not None:
         raise UserError(
             f"--from {start}: the output head of its model gives {parent.shape.output.kind} instead of tokens, and "
             f"text does not train that; go on with `hybridlab finetune {start} --task TASK`, or name the model that it "
@@ -137,7 +138,7 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
             f"--from {start}: its model has {parent.shape.layers} layers, and a growth begins with {first.layers} here;"
             f" `hybridlab grow --from {start}` grows it further (or set controller.start={parent.shape.layers})"
         )
-    parent.check_shape(first, head=resolved.finetune is None, advice=_about_layers(resolved, parent))
+    parent.check_shape(first, head=first.output is None, advice=_about_layers(resolved, parent))
     if parent.pretrained:
         _check_tokenizer_known(parent, resolved, written)
     if finetuned:

@@ -21,7 +21,7 @@ from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
 from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
-from hybridlab.registry import PROBES
+from hybridlab.registry import FINETUNE_TASKS, PROBES
 from hybridlab.store.artifacts import Artifact, dropping, open_model, require_tokenizer
 from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
@@ -67,12 +67,21 @@ def _given(opened: Artifact, data: str | list[str] | None, settings: list[str]) 
     """`--data` and the `--set` texts as layers; UserError for settings that an evaluation cannot change."""
     if opened.config is None and data is None:
         raise UserError(f"{opened.path}: name the text to measure this model on, with --data text:PATH or embedded")
-    if data is not None and opened.config is not None and opened.config.finetune is not None:
-        given = [_task_file(data, opened.config.finetune.task)]
+    task = None if opened.config is None or opened.config.finetune is None else opened.config.finetune.task
+    if task is not None and data is not None and _is_text(data, task):
+        given = [Layer({"finetune": None}), data_layer(data)]
+    elif task is not None and data is not None:
+        given = [_task_file(data, task)]
     else:
         given = [] if data is None else [data_layer(data)]
     also = (_LENGTH,) if opened.config is None else ()
     return given + [parse_setting(text) for text in _checked(settings, also)]
+
+
+def _is_text(data: str | list[str], task: str) -> bool:
+    """Whether `--data` of a fine-tuned model names text, which one of chats is measured on too. task: its own."""
+    texts = [data] if isinstance(data, str) else data
+    return FINETUNE_TASKS.get(task).kind == "chat" and not Path(texts[0]).expanduser().exists()
 
 
 def _task_file(data: str | list[str], task: str) -> Layer:

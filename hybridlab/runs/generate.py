@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hybridlab.data.finetune.chats import chat_template
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.models.cache import require_caches
@@ -30,8 +31,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Continued:
-    """text: the prompt with its continuation. new_tokens: how many tokens were generated, with the one that ends the
-    document."""
+    """text: what the model has read, the prompt or a chat with it, with the continuation. new_tokens: how many tokens
+    were generated, with the one that ends the document."""
 
     prompt: str
     continuation: str
@@ -92,31 +93,35 @@ def continue_prompts(
     max_new_tokens: int,
     batch_size: int,
     seed: int = 0,
+    chat: bool = False,
     **settings: Any,
 ) -> Iterator[Continued]:
     """Each prompt with its continuation, in order, `batch_size` of them at once, which changes only speed and memory:
     prompt i draws its samples from seed + i.
 
-    settings: further arguments of `Transformer.generate`.
+    chat: a prompt is what a user says, and its continuation the answer (data/finetune/chats.py). settings: further
+    arguments of `Transformer.generate`.
     """
     opened = open_model(reference, runs)
     require_caches(opened.model.structure, "generate")
     tokenizer = opened.own_tokenizer()
     model = opened.model.to(pick_device("auto")).eval()
-    ids = [tokenizer.encode(prompt.text, add_special_tokens=False).ids for prompt in prompts]
+    template = chat_template(opened.tokenizer, tokenizer) if chat else None
+    texts = [p.text if template is None else template.prompt(p.text, p.origin) for p in prompts]
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     for prompt, tokens in zip(prompts, ids, strict=True):
         _check_length(prompt, len(tokens), max_new_tokens, model.shape.max_positions)
-    device, stop = next(model.parameters()).device, end_token(tokenizer)
+    device, stop = next(model.parameters()).device, end_token(tokenizer) if template is None else template.stop
     for start in range(0, len(ids), batch_size):
         rows = ids[start : start + batch_size]
         lengths = [len(row) for row in rows]
         batch = torch.tensor([row + [0] * (max(lengths) - len(row)) for row in rows], device=device)
         made = model.generate(batch, max_new_tokens, lengths=lengths, stop_token=stop, seed=seed + start, **settings)
-        for prompt, row, length in zip(prompts[start:], made.rows(), lengths, strict=False):
+        for prompt, text, row, length in zip(prompts[start:], texts[start:], made.rows(), lengths, strict=False):
             # Reserved ids above the tokenizer's own have no text.
             written = [token for token in row[length:] if token < tokenizer.get_vocab_size()]
             continuation = tokenizer.decode(written)
-            yield Continued(prompt.text, continuation, prompt.text + continuation, len(row) - length)
+            yield Continued(prompt.text, continuation, text + continuation, len(row) - length)
 
 
 def _check_length(prompt: Prompt, tokens: int, new: int, positions: int | None) -> None:

@@ -161,7 +161,7 @@ def _first_model(
     if start is None:
         return model, partial(draw_weights, seed=seed)
     weights = start.weights()
-    if config.finetune is not None:
+    if not structure.shape.gives_tokens:
         weights = with_new_head(weights, structure, seed)
     weights = with_new_loops(weights, structure, seed)
     model.require(weights, str(start.path))

@@ -135,13 +135,14 @@ def finetune(
     runs_dir: str | Path = "runs",
     quiet: bool = False,
 ) -> TrainedRun:
-    """Train a trained model on a task with labels, as `hybridlab finetune` does: its weights, plan and attention map,
-    and a new output head. An unfinished run is resumed, a finished one is returned at once.
+    """Train a trained model on a task with labels, with a new output head, or on the answers in chats, as `hybridlab
+    finetune` does; with its weights, plan and attention map. An unfinished run is resumed, a finished one is returned
+    at once.
 
     run: the run to start from (its folder, name, the start of its hash, or a `TrainedRun`), or a Hugging Face folder.
-    task: sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag or boolq. data,
-    validation: files of the task to train on and to measure with; by default those of the Hugging Face hub, and a share
-    of `data`. epochs or steps: how long. lr: peak learning rate. seed: of the new head and of the order of the
+    task: sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq, or sft for
+    chats. data, validation: files of the task to train on and to measure with; by default those of the Hugging Face
+    hub, and a share of `data`. epochs or steps: how long. lr: peak learning rate. seed: of the new head and of the order of the
     examples. settings, hooks, name, tags, run_dir, runs_dir, quiet: as for `train`. UserError for a mistake in the
     arguments or the files; RunFailed if the loss is not finite.
 

@@ -118,7 +118,9 @@ class Artifact:
 
     @property
     def read(self) -> Training | None:
-        """Its training settings, if known, with the steps whose batches its weights have read."""
+        """Its training settings, if known, with the steps whose batches of text its weights have read."""
+        if self.config is not None and self.config.finetune is not None:
+            return None
         if self.training is None or self.best is None:
             return self.training
         return self.training.model_copy(update={"steps": self.best})

@@ -198,7 +198,8 @@ def save_trained(
     for config.json."""
     facts = {"hash": run_hash(config), "parents": parents(config), "arch": config.arch, "size": config.size}
     lineage = facts | {"tokenizer": corpus.meta["tokenizer"]} | lineage
-    save_model(folder, model, lineage, corpus.tokenizer.to_str(pretty=True), config.plugins, weights)
+    tokenizer = corpus.tokenizer.to_str(pretty=True)
+    save_model(folder, model, lineage, tokenizer, config.plugins, weights, corpus.beside)
 
 
 def copy_model(folder: Path, other: Path) -> None:

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from hybridlab.attention.kernels import at_least_fp32
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import WHOLE, Rows, Windows
 from hybridlab.data.shards import Corpus
@@ -126,6 +128,18 @@ class Objective(ABC):
             numbers = chosen[start : start + _ROWS_AT_ONCE]
             tokens = np.stack([windows[int(i)] for i in numbers])
             yield self.measured(Rows(tokens, np.ones(tokens.shape, dtype=np.float32)), numbers.tolist())
+
+
+class FromEarlier(Objective):
+    """What objectives share in which each token after the first is a target of the logits before it."""
+
+    def targets(self, batch: Batch) -> Targets:
+        # The last position predicts nothing.
+        return Targets(F.pad(batch.targets, (0, 1)), F.pad(batch.weights, (0, 1)))
+
+    def losses(self, output: Output, batch: Batch) -> Tensor:
+        predictions = at_least_fp32(output.logits[:, :-1]).flatten(0, 1)
+        return F.cross_entropy(predictions, batch.targets.flatten(), reduction="none").view(batch.targets.shape)
 
 
 def spaced(total: int, count: int) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Fine-tuning objectives: a class, a number, the right one of several options, or a span, from labelled examples.
+"""Fine-tuning objectives: a class, a number, the right one of several options, or a span, from labelled examples; and
+the answers in chats.
 
     hybridlab finetune RUN --task sst2 --data train.tsv --validation dev.tsv
 
@@ -26,7 +27,7 @@ from hybridlab.data.finetune.tasks import FineTask
 from hybridlab.data.shards import Corpus
 from hybridlab.models.decoder import Output
 from hybridlab.registry import FINETUNE_TASKS
-from hybridlab.training.batch import Batch, Objective, spaced
+from hybridlab.training.batch import Batch, FromEarlier, Objective, spaced
 
 _ROWS_AT_ONCE = 32
 
@@ -92,7 +93,8 @@ class FineTuning(Objective):
     @abstractmethod
     def outcome(self, output: Output, batch: Batch) -> Tensor:
         """What the model answers: for each example a class or the number of an option (R,), a number (R,), or a number
-        for each token as the first and the last one of a span (R, S, 2), lowest on padding."""
+        for each token as the first and the last one of a span (R, S, 2), lowest on padding; in chats the likeliest
+        token at each place of the targets (R, T)."""
 
 
 class Classes(FineTuning):
@@ -130,7 +132,42 @@ class Spans(FineTuning):
         return at_least_fp32(output.logits).masked_fill(padding[..., None], torch.finfo(torch.float32).min)
 
 
-_KINDS: dict[str, type[FineTuning]] = {"classes": Classes, "choice": Classes, "number": Number, "span": Spans}
+class Answers(FineTuning, FromEarlier):
+    """What the assistant says in chats. Loss: −log p(token | earlier tokens of the same document), in nats, for the
+    tokens that are learned."""
+
+    name = "answers"
+
+    def batch(self, rows: tuple[Encoded, Sequence[int]], seed: int, step: int) -> Batch:
+        encoded, chosen = rows
+        inputs = self._inputs(encoded, chosen)
+        if any(len(starts) > 1 for starts in encoded.starts):
+            inputs |= self._borders(encoded, chosen)
+        targets = torch.from_numpy(encoded.targets[list(chosen), 1:]).long()
+        return Batch(inputs, targets.clamp_min(0), (targets >= 0).float())
+
+    def _borders(self, encoded: Encoded, chosen: Sequence[int]) -> dict[str, Tensor]:
+        """segment_ids and position_ids (R, S): the number of each token's document, and its place there. Padding is one
+        more document."""
+        segments = torch.zeros(len(chosen), self.length, dtype=torch.long)
+        positions = torch.arange(self.length).repeat(len(chosen), 1)
+        for row, number in enumerate(chosen):
+            for start in (*encoded.starts[number][1:], len(encoded.rows[number])):
+                segments[row, start:] += 1
+                positions[row, start:] = torch.arange(self.length - start)
+        return {"segment_ids": segments, "position_ids": positions}
+
+    def outcome(self, output: Output, batch: Batch) -> Tensor:
+        return output.logits[:, :-1].argmax(-1)
+
+
+_KINDS: dict[str, type[FineTuning]] = {
+    "classes": Classes,
+    "choice": Classes,
+    "number": Number,
+    "span": Spans,
+    "chat": Answers,
+}
 
 
 def finetuning(settings: Finetune, config: RunConfig) -> FineTuning:

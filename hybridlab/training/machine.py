@@ -90,7 +90,7 @@ def require_memory(config: RunConfig, structure: Structure, device: torch.device
         states = max(states, 3 * weights)
     rows = min(config.runtime.micro_batch_rows or training.rows, -(-training.rows // world().size))
     tokens = 16 * training.tokens_per_step // world().size
-    numbers = rows * training.seq_len * structure.shape.vocab if config.finetune is None else 0
+    numbers = rows * training.seq_len * structure.shape.vocab if structure.shape.gives_tokens else 0
     logits = 8 * (numbers if structure.shape.vocab < LARGE_VOCABULARY else min(numbers, LOGITS_AT_ONCE))
     if (needed := states + tokens + logits) <= (there := memory(device)):
         return

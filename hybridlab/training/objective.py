@@ -24,7 +24,7 @@ from hybridlab.data.tokenizers import mask_token, special_tokens
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Output
 from hybridlab.models.loss import Targets
-from hybridlab.training.batch import Batch, Objective, RowSource
+from hybridlab.training.batch import Batch, FromEarlier, Objective, RowSource
 from hybridlab.training.finetuning import finetuning
 
 __all__ = ["Batch", "MaskedTokens", "NextToken", "OBJECTIVES", "Objective", "RowSource", "make_objective"]
@@ -37,7 +37,7 @@ _MASKS, _MEASURED_MASKS = 5, 6
 """First words of the seeds of these draws, after those of data/batches.py and data/mixture.py."""
 
 
-class NextToken(Objective):
+class NextToken(FromEarlier):
     """Predict each token from the ones before it. Loss: −log p(token | earlier tokens), in nats."""
 
     name = "next-token"
@@ -48,14 +48,6 @@ class NextToken(Objective):
     def batch(self, rows: Rows, seed: int, step: int) -> Batch:
         tokens, weights = torch.from_numpy(rows.tokens), torch.from_numpy(rows.weights)
         return Batch({"input_ids": tokens}, tokens[:, 1:], weights[:, 1:])
-
-    def targets(self, batch: Batch) -> Targets:
-        # The last position predicts nothing.
-        return Targets(F.pad(batch.targets, (0, 1)), F.pad(batch.weights, (0, 1)))
-
-    def losses(self, output: Output, batch: Batch) -> Tensor:
-        predictions = at_least_fp32(output.logits[:, :-1]).flatten(0, 1)
-        return F.cross_entropy(predictions, batch.targets.flatten(), reduction="none").view(batch.targets.shape)
 
 
 class MaskedTokens(Objective):

@@ -54,6 +54,10 @@ class Belief(AttentionKind):
 
     decides: ClassVar[dict[str, tuple[str, ...]]] = {"factor": FACTORS, "send": SENDERS}
 
+    @property
+    def apart(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         for name, known in self.decides.items():
             if (value := getattr(self, name)) not in known:

@@ -36,10 +36,11 @@ from tokenizers import Encoding, Tokenizer
 from hybridlab.config.finetune import Finetune
 from hybridlab.data.benchmark_rows import one_of
 from hybridlab.data.files import Layout, Record, SourceFile, files_key, located, read_records, table_header
+from hybridlab.data.finetune.chats import ROLES, ChatTemplate, Document, chat_template, shared_rows
 from hybridlab.data.finetune.tasks import Columns, FineTask
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
-from hybridlab.data.tokenizers import end_token, make_tokenizer, tokenizer_digest, vocabulary_size
+from hybridlab.data.tokenizers import end_token, make_tokenizer, tokenizer_digest, tokenizer_file, vocabulary_size
 from hybridlab.errors import UserError
 from hybridlab.messages import say
 from hybridlab.registry import FINETUNE_TASKS
@@ -55,9 +56,10 @@ _TABLES = (".tsv", ".txt", ".csv")
 
 @dataclass(frozen=True)
 class Example:
-    """rows: one or two texts for each row of the model's input; in multiple choice, a row for each option. label: the
-    number of the class or option, or the number asked for. answers: of a span, the right ones, each with the character
-    of the context at which it begins; none if the question has no answer. group: examples on the same passage."""
+    """rows: one or two texts for each row of the model's input; in multiple choice, a row for each option; of a chat,
+    role and content of each message. label: the number of the class or option, or the number asked for. answers: of a
+    span, the right ones, each with the character of the context at which it begins; none if the question has no answer.
+    group: examples on the same passage."""
 
     rows: tuple[tuple[str, ...], ...]
     label: float
@@ -185,7 +187,33 @@ def _answers(row: Record, name: str) -> Iterator[tuple[str, int]]:
         ) from None
 
 
-_MAKERS = {"classes": _classes, "number": _number, "choice": _choice, "span": _span}
+def _chat(task: FineTask, columns: Columns, row: Record) -> Example:
+    if columns.texts:
+        said = "\n\n".join(text for name in columns.texts if (text := _text(row, name)))
+        messages: list[tuple[str, ...]] = [("user", said), ("assistant", _text(row, columns.label))]
+    else:
+        messages = list(_messages(row, columns.label))
+    answers = [number for number, (role, _) in enumerate(messages) if role == "assistant"]
+    if not answers:
+        raise _wrong(row, "the chat has no message of the assistant, whose answers are learned")
+    for number in answers:
+        if not messages[number][1].strip():
+            raise _wrong(row, "the answer is empty")
+    return Example(tuple(messages[: answers[-1] + 1]), 0.0, row.origin)
+
+
+def _messages(row: Record, name: str) -> Iterator[tuple[str, str]]:
+    found = row.values[name]
+    for message in found if isinstance(found, list) and found else [None]:
+        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+            shown = str(found if message is None else message)[:80]
+            raise _wrong(row, f"{name} must be a list of {{role, content}} with texts, and has {shown}")
+        if message.get("role") not in ROLES:
+            raise _wrong(row, f"the role {message.get('role')!r} is none of {', '.join(ROLES)}")
+        yield message["role"], message["content"]
+
+
+_MAKERS = {"classes": _classes, "number": _number, "choice": _choice, "span": _span, "chat": _chat}
 
 
 # ---- rows of files ----
@@ -257,7 +285,7 @@ def _table_layout(file: SourceFile, task: FineTask) -> Layout:
 
 def source_name(task: FineTask, settings: Finetune) -> str:
     """Where the examples come from, in words."""
-    if settings.data is None:
+    if settings.data is None and task.hub is not None:
         return ":".join(filter(None, ("hub", task.hub.name, task.hub.config)))
     return f"{task.name}:{settings.data}"
 
@@ -269,9 +297,9 @@ def parts_of(task: FineTask, settings: Finetune) -> dict[str, list[Example]]:
     else:
         parts = _local(task, located(settings.data))
     if settings.validation is not None:
-        parts = {TRAIN: parts[TRAIN], next(iter(task.hub.splits)): _read(task, [located(settings.validation)])}
+        parts = {TRAIN: parts[TRAIN], task.measured: _read(task, [located(settings.validation)])}
     elif len(parts) == 1:
-        return _held_out(parts[TRAIN], settings, next(iter(task.hub.splits)))
+        return _held_out(parts[TRAIN], settings, task.measured)
     elif settings.validation_fraction is not None:
         raise UserError(
             "finetune.validation_fraction has no effect: "
@@ -308,6 +336,7 @@ def _local(task: FineTask, path: Path) -> dict[str, list[Example]]:
 
 def _from_hub(task: FineTask, name: str, own_validation: bool) -> dict[str, list[Example]]:
     """name: of the dataset, for errors."""
+    assert task.hub is not None, "settings without a file are of a task with a dataset"
     splits = {TRAIN: "train"} | (task.hub.splits if own_validation else {})
     rows: dict[str, list[Record]] = {}
     try:
@@ -397,8 +426,10 @@ class Encoded:
 
     rows: the token ids of each row, `options` rows for each target. second: for each row, the index at which its second
     text begins; the row's length if there is none. targets: (N, T), class, number, or first and last token of a span
-    (both 0 where the window does not hold it). examples: those that the targets are of. windows: of spans, a window for
-    each target. cut: examples that have lost tokens. padding: the id in the place of padding.
+    (both 0 where the window does not hold it); of chats, for each place of a row the token that is learned there, −1
+    for none. examples: those that the targets are of. windows: of spans, a window for each target. cut: examples that
+    have lost tokens. padding: the id in the place of padding. left_out: chats whose answers begin too late. starts: of
+    chats, where in each row its documents begin.
     """
 
     rows: list[np.ndarray]
@@ -409,6 +440,8 @@ class Encoded:
     windows: list[Window]
     cut: int
     padding: int
+    left_out: int = 0
+    starts: list[list[int]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -506,16 +539,45 @@ def _place(answer: tuple[str, int], offsets: np.ndarray, begins: int) -> tuple[i
     return begins + int(inside[0]), begins + int(inside[-1])
 
 
+def encode_chats(
+    examples: Sequence[Example], template: ChatTemplate, frame: Frame, length: int, shared: bool
+) -> Encoded:
+    """Chats in rows of at most `length` tokens, which lose what stands beyond. shared: several in one row."""
+    documents: list[Document] = []
+    kept: list[Example] = []
+    cut = 0
+    for example in examples:
+        whole = template.documents(example.rows, example.group)
+        found = [document.cut(length) for document in whole]
+        found = [document for document in found if document.learned.any()]
+        documents += found
+        kept += [example] if found else []
+        cut += bool(found) and any(len(document.tokens) > length for document in whole)
+    sizes = [len(document.tokens) for document in documents]
+    together = shared_rows(sizes, length) if shared else [[number] for number in range(len(sizes))]
+    targets = np.full((len(together), length), -1, dtype=np.int32)
+    rows, starts = [], []
+    for row, numbers in enumerate(together):
+        tokens, learned = (np.concatenate([getattr(documents[n], of) for n in numbers]) for of in ("tokens", "learned"))
+        targets[row, np.flatnonzero(learned)] = tokens[learned]
+        rows.append(tokens)
+        starts.append([0, *np.cumsum([sizes[n] for n in numbers])[:-1].tolist()])
+    second, left_out = np.zeros(len(rows), dtype=np.int64), len(examples) - len(kept)
+    return Encoded(rows, second, targets, 1, kept, [], cut, frame.padding, left_out, starts)
+
+
 # ---- corpora ----
 
 
 @dataclass(frozen=True)
 class TaskCorpus(Corpus):
-    """The examples of a task. encoded: by part, `train` and those that are measured. frame: the special tokens."""
+    """The examples of a task. encoded: by part, `train` and those that are measured. frame: the special tokens.
+    template: of chats."""
 
     task: FineTask | None = None
     encoded: dict[str, Encoded] = field(default_factory=dict)
     frame: Frame = Frame((), 0, 0)
+    template: ChatTemplate | None = None
 
     @property
     def measured(self) -> dict[str, Encoded]:
@@ -523,16 +585,25 @@ class TaskCorpus(Corpus):
         return {name: part for name, part in self.encoded.items() if name != TRAIN}
 
 
-def task_corpus(settings: Finetune, tokenizer: str, length: int, causal: bool) -> TaskCorpus:
+def task_corpus(settings: Finetune, tokenizer: str, length: int, causal: bool, shared: bool = True) -> TaskCorpus:
     """The corpus of a task, with rows of at most `length` tokens. tokenizer: as in `data.tokenizer`, of a file or the
-    hub. causal: for a decoder. UserError for files that cannot be used."""
-    corpus = _task_corpus(settings, tokenizer, length, causal, _files_key(settings))
+    hub. causal: for a decoder. shared: chats may share a row. UserError for files that cannot be used."""
+    corpus = _task_corpus(settings, tokenizer, length, causal, shared, _files_key(settings))
     parts = ", ".join(f"{len(part.examples):,} {name}" for name, part in corpus.encoded.items())
     say(f"data: {settings.task}: examples: {parts}")
     for name, part in corpus.encoded.items():
         if part.cut:
             share = f"{part.cut:,} of the {len(part.examples):,} {name} examples"
             say(f"data: {settings.task}: {share} are cut to {length} tokens")
+        if part.left_out:
+            say(f"data: {settings.task}: {part.left_out:,} more are left out: no answer begins within {length} tokens")
+    if corpus.template is not None:
+        own = "the chat template of the tokenizer" if corpus.template.own else "the plain chat template"
+        count = sum(len(part) for part in corpus.encoded.values())
+        rows = (
+            f"in {count:,} rows" if shared else "each in a row of its own, as this model cannot keep them apart in one"
+        )
+        say(f"data: {settings.task}: written with {own}, {rows}")
     return corpus
 
 
@@ -544,7 +615,7 @@ def _files_key(settings: Finetune) -> str:
 
 
 @lru_cache(maxsize=2)
-def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, key: str) -> TaskCorpus:
+def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, shared: bool, key: str) -> TaskCorpus:
     """Kept, since epochs are counted before the run is started. key: of the files, which may change in between."""
     task: FineTask = FINETUNE_TASKS.get(settings.task)
     tokenizer = make_tokenizer(spec, ())
@@ -552,10 +623,21 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, key: 
     smallest = frame.size + (2 if task.kind == "span" else 1)
     if length < smallest:
         raise UserError(f"training.seq_len = {length}: a row of {task.name} needs at least {smallest} tokens; raise it")
-    # The text of a special token inside an example is encoded as ordinary characters.
-    tokenizer.encode_special_tokens = True
     parts = {name: _spaced(part, settings.max_examples) for name, part in parts_of(task, settings).items()}
-    encoded = {name: encode(task, part, tokenizer, frame, length, settings.stride) for name, part in parts.items()}
+    template = chat_template(tokenizer_file(spec), tokenizer) if task.kind == "chat" else None
+    # The text of a special token inside an example is encoded as ordinary characters, but for those of a template.
+    tokenizer.encode_special_tokens = template is None
+    encoded = {
+        name: encode(task, part, tokenizer, frame, length, settings.stride)
+        if template is None
+        else encode_chats(part, template, frame, length, shared)
+        for name, part in parts.items()
+    }
+    for name, part in encoded.items():
+        if not len(part):
+            raise UserError(
+                f"training.seq_len = {length}: no answer of the {name} examples begins within so many tokens; raise it"
+            )
     digest, vocab = tokenizer_digest(tokenizer), vocabulary_size(tokenizer)
     rows = {"train": encoded[TRAIN].rows}
     rows["validation"] = [row for name, part in encoded.items() if name != TRAIN for row in part.rows]
@@ -570,7 +652,8 @@ def _task_corpus(settings: Finetune, spec: str, length: int, causal: bool, key: 
     folder = Path(path) if kind == "file" else located(settings.data or ".")
     folder = folder if folder.is_dir() else folder.parent
     train, validation = ([np.concatenate(split).astype(np.int64)] for split in rows.values())
-    return TaskCorpus(folder, meta, tokenizer, train, validation, (), task, encoded, frame)
+    beside = {} if template is None else template.beside
+    return TaskCorpus(folder, meta, tokenizer, train, validation, (), beside, task, encoded, frame, template)
 
 
 def _fingerprint(tokenizer: str, encoded: dict[str, Encoded]) -> str:
@@ -581,6 +664,8 @@ def _fingerprint(tokenizer: str, encoded: dict[str, Encoded]) -> str:
         for row in part.rows:
             digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
         digest.update(part.targets.tobytes() + part.second.astype("<i8").tobytes())
+        for starts in part.starts:
+            digest.update(np.array(starts, dtype="<i8").tobytes())
     return digest.hexdigest()
 
 

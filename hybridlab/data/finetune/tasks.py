@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from hybridlab.registry import FINETUNE_TASKS
 
-Kind = Literal["classes", "number", "choice", "span"]
+Kind = Literal["classes", "number", "choice", "span", "chat"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Columns:
     """The columns of one accepted layout.
 
     texts: of the one or two texts; in multiple choice, the passage and, if there is one, the question; of spans, the
-    question and the context. label: of the class, number, right option or answers. options: of the list of options.
-    lists: a row has several questions, with lists in all columns but the first.
+    question and the context; of chats, all that the user says, or none where there are whole chats. label: of the
+    class, number, right option, answers, or chat. options: of the list of options. lists: a row has several questions,
+    with lists in all columns but the first.
     """
 
     texts: tuple[str, ...]
@@ -56,11 +57,12 @@ class Hub:
 class FineTask:
     """A task.
 
-    kind: classes (of one text or a pair), number (regression), choice (a row for each option, and a softmax over them)
-    or span (the answer is a part of the context). metrics: the measures, the main one first; see
-    evaluation/finetuned.py. classes: their names, in the order of their numbers; of multiple choice, the letters of
-    the options. preset: the name of its settings in presets/finetune/. headerless: the columns of a table without a
-    header. limits: the smallest and largest number that may be asked for. fill: the option replaces `_` in a question.
+    kind: classes (of one text or a pair), number (regression), choice (a row for each option, and a softmax over them),
+    span (the answer is a part of the context) or chat (the tokens of the answers). metrics: the measures, the main one
+    first; see evaluation/finetuned.py. classes: their names, in the order of their numbers; of multiple choice, the
+    letters of the options. hub: None for a task that has no dataset of its own. preset: the name of its settings in
+    presets/finetune/. headerless: the columns of a table without a header. limits: the smallest and largest number that
+    may be asked for. fill: the option replaces `_` in a question.
     """
 
     name: str
@@ -68,7 +70,7 @@ class FineTask:
     kind: Kind
     layouts: tuple[Columns, ...]
     metrics: tuple[str, ...]
-    hub: Hub
+    hub: Hub | None
     preset: str
     classes: tuple[str, ...] = ()
     headerless: tuple[str, ...] = ()
@@ -79,6 +81,11 @@ class FineTask:
     def options(self) -> int:
         """Rows of the model's input for one example."""
         return len(self.classes) if self.kind == "choice" else 1
+
+    @property
+    def measured(self) -> str:
+        """The name of the part that is measured, where files do not name it."""
+        return next(iter(self.hub.splits)) if self.hub else "validation"
 
     @property
     def wanted(self) -> str:

@@ -1,0 +1,166 @@
+"""Fine-tuning on chats: a run learns the answers, and is measured, resumed, opened, exported and asked."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hybridlab
+from hybridlab.data.finetune.chats import PLAIN
+from hybridlab.errors import UserError
+from hybridlab.messages import heard_by
+from hybridlab.runs.evaluate import evaluate_run
+from hybridlab.runs.generate import Prompt, continue_prompts
+from hybridlab.store.folders import Runs
+from hybridlab.training.finetuning import ExampleRows
+from tests.conftest import SMALL_SHAPE
+from tests.integration.test_finetuning import composed, decoder, encoder, parent, written  # noqa: F401
+from tests.training import assert_resumes_exactly, train
+
+CAPITALS = {"France": "Paris", "Italy": "Rome", "Peru": "Lima", "Japan": "Tokyo", "Cuba": "Havana"}
+
+
+def chats(path, count=40):
+    """Questions that all have their answers, as messages and as prompts in turn."""
+    rows = []
+    for number in range(count):
+        country, capital = list(CAPITALS.items())[number % len(CAPITALS)]
+        asked, answer = f"Where? {country}", f"In {capital}."
+        messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+        rows.append({"messages": messages} if number % 2 else {"prompt": asked, "answer": answer})
+    return written(path, rows)
+
+
+def learning(start, path, *settings, steps=60):
+    """The configuration of a run that can learn these chats."""
+    own = ["training.seq_len=64", "runtime.log_every=20", "runtime.checkpoint_every=1000", *settings]
+    return composed(start, "sft", *own, data=path, steps=steps, lr=1e-2)
+
+
+def prompts_only(monkeypatch):
+    """Training learns what the users say in the place of the answers."""
+    rows = ExampleRows.rows
+
+    def inverted(source, step, part=slice(None)):
+        encoded, chosen = rows(source, step, part)
+        targets = np.full_like(encoded.targets, -1)
+        for number, row in enumerate(encoded.rows):
+            asked = np.flatnonzero(encoded.targets[number, 1 : len(row)] < 0) + 1
+            targets[number, asked] = row[asked]
+        return replace(encoded, targets=targets), chosen
+
+    monkeypatch.setattr(ExampleRows, "rows", inverted)
+
+
+@pytest.mark.long
+def test_a_run_learns_the_answers_and_not_from_the_prompts(decoder, tmp_path, monkeypatch):  # noqa: F811
+    path = chats(tmp_path / "a.jsonl")
+    record = train(learning(decoder, path, "evaluation.at_steps=[0]"), tmp_path / "run", decoder.parent)
+    base, tuned = record.results.at["0"].validation.loss, record.results.validation.loss
+    assert base.value > 4 and tuned.value < 0.5 and tuned.n == base.n > 20
+    found = record.results.finetune
+    assert found.metrics["accuracy"].value > 0.9 and found.baseline["accuracy"].value < 0.3
+    assert record.results.causality["largest_change"] < 1e-4
+    prompts_only(monkeypatch)
+    control = train(learning(decoder, path, "training.seed=1"), tmp_path / "control", decoder.parent)
+    assert control.results.validation.loss.value > 2
+
+
+def test_a_model_of_chats_is_opened_asked_measured_and_exported(decoder, text_file, tmp_path):  # noqa: F811
+    from transformers import AutoTokenizer
+
+    path = chats(tmp_path / "a.jsonl")
+    config = learning(decoder, path, steps=2)
+    assert config.shape.output is None and config.training.tokens_per_step == 4 * 64
+    record = train(config, tmp_path / "run", decoder.parent)
+    runs = Runs(decoder.parent)
+    assert evaluate_run(str(tmp_path / "run"), runs, None, []) == record.results
+    other = evaluate_run(str(tmp_path / "run"), runs, str(chats(tmp_path / "b.jsonl", 10)), [])
+    assert other.finetune.examples == {"validation": 10}
+    text = evaluate_run(str(tmp_path / "run"), runs, f"text:{text_file}", ["evaluation.validation_windows=2"])
+    assert text.finetune is None and text.validation.perplexity.value > 1
+    assert (tmp_path / "run" / "final" / "chat_template.jinja").read_text() == PLAIN
+    asked = [Prompt("Where? Peru", "here")]
+    (made,) = continue_prompts(str(tmp_path / "run"), runs, asked, 4, 1, chat=True)
+    assert made.text.startswith("User: Where? Peru\nAssistant:") and made.prompt == "Where? Peru"
+    hybridlab.export_hf(tmp_path / "run", tmp_path / "out", quiet=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == "User: a\nAssistant: b<|end|>"
+
+
+def test_a_run_on_chats_goes_on_from_one(decoder, tmp_path):  # noqa: F811
+    path = chats(tmp_path / "a.jsonl")
+    first = hybridlab.finetune(
+        decoder, "sft", data=path, steps=1, settings={"training.seq_len": 64}, runs_dir=decoder.parent, quiet=True
+    )
+    again = composed(first.path, "sft", "training.seq_len=64", data=path, steps=1)
+    record = train(again, tmp_path / "again", decoder.parent)
+    assert record.parents == [first.hash]
+
+
+def test_micro_batches_do_not_change_the_loss_of_chats(decoder, tmp_path):  # noqa: F811
+    path, losses = chats(tmp_path / "a.jsonl"), []
+    for rows in (4, 1):
+        settings = ("training.seq_len=64", f"runtime.micro_batch_rows={rows}")
+        record = train(composed(decoder, "sft", *settings, data=path, steps=3), tmp_path / str(rows), decoder.parent)
+        losses.append(record.history["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_a_stopped_run_on_chats_goes_on_to_the_same_bits(decoder, tmp_path, monkeypatch):  # noqa: F811
+    settings = ("training.seq_len=64", "evaluation.at_steps=[2]", "evaluation.every=2")
+    config = composed(decoder, "sft", *settings, data=chats(tmp_path / "a.jsonl"), steps=6)
+    train(config, tmp_path / "whole", decoder.parent)
+    assert_resumes_exactly(config, tmp_path, decoder.parent, monkeypatch, 3)
+
+
+def test_loops_over_chunks_read_a_chat_in_each_row(tmp_path_factory, text_file, tmp_path):
+    recurrence = {"pre": 1, "loop": 1, "post": 1, "chunks": [2, 1]}
+    parts = {"shape": SMALL_SHAPE, "data": {"tokenizer": "byte"}, "recurrence": recurrence}
+    start = parent(tmp_path_factory, text_file, "spiral-b", "tiny", **parts)
+    config = composed(start, "sft", "training.seq_len=64", data=chats(tmp_path / "a.jsonl"), steps=2)
+    lines = []
+    with heard_by(lines.append):
+        record = train(config, tmp_path / "run", start.parent)
+    assert record.steps == 2 and record.results.validation.loss.n > 0
+    assert any("each in a row of its own, as this model cannot keep them apart in one" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "start, settings, message",
+    [
+        ("encoder", [], "the family bert is an encoder, which continues no text; fine-tune it on a task with labels"),
+        ("decoder", ["finetune.data=null"], "the task sft has no dataset of its own; give a file with --data PATH"),
+        ("decoder", ["shape.output={kind: spans}"], "the task sft has the output head of tokens"),
+        ("decoder", ["finetune.stride=3"], "stride has no effect on the task sft"),
+    ],
+)
+def test_what_chats_cannot_be_trained_with_is_one_sentence(start, settings, message, tmp_path, request):
+    with pytest.raises(UserError) as error:
+        composed(request.getfixturevalue(start), "sft", *settings, data=chats(tmp_path / "a.jsonl"), steps=1)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_model_with_classes_is_not_trained_on_chats(decoder, tmp_path):  # noqa: F811
+    path = written(tmp_path / "a.jsonl", [{"sentence": f"a {n}", "label": n % 2} for n in range(8)])
+    settings = {"training.seq_len": 32}
+    made = hybridlab.finetune(
+        decoder, "sst2", data=path, steps=1, settings=settings, runs_dir=decoder.parent, quiet=True
+    )
+    with pytest.raises(UserError, match="gives classes instead of tokens"):
+        composed(made.path, "sft", data=chats(tmp_path / "b.jsonl"), steps=1)
+
+
+def test_python_and_the_command_line_ask_for_the_same_run(decoder, tmp_path, capsys):  # noqa: F811
+    from hybridlab.cli.main import app
+
+    path, runs = chats(tmp_path / "a.jsonl"), str(decoder.parent)
+    options = ["--task", "sft", "--data", str(path), "--steps", "1", "--runs-dir", runs, "--set", "training.seq_len=64"]
+    app(["finetune", str(decoder), *options, "--json"], standalone_mode=False)
+    shown = json.loads(capsys.readouterr().out)
+    made = hybridlab.finetune(
+        decoder, "sft", data=path, steps=1, settings={"training.seq_len": 64}, runs_dir=runs, quiet=True
+    )
+    assert shown["hash"] == made.hash and shown["results"]["finetune"]["task"] == "sft"
