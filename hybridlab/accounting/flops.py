@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridlab.accounting.parameters import head_matrices, mlp_matrices
 from hybridlab.attention.kinds import band_block
+from hybridlab.config.finetune import Lora
 from hybridlab.errors import UserError
 from hybridlab.plan.loop import Loop
 from hybridlab.plan.shape import Shape
@@ -171,6 +172,22 @@ def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
     embedding = rules.embedding * shape.vocab * shape.width * seq_len
     unit = "FLOPs per sequence" if rules.product == 2 else "multiply-accumulates per sequence"
     return Cost(forward, training + embedding, unit, dict(breakdown))
+
+
+def adapted_training(structure: Structure, seq_len: int, cost: Cost, lora: Lora) -> float:
+    """FLOPs of training on one sequence where only adapters are trained and, in place of tokens, the output head. The
+    frozen matrices need no gradients of their own. cost: of the structure."""
+    shape, plan = structure.shape, structure.plan
+    frozen = ("projections", "mlp", "recurrence", *(("head",) if shape.gives_tokens else ()))
+    wide, narrow = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
+    inner = {"q": wide, "o": wide, "k": narrow, "v": narrow}
+    sides = {name: shape.width + inner.get(name, shape.ffn_width) for name in lora.of(shape.traits.gated)}
+    added = 0.0
+    for place, visit in plan.places():
+        skipped = {"mlp": inner.keys(), "attention": sides.keys() - inner.keys()}.get(visit.part, set())
+        added += plan.tokens_at(place, seq_len) * sum(sides[name] for name in sides.keys() - skipped)
+    spared = sum(amount for name, amount in cost.breakdown.items() if name in frozen)
+    return cost.training - spared + TRAINING_FACTOR * 2 * lora.rank * added
 
 
 def _norm_cost(shape: Shape, rules: Convention) -> float:

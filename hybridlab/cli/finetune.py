@@ -42,6 +42,15 @@ Epochs = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps, instead of --epochs.")]
 Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")]
+Rank = Annotated[
+    int | None,
+    typer.Option(
+        "--lora-rank",
+        min=1,
+        help="Train only adapters of this rank (LoRA) and a new head; they are merged into the weights at the end. "
+        "finetune.lora has more.",
+    ),
+]
 
 
 @o.on_ranks
@@ -53,6 +62,7 @@ def finetune(
     epochs: Epochs = None,
     steps: Steps = None,
     lr: Rate = None,
+    lora_rank: Rank = None,
     seed: o.Seed = None,
     *,
     asked: o.OneRun,
@@ -69,6 +79,6 @@ def finetune(
 
     runs = Runs(asked.runs_dir)
     runtime, settings = runtime_layer(asked.track, asked.compile), asked.sets or []
-    layer = merge(runtime, task_layer(task, data, validation, epochs, steps, lr, seed))
+    layer = merge(runtime, task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank))
     request = Request(start=run, config=asked.config, options=layer, settings=settings, keep_map=True, task=task)
     train_and_print(compose(request, runs), runs, "finetune", asked)

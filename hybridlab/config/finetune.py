@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -30,6 +30,32 @@ def _absolute(path: str) -> str:
 TaskPath = Annotated[str, AfterValidator(_absolute)]
 
 
+Projection = Literal["q", "k", "v", "o", "gate", "up", "down"]
+PROJECTIONS: tuple[Projection, ...] = get_args(Projection)
+"""The matrices of a block that can have an adapter."""
+
+
+class Lora(Strict):
+    """Low-rank adapters (LoRA) beside the matrices of the blocks, which alone are trained, with a new output head; the
+    finished model has them in its weights."""
+
+    rank: PositiveInt
+    """Rank of an adapter."""
+    alpha: PositiveFloat | None = None
+    """What an adapter adds is multiplied by alpha / rank. Default: twice the rank."""
+    projections: Annotated[list[Projection], Field(min_length=1)] | None = None
+    """The matrices that get an adapter. Default: all that the family has."""
+
+    def of(self, gated: bool) -> list[str]:
+        """The matrices of a block that get an adapter. gated: whether its MLP has a gate."""
+        return [name for name in self.projections or PROJECTIONS if gated or name != "gate"]
+
+    @property
+    def factor(self) -> float:
+        """What an adapter adds is multiplied by this."""
+        return 2.0 if self.alpha is None else self.alpha / self.rank
+
+
 class Finetune(Strict):
     """A task with labels, or chats: its examples, and how many of them are a step."""
 
@@ -52,6 +78,8 @@ class Finetune(Strict):
     """Examples in one optimizer step; of sft rows, which short chats share."""
     epochs: PositiveFloat | None = None
     """Passes over the training examples; they choose training.steps. Default: training.steps as they are."""
+    lora: Lora | None = None
+    """Train adapters in place of the weights (LoRA). Default: none."""
     stride: PositiveInt | None = None
     """Spans: tokens from the start of one window over a long context to the next. Default: half a window."""
     answer_tokens: PositiveInt | None = None

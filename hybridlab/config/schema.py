@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hybridlab.config.edits import PlanEdit
 from hybridlab.config.evaluation import Evaluation
-from hybridlab.config.finetune import Finetune
+from hybridlab.config.finetune import Finetune, Lora
 from hybridlab.config.maps import FullMap, MapConfig
 from hybridlab.config.method import ControllerConfig, HookConfig
 from hybridlab.config.training import Training
@@ -396,6 +396,12 @@ class RunConfig(Strict):
                 "training.objective",
                 "shape.family",
             )
+        if self.lora is not None and "gate" in (self.lora.projections or ()) and not self.shape.traits.gated:
+            raise SettingsConflict(
+                f"finetune.lora.projections: the MLP of the family {family} has no gate; leave it out",
+                "finetune.lora.projections",
+                "shape.family",
+            )
         if self.evaluation.choices is not None and not causal:
             raise SettingsConflict(
                 "evaluation.choices: questions are answered by the likelihood of a continuation, and the family "
@@ -403,6 +409,11 @@ class RunConfig(Strict):
                 "evaluation.choices",
                 "shape.family",
             )
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapters that are trained in place of the weights."""
+        return None if self.finetune is None else self.finetune.lora
 
     @property
     def objective(self) -> ObjectiveName:

@@ -15,6 +15,7 @@ from hybridlab.evaluation.finetuned import finetune_result
 from hybridlab.evaluation.measure import probe_results, task_results, validation
 from hybridlab.evaluation.results import AtStep
 from hybridlab.evaluation.text import Text
+from hybridlab.models.adapters import has_adapters
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import read_model_config
 from hybridlab.store.checkpoints import copy_model, save_trained
@@ -149,7 +150,8 @@ class ValidationLog(Hook):
                 factors = text.inputs.get("factors", run.model.factors)
                 model = Transformer.without_weights(run.model.structure, factors=factors)
                 facts = {"step": step + 1, "validation_loss": loss.value}
-                with world().collected(dict(run.model.named_parameters()), run.folder.part_of("weights")) as weights:
+                whole = world().whole(run.model) if has_adapters(run.model) else run.model
+                with world().collected(dict(whole.named_parameters()), run.folder.part_of("weights")) as weights:
                     world().once(save_trained, run.folder.best, model, weights, run.config, run.corpus, **facts)
         error = "–" if loss.stderr is None else f"{loss.stderr:.4f}"
         run.say(f"step {step + 1}: validation loss {loss.value:.4f} ± {error}{' (lowest so far)' if lowest else ''}")

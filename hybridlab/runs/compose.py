@@ -447,6 +447,7 @@ def task_layer(
     steps: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
+    lora_rank: int | None = None,
 ) -> Layer:
     """The options of `hybridlab finetune` as a layer of settings. UserError for an unknown task, a path that is not
     there, and options that exclude each other."""
@@ -459,9 +460,11 @@ def task_layer(
             raise UserError(f"--{name} {path}: there is no such file; give a file of the task {task}")
     section: dict[str, Any] = {"task": task, **{name: str(path) for name, path in paths.items()}}
     section |= {"epochs": float(epochs)} if epochs is not None else {}
+    section |= {"lora": {"rank": lora_rank}} if lora_rank is not None else {}
     training: dict[str, Any] = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
     training |= {"optimizer": {"lr": lr}} if lr is not None else {}
     origins: dict[KeyPath, str] = {("finetune", name): f"--{name}" for name in section}
+    origins |= {("finetune", "lora"): "--lora-rank"}
     origins |= {("training", name): f"--{name}" for name in training if name != "optimizer"}
     origins |= {("training", "optimizer", "lr"): "--lr"} if lr is not None else {}
     return Layer({"finetune": section} | ({"training": training} if training else {}), origins, asked=True)

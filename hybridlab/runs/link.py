@@ -24,6 +24,7 @@ from hybridlab.data.preparing import corpus_of
 from hybridlab.data.shards import Corpus
 from hybridlab.evaluation.choices import require_choices
 from hybridlab.messages import say
+from hybridlab.models.adapters import drawn_adapters
 from hybridlab.models.build import with_new_head, with_new_loops
 from hybridlab.models.decoder import Transformer, draw_weights
 from hybridlab.models.executor import require_compiler
@@ -165,4 +166,6 @@ def _first_model(
         weights = with_new_head(weights, structure, seed)
     weights = with_new_loops(weights, structure, seed)
     model.require(weights, str(start.path))
+    if config.lora is not None:
+        weights |= drawn_adapters(weights, config.lora, seed)
     return model, lambda other: other.put(weights)

@@ -12,6 +12,7 @@ import torch
 from hybridlab.accounting.flops import ledger
 from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.attention.kinds import Full
+from hybridlab.config.finetune import Lora
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.batches import Windows, sources_read
@@ -20,6 +21,7 @@ from hybridlab.errors import NoRoom, RankLost, RunFailed, UserError
 from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.while_training import AtSteps
 from hybridlab.messages import heard_by, say, silent, titled
+from hybridlab.models.adapters import has_adapters
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import model_damage
 from hybridlab.plan.structure import Structure
@@ -98,6 +100,8 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     folder = job.folder
     stopped = folder.info() is not None and ("failed" if folder.record() else "was stopped")
     run = Run(job)
+    if job.config.lora is not None:
+        say(_adapters_in_words(run, job.config.lora))
     for line in announce_sources(job.corpus, job.config, data_since(job.begins, job.config)):
         say(f"data: {line}")
     run.precision = world().once(folder.claim, job.config, job.facts)["precision"]
@@ -133,6 +137,21 @@ def execute(job: Job, title: str, label: Label, show: Callable[..., Progress] = 
     world().once(checkpoints.keep_newest, folder.checkpoints, kept, runtime.keep_steps)
     _say_warnings(record, title)
     return record
+
+
+def _trained_parameters(run: Run) -> int:
+    return sum(tensor.numel() for group in run.groups for tensor in group.tensors.values())
+
+
+def _adapters_in_words(run: Run, lora: Lora) -> str:
+    """What is trained where most weights stay as they are."""
+    trained, shape = _trained_parameters(run), run.model.shape
+    total = count_parameters(shape, run.model.plan).total
+    head = "" if shape.gives_tokens else " and the new output head"
+    return (
+        f"adapters of rank {lora.rank} on {', '.join(lora.of(shape.traits.gated))}{head}: {trained:,} parameters are "
+        f"trained, beside {total:,} of the model"
+    )
 
 
 def _saved_so_far(folder: RunFolder) -> str:
@@ -208,7 +227,7 @@ def _final_numbers(record: Record) -> dict[str, float | None]:
 def _measured(run: Run, hooks: dict[str, dict[str, Any]]) -> Record:
     """The record of a run that has done its last step. hooks: their results."""
     started = time.monotonic()
-    if not world().divides(run.model.parameters()):
+    if has_adapters(run.model) or not world().divides(run.model.parameters()):
         run.model = world().whole(run.model)
     results = measure(run.model, run.config, run.corpus, run.precision)
     results = with_benchmarks(results, run)
@@ -267,12 +286,15 @@ def _threads(config: RunConfig, folder: RunFolder) -> int:
 def _facts(run: Run) -> dict[str, Any]:
     """The fields of a record that finished and failed runs share."""
     config, info = run.config, run.folder.started()
+    facts = model_facts(run.model)
+    if config.lora is not None:
+        facts["parameters"]["trained"] = _trained_parameters(run)
     return {
         "hash": run_hash(config),
         **{name: info[name] for name in ("name", "tags", "started", "host", "command", "plans") if name in info},
         "parents": parents(config),
         "config": config.model_dump(mode="json"),
-        **model_facts(run.model),
+        **facts,
         "precision": run.precision,
         "compile": run.job.facts["compile"],
         "kernels": {softmax: ", ".join(names) for softmax, names in run.kernels.items()},

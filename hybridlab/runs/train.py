@@ -126,6 +126,7 @@ def finetune(
     epochs: float | None = None,
     steps: int | None = None,
     lr: float | None = None,
+    lora_rank: int | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     hooks: Sequence[Hook] = (),
@@ -142,15 +143,16 @@ def finetune(
     run: the run to start from (its folder, name, the start of its hash, or a `TrainedRun`), or a Hugging Face folder.
     task: sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq, or sft for
     chats. data, validation: files of the task to train on and to measure with; by default those of the Hugging Face
-    hub, and a share of `data`. epochs or steps: how long. lr: peak learning rate. seed: of the new head and of the order of the
-    examples. settings, hooks, name, tags, run_dir, runs_dir, quiet: as for `train`. UserError for a mistake in the
-    arguments or the files; RunFailed if the loss is not finite.
+    hub, and a share of `data`. epochs or steps: how long. lr: peak learning rate. lora_rank: train only adapters of
+    this rank (LoRA) and a new head. seed: of the new head, of adapters and of the order of the examples. settings,
+    hooks, name, tags, run_dir, runs_dir, quiet: as for `train`. UserError for a mistake in the arguments or the files;
+    RunFailed if the loss is not finite.
 
         tuned = hybridlab.finetune("runs/first", "sst2", data="train.tsv", validation="dev.tsv", epochs=3)
         tuned.results.finetune.metrics["accuracy"].value, tuned.results.finetune.baseline["accuracy"].value
     """
     written = Layer(_nested(settings or {}), {(): "settings"}, asked=True)
-    options = task_layer(task, data, validation, epochs, steps, lr, seed)
+    options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
     if hooks:
         options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
     runs, reference = Runs(Path(runs_dir)), str(run.path) if isinstance(run, TrainedRun) else str(run)

@@ -25,6 +25,7 @@ from hybridlab.data.tokenizers import load_tokenizer, require_fitting, tokenizer
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.messages import say
+from hybridlab.models.adapters import adapt, merged
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import ModelConfig, factors_from_json, load_checkpoint, read_model_config, read_weights
 from hybridlab.models.huggingface import hub_folder, is_hub_name, load_hf
@@ -271,8 +272,13 @@ def _in_training(checkpoint: Checkpoint, found: Artifact) -> Transformer:
         ) from None
     if structure.map.learning:
         raise UserError(f"{_unfinished(found)}, and it is still learning its masks; finish it first")
+    tensors, lora = checkpoint.model, None if found.config is None else found.config.lora
+    if lora is not None:
+        model = Transformer.without_weights(structure)
+        adapt(model, lora, head=False)
+        tensors = merged(model, tensors)
     # A checkpoint holds tensors of hooks too, which the model does not take.
-    return Transformer.from_tensors(structure, checkpoint.model, factors=factors)
+    return Transformer.from_tensors(structure, tensors, factors=factors)
 
 
 def _unfinished(found: Artifact) -> str:

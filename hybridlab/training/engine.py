@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.accounting.flops import convention_of, ledger
+from hybridlab.accounting.flops import adapted_training, convention_of, ledger
 from hybridlab.attention.kernels import choose
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import say
+from hybridlab.models.adapters import adapt
 from hybridlab.models.decoder import Factors, Transformer
 from hybridlab.models.export import factors_to_json, size_of
 from hybridlab.models.loss import LARGE_VOCABULARY
@@ -71,7 +72,7 @@ class Run:
         self.hooks, self.objective, self.device = job.hooks, job.objective, job.device
         self.precision: str = job.facts["precision"]
         self.initial = job.model.structure
-        self._place(Transformer.without_weights(self.initial, job.model.kernel))
+        self._place(self._new_model(self.initial, job.model.kernel))
         job.fill(self.model)
         self.source = self.objective.source(self.config, self.corpus)
         self.step, self.spent = 0, Spent()
@@ -87,6 +88,13 @@ class Run:
         self._noted: Transformer | None = None
 
     # ---- structure ----
+
+    def _new_model(self, structure: Structure, kernel: str, factors: Factors | None = None) -> Transformer:
+        """A model without weights, with the adapters that the settings ask for."""
+        model = Transformer.without_weights(structure, kernel, factors)
+        if self.config.lora is not None:
+            adapt(model, self.config.lora, head=not structure.shape.gives_tokens)
+        return model
 
     def _place(self, model: Transformer) -> None:
         """Take a model without weights as that of the run, and make room for the weights, which are arbitrary then. The
@@ -126,15 +134,16 @@ class Run:
         self.groups.clear()
         self.optimizer.state.clear()
         self.optimizer.param_groups.clear()
-        model = Transformer.without_weights(structure, self.model.kernel, factors)
+        model = self._new_model(structure, self.model.kernel, factors)
         model.require(tensors)
         self._place(model)
         self.model.put((name, tensors[name]) for name, _ in self.model.named_parameters())
         self._optimize(tensors, optimizer)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All trained tensors by name: those of the model and of the hooks."""
-        return {name: tensor for group in self.groups for name, tensor in group.tensors.items()}
+        """All tensors by name: those of the model, which adapters leave as they are, and those of the hooks."""
+        trained = {name: tensor for group in self.groups for name, tensor in group.tensors.items()}
+        return {**dict(self.model.named_parameters()), **trained}
 
     def change_structure(
         self,
@@ -299,7 +308,11 @@ class Run:
         # As if each softmax were computed alone: what is learned beside full attention costs the same on all machines.
         windows = self.model.attention_map.softmaxes
         convention = convention_of(choose(self.model.kernel, window, *setting) for window in windows)
-        return ledger(self.model.structure, settings.seq_len, convention).training * settings.rows
+        cost = ledger(self.model.structure, settings.seq_len, convention)
+        training, lora = cost.training, self.config.lora
+        if lora is not None:
+            training = adapted_training(self.model.structure, settings.seq_len, cost, lora)
+        return training * settings.rows
 
     def _note_kernels(self) -> None:
         """Note which kernels compute the steps, once for each structure; see `Transformer.kernels_used`."""

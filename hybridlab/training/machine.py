@@ -85,7 +85,8 @@ def require_memory(config: RunConfig, structure: Structure, device: torch.device
     training, size = config.training, 8 if config.training.precision == "fp64" else 4
     weights = size * count_parameters(structure.shape, structure.plan).total
     ranks = world().size if config.runtime.sharding == "fsdp2" else 1
-    states = 4 * weights // ranks
+    # Adapters and their moments are small beside the weights, which have none then.
+    states = (4 if config.lora is None else 1) * weights // ranks
     if structure != structure_of(config):  # a change gathers weights and moments on every rank
         states = max(states, 3 * weights)
     rows = min(config.runtime.micro_batch_rows or training.rows, -(-training.rows // world().size))

@@ -64,7 +64,7 @@ class Group:
 
 
 def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
-    """The groups of the model's parameters.
+    """The groups of the model's parameters that are trained.
 
     Weight decay applies to matrices of the blocks and the head, and only with `decay_all` to norms, biases, embeddings
     and parameters of loops. With `router_lr_factor` the routers of topology mesh are a group of their own; UserError if
@@ -75,6 +75,8 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
     rest: dict[str, Tensor] = {}
     routers: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         matrix = parameter.dim() > 1 and "embedding" not in name and not name.startswith("recurrences")
         if own_rate is not None and ROUTER.match(name):
             routers[name] = parameter

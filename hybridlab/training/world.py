@@ -23,6 +23,7 @@ from torch import distributed as dist
 
 from hybridlab.config.schema import Runtime
 from hybridlab.errors import RankLost
+from hybridlab.models.adapters import has_adapters, merged
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import Tensors
 from hybridlab.store.checkpoints import written_together
@@ -190,10 +191,11 @@ class World:
         return norm
 
     def whole(self, model: Transformer) -> Transformer:
-        """A model with whole weights, to take it apart; with one process the model itself."""
-        if self.size == 1:
+        """A model with whole weights and without adapters, to take it apart; with one process and no adapters the model
+        itself."""
+        if self.size == 1 and not has_adapters(model):
             return model
-        tensors = self.gather(dict(model.named_parameters()))
+        tensors = merged(model, self.gather(dict(model.named_parameters())))
         other = Transformer.from_tensors(model.structure, tensors, model.kernel, model.factors)
         other.gates = model.gates
         return other.train(model.training)
