@@ -9,7 +9,7 @@ from typing import Any
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.task_prompts import TokenizerAlone
 from hybridlab.attention.kernels import require_kernel
-from hybridlab.config.loading import Layer, check, merge, parse_setting
+from hybridlab.config.loading import Layer, check, is_preset, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import asked_for, keep_to_shards
@@ -21,7 +21,7 @@ from hybridlab.evaluation.measure import measure
 from hybridlab.evaluation.results import Results
 from hybridlab.messages import say
 from hybridlab.models.decoder import Transformer
-from hybridlab.registry import FINETUNE_TASKS, PROBES
+from hybridlab.registry import FINETUNE_TASKS, PROBES, SOURCES
 from hybridlab.store.artifacts import Artifact, dropping, open_model, require_tokenizer
 from hybridlab.store.folders import Runs
 from hybridlab.training.machine import pick_device, pick_precision
@@ -80,8 +80,9 @@ def _given(opened: Artifact, data: str | list[str] | None, settings: list[str]) 
 
 def _is_text(data: str | list[str], task: str) -> bool:
     """Whether `--data` of a fine-tuned model names text, which one of chats is measured on too. task: its own."""
-    texts = [data] if isinstance(data, str) else data
-    return FINETUNE_TASKS.get(task).kind == "chat" and not Path(texts[0]).expanduser().exists()
+    text = data if isinstance(data, str) else data[0]
+    named = ":" in text or text in SOURCES or is_preset("data", text)
+    return FINETUNE_TASKS.get(task).kind == "chat" and named and not Path(text).expanduser().exists()
 
 
 def _task_file(data: str | list[str], task: str) -> Layer:

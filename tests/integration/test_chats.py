@@ -80,6 +80,10 @@ def test_a_model_of_chats_is_opened_asked_measured_and_exported(decoder, text_fi
     assert other.finetune.examples == {"validation": 10}
     text = evaluate_run(str(tmp_path / "run"), runs, f"text:{text_file}", ["evaluation.validation_windows=2"])
     assert text.finetune is None and text.validation.perplexity.value > 1
+    with pytest.raises(
+        UserError, match="other.jsonl: there is no such file or folder; this model is fine-tuned on sft"
+    ):
+        evaluate_run(str(tmp_path / "run"), runs, "other.jsonl", [])
     assert (tmp_path / "run" / "final" / "chat_template.jinja").read_text() == PLAIN
     asked = [Prompt("Where? Peru", "here")]
     (made,) = continue_prompts(str(tmp_path / "run"), runs, asked, 4, 1, chat=True)
@@ -88,6 +92,20 @@ def test_a_model_of_chats_is_opened_asked_measured_and_exported(decoder, text_fi
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     assert tokenizer.apply_chat_template(messages, tokenize=False) == "User: a\nAssistant: b<|end|>"
+
+
+def test_the_files_beside_the_tokenizer_of_a_folder_go_into_the_model_and_its_export(decoder, tmp_path):  # noqa: F811
+    hybridlab.export_hf(decoder, tmp_path / "hf", quiet=True)
+    beside = {name: tmp_path / "hf" / name for name in ("chat_template.jinja", "tokenizer_config.json")}
+    beside["chat_template.jinja"].write_text(PLAIN + "{# another #}")
+    path, settings = chats(tmp_path / "a.jsonl"), {"training.seq_len": 64, "finetune.batch": 4}
+    tuned = hybridlab.finetune(
+        tmp_path / "hf", "sft", data=path, steps=1, settings=settings, runs_dir=decoder.parent, quiet=True
+    )
+    hybridlab.export_hf(tuned, tmp_path / "out", quiet=True)
+    for name, path in beside.items():
+        assert (tuned.path / "final" / name).read_text() == path.read_text()
+        assert (tmp_path / "out" / name).read_text() == path.read_text()
 
 
 def test_a_run_on_chats_goes_on_from_one(decoder, tmp_path):  # noqa: F811
