@@ -18,6 +18,14 @@ def archs(incomplete: str) -> Completed:
     return _presets("arch", incomplete)
 
 
+def checked(incomplete: str) -> Completed:
+    """Attention kinds, architectures, and files of either."""
+    from hybridlab.attention.registry import ATTENTION_KINDS
+
+    yield from _beginning_with(incomplete, ATTENTION_KINDS.names(installed=False))
+    yield from archs(incomplete)
+
+
 def mask_learners(incomplete: str) -> Completed:
     """The architectures whose masks are learned."""
     from hybridlab.config.shared_settings import archs_with

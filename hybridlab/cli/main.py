@@ -20,6 +20,7 @@ from hybridlab.cli import (
     analyze,
     audit,
     bench,
+    check,
     compare,
     config,
     data,
@@ -58,6 +59,7 @@ app.command("learn-masks")(learn_masks.learn_masks)
 app.command("grow")(grow.grow)
 app.command("finetune")(finetune.finetune)
 app.command("ablate")(ablate.ablate)
+app.command("check")(check.check)
 app.command("compare")(compare.compare)
 app.command("eval")(evaluate.evaluate)
 app.command("analyze", context_settings=analyze.CONTEXT)(analyze.analyze)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hybridlab.accounting.flops import adapted_training, convention_of, ledger
 from hybridlab.attention.kernels import choose
+from hybridlab.attention.mistakes import explained
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import say
 from hybridlab.models.adapters import adapt
@@ -261,7 +262,7 @@ class Run:
                 inputs |= hook.forward_inputs(step)
             if self.model.shape.vocab >= LARGE_VOCABULARY:
                 inputs["targets"] = self.objective.targets(part)
-            with self.autocast():
+            with self.autocast(), explained(self.model.attention_map.each_kind()):
                 output = self.model(**inputs)
             terms = [hook.after_forward(step, output, len(part) / examples) for hook in self.hooks]
             share = self.objective.loss(output, part) / total
