@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hybridlab.config.types import (
     Beta,
@@ -40,9 +40,22 @@ class Schedule(Strict):
         return self.model_copy(update={"warmup_steps": round(self.warmup_steps * share)})
 
 
-class Optimizer(Strict):
-    """AdamW."""
+OptimizerKind = Annotated[
+    Literal["adamw", "muon"] | None, BeforeValidator(lambda kind: None if kind == "adamw" else kind)
+]
+"""The default is None, so that it changes no run's hash; `adamw` is another word for it."""
 
+
+class Optimizer(Strict):
+    """AdamW, or Muon for the matrices of the blocks and AdamW for all else."""
+
+    kind: OptimizerKind = None
+    """muon: the matrices of the blocks get orthogonal steps (torch's Muon), scaled to the size of AdamW's, so that both
+    take the same lr; embeddings, output head, norms, biases and gates keep AdamW. Default: adamw."""
+    muon_momentum: Beta | None = None
+    """Decay of Muon's average of gradients. Default: 0.95."""
+    muon_lr_factor: PositiveFloat | None = None
+    """Learning rate of the matrices that Muon trains, as a multiple of lr. Default: lr."""
     lr: PositiveFloat = 3e-4
     """Peak learning rate."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
@@ -57,6 +70,13 @@ class Optimizer(Strict):
     router_lr_factor: NonNegativeFloat | None = None
     """Learning rate of the routers of topology mesh, as a multiple of lr: 0.1 is a tenth of it, 0 keeps them as they
     begin. Default: lr."""
+
+    @model_validator(mode="after")
+    def _of_muon(self) -> Optimizer:
+        for name in ("muon_momentum", "muon_lr_factor"):
+            if getattr(self, name) is not None and self.kind != "muon":
+                raise SettingsConflict(f"{name} has no effect on AdamW; set kind: muon, or leave it out", name)
+        return self
 
 
 class Training(Strict):

@@ -49,7 +49,7 @@ from hybridlab.training.machine import (
     pick_precision,
 )
 from hybridlab.training.memory import step_memory
-from hybridlab.training.optimizer import make_optimizer, model_groups
+from hybridlab.training.optimizer import Optimizers, model_groups
 
 _OF_THE_PROMPT = ("prefill", "passes", "run", "last_step", "step", "forward")
 """Parts whose time is that of all tokens of the prompt."""
@@ -221,7 +221,7 @@ class _Trainer:
         for hook in self.hooks:
             hook.begin(cast(Any, run))
             groups += hook.parameter_groups()
-        self.optimizer = make_optimizer(groups)
+        self.optimizer = Optimizers(groups)
 
     def inputs(self) -> dict[str, Any]:
         return {name: value for hook in self.hooks for name, value in hook.forward_inputs(self.step).items()}

@@ -37,8 +37,8 @@ from hybridlab.training.job import Beginning, Job
 from hybridlab.training.machine import Speed, autocast, dtype_of
 from hybridlab.training.objective import Batch
 from hybridlab.training.optimizer import (
+    Optimizers,
     load_optimizer_tensors,
-    make_optimizer,
     model_groups,
     optimizer_tensors,
     set_learning_rates,
@@ -114,7 +114,7 @@ class Run:
             with torch.no_grad():
                 for name, tensor in group.tensors.items():
                     tensor.copy_(tensors.get(name, tensor))
-        self.optimizer = make_optimizer(self.groups)
+        self.optimizer = Optimizers(self.groups)
         load_optimizer_tensors(self.optimizer, self.groups, optimizer)
 
     def rebuild(
@@ -133,8 +133,7 @@ class Run:
         tensors, optimizer = world().gather(tensors), world().gather(optimizer)
         # What is not given on is freed before the new model takes its room.
         self.groups.clear()
-        self.optimizer.state.clear()
-        self.optimizer.param_groups.clear()
+        self.optimizer.clear()
         model = self._new_model(structure, self.model.kernel, factors)
         model.require(tensors)
         self._place(model)

@@ -22,7 +22,7 @@ from hybridlab.models.decoder import Factors, Output, Transformer
 from hybridlab.plan.structure import Structure
 from hybridlab.store.folders import RunFolder
 from hybridlab.training.objective import Objective
-from hybridlab.training.optimizer import Group
+from hybridlab.training.optimizer import Group, Optimizers
 
 
 class TrainingRun(Protocol):
@@ -43,7 +43,7 @@ class TrainingRun(Protocol):
     step: int
     last: dict[str, Any]
     groups: list[Group]
-    optimizer: torch.optim.AdamW
+    optimizer: Optimizers
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that are trained, by name."""

@@ -30,7 +30,7 @@ from hybridlab.plan.structure import Structure
 from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import autocast, dtype_of
 from hybridlab.training.objective import PREDICTED
-from hybridlab.training.optimizer import make_optimizer, model_groups
+from hybridlab.training.optimizer import Optimizers, model_groups
 
 _CPU = torch.device("cpu")
 
@@ -73,7 +73,7 @@ def step_memory(
         for hook in hooks:
             hook.begin(cast(Any, run))
             groups += hook.parameter_groups()
-        optimizer = make_optimizer(groups)
+        optimizer = Optimizers(groups)
         stack.enter_context(meter)
         meter.part = "optimizer"
         for parameter in model.parameters():  # a step before this one, for the optimizer's state

@@ -1,11 +1,14 @@
-"""AdamW over named groups: matrices with weight decay, other parameters without, routers, and the groups of hooks."""
+"""The optimizer over named groups: matrices with weight decay, other parameters without, routers, and the groups of
+hooks. AdamW trains them all or, with `training.optimizer.kind: muon`, all but the matrices of the blocks."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +17,9 @@ from hybridlab.config.training import Optimizer, Schedule
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import divided_as
 
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each tensor."""
+_MOMENTS = {"AdamW": ("step", "exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
+"""What an optimizer keeps of each tensor."""
+_MUON_MOMENTUM = 0.95
 
 
 def learning_rate_factor(schedule: Schedule, step: int, steps: int) -> float:
@@ -50,6 +54,7 @@ class Group:
     """Named tensors with their own optimizer settings.
 
     lr: the peak learning rate. schedule: None for the run's. clipped: whether gradient clipping includes the group.
+    momentum: that of Muon, which then trains the group, and has no betas, eps and maximize; None for AdamW.
     """
 
     name: str
@@ -61,6 +66,11 @@ class Group:
     clipped: bool = True
     schedule: Schedule | None = None
     eps: float = 1e-8
+    momentum: float | None = None
+
+    @property
+    def trained_by(self) -> str:
+        return "AdamW" if self.momentum is None else "Muon"
 
 
 def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
@@ -68,18 +78,21 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
 
     Weight decay applies to matrices of the blocks and the head, and only with `decay_all` to norms, biases, embeddings
     and parameters of loops. With `router_lr_factor` the routers of topology mesh are a group of their own; UserError if
-    the model has none.
+    the model has none. With Muon the matrices of the blocks are.
     """
-    own_rate = settings.router_lr_factor
+    own_rate, decay, muon = settings.router_lr_factor, settings.weight_decay, settings.kind == "muon"
     decayed: dict[str, Tensor] = {}
     rest: dict[str, Tensor] = {}
     routers: dict[str, Tensor] = {}
+    blocks: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         matrix = parameter.dim() > 1 and "embedding" not in name and not name.startswith("recurrences")
         if own_rate is not None and ROUTER.match(name):
             routers[name] = parameter
+        elif muon and parameter.dim() == 2 and name.startswith("blocks."):
+            blocks[name] = parameter
         else:
             (decayed if matrix or settings.decay_all else rest)[name] = parameter
     if own_rate is not None and not routers:
@@ -87,46 +100,73 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
             f"training.optimizer.router_lr_factor {own_rate:g} has no effect: the model has no routers; remove it, or "
             "set recurrence.topology to mesh"
         )
-    decay = settings.weight_decay
-    return [
-        Group(name, tensors, lr, settings.betas, decayed_by, eps=settings.eps)
-        for name, tensors, lr, decayed_by in (
-            ("matrices", decayed, settings.lr, decay),
-            ("rest", rest, settings.lr, 0.0),
-            ("routers", routers, settings.lr * (own_rate or 0.0), decay if settings.decay_all else 0.0),
-        )
-        if tensors
+    groups = [
+        Group("matrices", decayed, settings.lr, settings.betas, decay, eps=settings.eps),
+        Group("rest", rest, settings.lr, settings.betas, eps=settings.eps),
+        Group(
+            *("routers", routers, settings.lr * (own_rate or 0.0), settings.betas),
+            *(decay if settings.decay_all else 0.0,),
+            eps=settings.eps,
+        ),
+        Group(
+            *("blocks", blocks, settings.lr * (settings.muon_lr_factor or 1.0), settings.betas, decay),
+            momentum=_MUON_MOMENTUM if settings.muon_momentum is None else settings.muon_momentum,
+        ),
     ]
+    return [group for group in groups if group.tensors]
 
 
-def make_optimizer(groups: list[Group]) -> torch.optim.AdamW:
-    """AdamW with one parameter group per group, in the same order."""
-    return torch.optim.AdamW(
-        [
-            {
-                "params": list(group.tensors.values()),
-                "lr": group.lr,
-                "betas": group.betas,
-                "eps": group.eps,
-                "weight_decay": group.weight_decay,
-                "maximize": group.maximize,
-            }
-            for group in groups
-        ],
-        fused=True,
-    )
+class Optimizers:
+    """AdamW, and Muon for the groups that have its momentum, as one optimizer.
+
+    param_groups: those of both, in the order of the groups. state: what both keep, by tensor.
+    """
+
+    def __init__(self, groups: list[Group]) -> None:
+        own = [(group, _settings_of(group)) for group in groups]
+        adamw = [settings for group, settings in own if group.momentum is None]
+        muon = [settings for group, settings in own if group.momentum is not None]
+        self.parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(adamw, fused=True)] if adamw else []
+        if muon:
+            self.parts.append(torch.optim.Muon(muon, adjust_lr_fn="match_rms_adamw"))
+        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+        for part in self.parts:
+            part.state = self.state
+        found = {part_group["params"][0]: part_group for part in self.parts for part_group in part.param_groups}
+        self.param_groups = [found[next(iter(group.tensors.values()))] for group in groups]
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=set_to_none)
+
+    def clear(self) -> None:
+        """Let go of all tensors."""
+        self.parts.clear()
+        self.param_groups.clear()
+        self.state.clear()
 
 
-def set_learning_rates(
-    optimizer: torch.optim.AdamW, groups: list[Group], schedule: Schedule, step: int, steps: int
-) -> None:
+def _settings_of(group: Group) -> dict[str, Any]:
+    """A group as torch's optimizer of it takes it."""
+    settings = {"params": list(group.tensors.values()), "lr": group.lr, "weight_decay": group.weight_decay}
+    if group.momentum is not None:
+        return {**settings, "momentum": group.momentum}
+    return {**settings, "betas": group.betas, "eps": group.eps, "maximize": group.maximize}
+
+
+def set_learning_rates(optimizer: Optimizers, groups: list[Group], schedule: Schedule, step: int, steps: int) -> None:
     """Set the learning rates for optimizer step `step` (0-based) of `steps`."""
     for settings, group in zip(optimizer.param_groups, groups, strict=True):
         settings["lr"] = group.lr * learning_rate_factor(group.schedule or schedule, step, steps)
 
 
-def optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group]) -> dict[str, Tensor]:
-    """The optimizer's state as named tensors: `<parameter>/exp_avg`, `/exp_avg_sq` and `/step`."""
+def optimizer_tensors(optimizer: Optimizers, groups: list[Group]) -> dict[str, Tensor]:
+    """The optimizer's state as named tensors: `<parameter>/exp_avg`, `/exp_avg_sq` and `/step`, or `/momentum_buffer`
+    of Muon."""
     return {
         f"{name}/{key}": value.detach()
         for group in groups
@@ -135,12 +175,20 @@ def optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group]) -> dict
     }
 
 
-def load_optimizer_tensors(optimizer: torch.optim.AdamW, groups: list[Group], saved: Mapping[str, Tensor]) -> None:
-    """Load state saved by `optimizer_tensors`. A tensor without saved state starts without moments."""
+def load_optimizer_tensors(optimizer: Optimizers, groups: list[Group], saved: Mapping[str, Tensor]) -> None:
+    """Load state saved by `optimizer_tensors`. A tensor without saved state starts without moments; UserError for one
+    whose state is that of another optimizer."""
     for group in groups:
         for name, tensor in group.tensors.items():
-            known = ((key, saved.get(f"{name}/{key}")) for key in _MOMENTS)
-            optimizer.state[tensor] = {key: _own(value, tensor) for key, value in known if value is not None}
+            known = {key: saved[f"{name}/{key}"] for key in _MOMENTS[group.trained_by] if f"{name}/{key}" in saved}
+            optimizer.state[tensor] = {key: _own(value, tensor) for key, value in known.items()}
+            others = (kind for kind, keys in _MOMENTS.items() if f"{name}/{keys[-1]}" in saved)
+            if not known and (other := next(others, None)) is not None:
+                raise UserError(
+                    f"training.optimizer.kind: the saved state of {name} is that of {other}, with which "
+                    f"{group.trained_by} cannot go on; keep the kind, or start from the weights alone (init.load: "
+                    "weights)"
+                )
 
 
 def _own(value: Tensor, tensor: Tensor) -> Tensor:

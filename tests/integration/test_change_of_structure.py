@@ -177,7 +177,7 @@ def test_model_and_optimizer_are_made_at_the_start_and_in_rebuild_only():
                 callers.setdefault(ast.unparse(call.func), set()).add(node.name)
     assert callers["Transformer.without_weights"] == callers["self._place"] == callers["self._optimize"]
     assert callers["self._optimize"] == {"__init__", "rebuild"}
-    assert callers["make_optimizer"] == callers["model_groups"] == {"_optimize"}
+    assert callers["Optimizers"] == callers["model_groups"] == {"_optimize"}
     assert not callers.keys() & {"make_model", "Transformer.from_tensors", "Transformer"}
 
 

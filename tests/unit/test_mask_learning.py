@@ -8,7 +8,7 @@ from hybridlab.errors import UserError
 from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.methods.consa.training import HardConcrete, L1Gates, MaskLearning
 from hybridlab.plan.shape import Shape
-from hybridlab.training.optimizer import make_optimizer, set_learning_rates
+from hybridlab.training.optimizer import Optimizers, set_learning_rates
 
 SHAPE = Shape(family="qwen3", layers=8, width=32, heads=8, kv_heads=4, head_width=4, ffn_width=32, vocab=64)
 
@@ -58,7 +58,7 @@ def test_the_lagrangian_overshoots_then_settles(granularity, rho):
     made = controller(granularity, rho)
     costs = torch.rand(made.scores.shape, generator=torch.Generator().manual_seed(0)) * 0.02
     groups = made.parameter_groups()
-    optimizer = make_optimizer(groups)
+    optimizer = Optimizers(groups)
     schedule = Schedule(name="cosine", warmup_steps=300, final_ratio=0.1)
     path, lambdas, phis = [], [], []
     for step in range(1000):
@@ -145,7 +145,7 @@ def test_every_layer_of_head_single_must_settle():
 def test_the_papers_learning_rate_cannot_move_a_mask():
     """Positive control: with 3e-4 for 1,000 steps every unit stays full."""
     made = controller(mask_lr=3e-4, multiplier_lr=3e-4)
-    optimizer = make_optimizer(made.parameter_groups())
+    optimizer = Optimizers(made.parameter_groups())
     for step in range(1000):
         optimizer.zero_grad()
         made.penalty(step).backward()
@@ -208,7 +208,7 @@ def gates(granularity="layer", rho=0.5, **changes):
 def test_gates_start_at_one_and_stay_between_zero_and_one():
     made = gates(gate_lr=0.3)
     assert (made.forward_inputs(0)["gates"][0] == 1).all()
-    optimizer = make_optimizer(made.parameter_groups())
+    optimizer = Optimizers(made.parameter_groups())
     for step in range(20):
         optimizer.zero_grad()
         made.penalty(step).backward()
