@@ -1,14 +1,17 @@
 """Fixtures of the tests that train: a finished run that several files read."""
 
 import shutil
+import sys
 
 import pytest
 
+from hybridlab.cli import main
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING
+from tests.plugins import fresh_plugins
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +51,18 @@ def runs(tmp_path, runs_dir):
     (runs_dir / "data").mkdir(exist_ok=True)
     (folder / "data").symlink_to(runs_dir / "data")
     return folder
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch, capsys):
+    """A function: the words after `hybridlab` → exit code, standard output and standard error, in an empty folder and
+    without plug-ins."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["hybridlab", *words])
+        with fresh_plugins(), pytest.raises(SystemExit) as end:
+            main.run()
+        return (end.value.code or 0, *capsys.readouterr())
+
+    return call

@@ -1,12 +1,8 @@
 """`hybridlab check` as a command, and what a training says of a kind that fails in its first forward pass."""
 
 import json
-import sys
 
 import pytest
-
-from hybridlab.cli.main import run
-from tests.plugins import fresh_plugins
 
 KIND = '''from dataclasses import dataclass
 
@@ -35,27 +31,13 @@ OTHER_SHAPES = "return Attended(heads.q @ heads.k.transpose(2, 3) @ heads.v)"
 BARE = "return heads.softmax(self.width).out"
 
 
-@pytest.fixture
-def hybridlab(tmp_path, monkeypatch, capsys):
-    """A function: the words after `hybridlab` → exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["hybridlab", *words])
-        with fresh_plugins(), pytest.raises(SystemExit) as end:
-            run()
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return call
-
-
-def test_a_file_that_is_right_passes_and_one_that_is_wrong_ends_with_one(hybridlab, tmp_path):
+def test_a_file_that_is_right_passes_and_one_that_is_wrong_ends_with_one(typed, tmp_path):
     (tmp_path / "near.py").write_text(KIND.format(attend=RIGHT))
-    code, shown, said = hybridlab("check", "near.py")
+    code, shown, said = typed("check", "near.py")
     assert (code, said) == (0, "") and "attention kind near (width 3)" in shown and "failed" not in shown
     assert max(map(len, shown.splitlines())) <= 80 and len(shown.splitlines()) == 13
     (tmp_path / "near.py").write_text(KIND.format(attend="return heads.softmax(self.width + 1)"))
-    code, shown, said = hybridlab("check", "near.py", "--set", "width=5", "--json")
+    code, shown, said = typed("check", "near.py", "--set", "width=5", "--json")
     (checked,) = json.loads(shown)
     failed = {one["check"]: one["text"] for one in checked["checks"] if one["verdict"] == "failed"}
     assert code == 1 and checked["settings"] == {"width": 5} and not checked["passed"]
@@ -64,9 +46,9 @@ def test_a_file_that_is_right_passes_and_one_that_is_wrong_ends_with_one(hybridl
     assert said == f"failed: check near.py: {len(failed)} of 10 checks\n"
 
 
-def test_an_exception_in_a_kind_is_one_sentence_with_its_line_and_shapes(hybridlab, tmp_path):
+def test_an_exception_in_a_kind_is_one_sentence_with_its_line_and_shapes(typed, tmp_path):
     (tmp_path / "near.py").write_text(KIND.format(attend=OTHER_SHAPES))
-    code, shown, said = hybridlab("check", "near.py")
+    code, shown, said = typed("check", "near.py")
     text = " ".join(shown.split())
     assert code == 1 and "Traceback" not in shown + said
     assert "Near.attend (near.py:21) raised RuntimeError: " in text
@@ -74,10 +56,10 @@ def test_an_exception_in_a_kind_is_one_sentence_with_its_line_and_shapes(hybridl
     assert text.count("see outputs") == 9, "what rests on the outputs is not checked"
 
 
-def test_a_preset_of_ones_own_is_checked_with_the_plug_in_that_it_needs(hybridlab, tmp_path):
+def test_a_preset_of_ones_own_is_checked_with_the_plug_in_that_it_needs(typed, tmp_path):
     (tmp_path / "near.py").write_text(KIND.format(attend=RIGHT))
     (tmp_path / "near.yaml").write_text("# Near.\nmap: {kind: uniform, attention: {kind: near, width: 4}}\n")
-    code, shown, _ = hybridlab("--plugin", "near.py", "check", "./near.yaml", "--size", "tiny-narrow")
+    code, shown, _ = typed("--plugin", "near.py", "check", "./near.yaml", "--size", "tiny-narrow")
     assert code == 0 and "arch near (size tiny-narrow)" in shown
 
 
@@ -96,9 +78,9 @@ def test_a_preset_of_ones_own_is_checked_with_the_plug_in_that_it_needs(hybridla
         (["vanilla", "--set", "shape.layrs=3"], "shape.layrs is not a known setting; did you mean 'layers'?"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(hybridlab, tmp_path, words, says):
+def test_a_wrong_request_is_one_sentence(typed, tmp_path, words, says):
     (tmp_path / "empty.py").write_text("x = 1\n")
-    code, shown, said = hybridlab("check", *words)
+    code, shown, said = typed("check", *words)
     assert (code, shown) == (2, "") and says in said and said.startswith("error: ") and said.count("\n") == 1
 
 
@@ -109,11 +91,11 @@ def test_a_wrong_request_is_one_sentence(hybridlab, tmp_path, words, says):
         (BARE, "the attention of near raised AttributeError: 'Tensor' object has no attribute 'out'"),
     ],
 )
-def test_a_training_that_fails_in_a_kind_recommends_the_check(hybridlab, tmp_path, text_file, attend, says):
+def test_a_training_that_fails_in_a_kind_recommends_the_check(typed, tmp_path, text_file, attend, says):
     (tmp_path / "near.py").write_text(KIND.format(attend=attend))
     settings = ["data.tokenizer=byte", "map={kind: uniform, attention: {kind: near, width: 4}}", "shape.layers=2"]
     sets = [word for setting in settings for word in ("--set", setting)]
-    code, _, said = hybridlab("--plugin", "near.py", "pretrain", "--data", f"text:{text_file}", "--steps", "2", *sets)
+    code, _, said = typed("--plugin", "near.py", "pretrain", "--data", f"text:{text_file}", "--steps", "2", *sets)
     assert code == 2 and "Traceback" not in said
     last = said.splitlines()[-1]
     assert last.startswith(f"error: {says}")

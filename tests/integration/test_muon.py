@@ -146,7 +146,7 @@ def together(rank, config, runs_dir, folder):
 
 @pytest.mark.long
 def test_two_ranks_train_the_run_of_one_process(small, tmp_path, runs_dir):
-    """With whole copies of the weights; with parts of every block up to the rounding of bf16, in which Muon computes."""
+    """With whole copies of the weights; with parts of the blocks up to the rounding of bf16, in which Muon computes."""
     config = small(shape={"layers": 2}, training={"steps": 6, "precision": "fp64", **MUON})
     alone = train(config, tmp_path / "alone", runs_dir)
     in_ranks(together, config, runs_dir, tmp_path)
