@@ -15,7 +15,20 @@ Kind = TypeVar("Kind", bound=type[AttentionKind])
 
 
 def register_kind(kind: Kind) -> Kind:
-    """Register a kind. Use it as a decorator of a frozen dataclass; UserError if its name or letter is taken."""
+    """Register a kind. Use it as a decorator of a frozen dataclass; UserError if its name, letter or colour is missing,
+    if name or letter is taken, and for one with settings that is no dataclass."""
+    for needed in ("name", "letter", "colour"):
+        if not isinstance(getattr(kind, needed, None), str):
+            raise UserError(
+                f"attention kind {kind.__name__}: it has no {needed}; write for example "
+                'name, letter, colour = "mine", "i", "#009E73"'
+            )
+    settings = [name for name, of in vars(kind).get("__annotations__", {}).items() if "ClassVar" not in str(of)]
+    if settings and "__dataclass_fields__" not in vars(kind):
+        raise UserError(
+            f"attention kind {kind.name!r}: {settings[0]} is no setting yet; write @dataclass(frozen=True) below "
+            "@register_kind"
+        )
     for name in ATTENTION_KINDS.names(installed=False):
         other = ATTENTION_KINDS.items[name]
         if other.letter == kind.letter and other.name != kind.name:

@@ -445,27 +445,33 @@ _BASIC = (outputs, rows)
 
 def findings(structure: Structure) -> Iterator[Finding]:
     """What each check finds in the model of a structure."""
-    subject, failed = Subject(structure), ""
+    subject, failed = None, ""
     for check, text in CHECKS.items():
         name, verdict = check.__name__, "ok"
         if failed:
             yield Finding(name, "not reached", f"see {failed}")
             continue
         try:
+            subject = subject or Subject(structure)
             with torch.no_grad():
                 check(subject)
         except Inapplicable as reason:
             verdict, text = "not applicable", str(reason)
-        except Wrong as wrong:
-            verdict, text = "failed", str(wrong)
-        except UserError as refused:
-            verdict, text = "failed", str(refused) + subject.see("attend")
         except Exception as error:  # the code of a kind can raise anything
-            verdict = "failed"
-            text = in_words(error, subject.kinds) or f"the model raised {summary(error)}{subject.see('attend')}"
+            verdict, text = "failed", _in_words(error, structure, subject)
         if verdict == "failed" and check in _BASIC:
             failed = name
         yield Finding(name, verdict, text)
+
+
+def _in_words(error: Exception, structure: Structure, subject: Subject | None) -> str:
+    """What is wrong, of a check that has failed. subject: None if it could not be made."""
+    if isinstance(error, Wrong):
+        return str(error)
+    see = "" if subject is None else subject.see("attend")
+    if isinstance(error, UserError):
+        return f"{error}{see}"
+    return in_words(error, structure.map.each_kind()) or f"the model raised {summary(error)}{see}"
 
 
 # ---- what is checked ----
@@ -486,11 +492,13 @@ def check_named(target: str, size: str | None = None, settings: Sequence[str] = 
     if size is not None:
         raise UserError(f"--size {size} has no effect on an attention kind; it is for the check of an arch")
     kinds = [_kind(name, settings) for name in names]
-    checked = []
-    for kind in kinds:
-        shown = {name: value for name, value in kind.to_json().items() if name != "kind"}
-        checked.append(Checked("attention kind", kind.name, shown, list(findings(_around(kind)))))
-    return checked
+    return [Checked("attention kind", kind.name, _shown(kind), list(findings(_around(kind)))) for kind in kinds]
+
+
+def _shown(kind: AttentionKind) -> dict[str, Any]:
+    """The settings of a kind, as JSON."""
+    plain = (str, int, float, bool, type(None))
+    return {name: value if isinstance(value, plain) else str(value) for name, value in asdict(kind).items()}
 
 
 def _kinds_of(path: str) -> list[str]:
@@ -529,7 +537,7 @@ def _kind(name: str, settings: Sequence[str]) -> AttentionKind:
     except UserError:
         raise
     except Exception as error:  # its __post_init__ can raise anything
-        raise UserError(f"check {name}: it cannot be made of {values} ({summary(error)})") from None
+        raise UserError(f"check {name}: it cannot be made of {values} ({summary(error)})") from error
 
 
 def _around(kind: AttentionKind) -> Structure:

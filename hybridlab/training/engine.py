@@ -308,18 +308,20 @@ class Run:
         # As if each softmax were computed alone: what is learned beside full attention costs the same on all machines.
         windows = self.model.attention_map.softmaxes
         convention = convention_of(choose(self.model.kernel, window, *setting) for window in windows)
-        cost = ledger(self.model.structure, settings.seq_len, convention)
-        training, lora = cost.training, self.config.lora
-        if lora is not None:
-            training = adapted_training(self.model.structure, settings.seq_len, cost, lora)
-        return training * settings.rows
+        with explained(self.model.attention_map.each_kind()):
+            cost = ledger(self.model.structure, settings.seq_len, convention)
+        lora = self.config.lora
+        adapted = None if lora is None else adapted_training(self.model.structure, settings.seq_len, cost, lora)
+        return (cost.training if adapted is None else adapted) * settings.rows
 
     def _note_kernels(self) -> None:
         """Note which kernels compute the steps, once for each structure; see `Transformer.kernels_used`."""
         if self._noted is not self.model:
             self._noted = self.model
             setting = (self.config.training.seq_len, self.device, self.precision == "bf16")
-            for softmax, names in self.model.kernels_used(*setting).items():
+            with explained(self.model.attention_map.each_kind()):
+                used = self.model.kernels_used(*setting)
+            for softmax, names in used.items():
                 self.kernels[softmax] = sorted({*self.kernels.get(softmax, ()), *names})
 
     # ---- log and state ----

@@ -155,6 +155,12 @@ class RuleAndWindow(Right):
         return standard(4)
 
 
+class NoWindow(Right):
+    @property
+    def window(self):
+        return self.width
+
+
 @dataclass(frozen=True)
 class NotJson(Right):
     offsets: frozenset = frozenset({1})
@@ -175,6 +181,11 @@ WRONG = [
         Raises,
         "outputs",
         rf"Raises\.scores {HERE} raised RuntimeError: .*, with heads\.q \(2, 4, 1, 8\), heads\.k \(2, 2",
+    ),
+    (
+        NoWindow,
+        "outputs",
+        rf"NoWindow\.window {HERE} raised AttributeError: .* has no attribute 'width'",
     ),
     (TooManyWeights, "outputs", r"weights of shape \(2, 4, 7, 7\) for need='last_row', not \(2, 4, 1, 7\)"),
     (MixesRows, "rows", rf"row 0 of a batch of 3 differs .* dimension 0; see MixesRows\.attend {HERE}"),
@@ -210,6 +221,20 @@ def test_a_mistake_is_found_and_named(kind, check, says, monkeypatch):
     assert check in found and re.search(says, found[check]), found
     assert all("\n" not in text for text in found.values())
     assert found.keys() <= {check, *ALSO.get(kind, ())}, found
+
+
+def test_a_class_that_is_no_kind_yet_is_refused_when_it_is_registered():
+    class NoLetter(AttentionKind):
+        name = "none"
+
+    class NoDataclass(AttentionKind):
+        name, letter, colour = "none", "n", "#000000"
+        width: int
+
+    with pytest.raises(UserError, match="NoLetter: it has no letter; write for example name, letter, colour"):
+        register_kind(NoLetter)
+    with pytest.raises(UserError, match="width is no setting yet; write @dataclass.frozen=True. below @register_kind"):
+        register_kind(NoDataclass)
 
 
 def test_a_kind_without_mistakes_passes():

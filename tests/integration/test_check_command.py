@@ -28,6 +28,7 @@ class Near(AttentionKind):
 '''
 RIGHT = "return heads.softmax(self.width)"
 OTHER_SHAPES = "return Attended(heads.q @ heads.k.transpose(2, 3) @ heads.v)"
+WITH_KEYS = f"{RIGHT}\n\n    def keys(self, length, counting):\n        return counting.all(length)"
 BARE = "return heads.softmax(self.width).out"
 
 
@@ -88,6 +89,10 @@ def test_a_wrong_request_is_one_sentence(typed, tmp_path, words, says):
     ("attend", "says"),
     [
         (OTHER_SHAPES, r"Near.attend (near.py:21) raised RuntimeError: "),
+        (
+            RIGHT + "\n\n    def keys(self, length, counting):\n        return counting.all(length)",
+            "Near.keys (near.py:24)",
+        ),
         (BARE, "the attention of near raised AttributeError: 'Tensor' object has no attribute 'out'"),
     ],
 )
