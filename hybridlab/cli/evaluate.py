@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hybridlab.evaluation.results import BenchmarkResult
-    from hybridlab.runs.benchmarks import Benchmarks
+    from hybridlab.runs.benchmarks import BenchmarkRequest, Benchmarks
     from hybridlab.statistics import Measurement
 
 Tasks = Annotated[
@@ -38,7 +40,10 @@ Shots = Annotated[
     typer.Option("--num-fewshot", min=0, help="Solved examples before each question; default: the task's own number."),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first N questions of each task.")]
-Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Rows at once; default: 8.")]
+BatchSize = Annotated[
+    str | None,
+    typer.Option("--batch-size", metavar="N|auto", help="Rows at once, or as many as fit, up to 64; default: 8."),
+]
 MaxLength = Annotated[
     int | None,
     typer.Option(
@@ -57,6 +62,30 @@ Replace = Annotated[
     typer.Option("--replace", help="Also replace results in the record that have more questions; else they stay."),
 ]
 
+IncludePath = Annotated[
+    Path | None,
+    typer.Option("--include-path", metavar="DIR", help="Folder of further tasks, as YAML files of lm-eval's form."),
+]
+GenKwargs = Annotated[
+    str | None,
+    typer.Option(
+        "--gen-kwargs", metavar="A=B,C=D", help="Settings of generated texts, as temperature=0.8,do_sample=true."
+    ),
+]
+ApplyChatTemplate = Annotated[
+    bool, typer.Option("--apply-chat-template", help="Write prompts with the chat template of the tokenizer.")
+]
+SystemInstruction = Annotated[
+    str | None, typer.Option("--system-instruction", metavar="TEXT", help="A text before every prompt.")
+]
+OutputPath = Annotated[
+    Path | None,
+    typer.Option("--output-path", metavar="DIR", help="Also write lm-eval's files, results_*.json, into this folder."),
+]
+LogSamples = Annotated[
+    bool, typer.Option("--log-samples", help="There, too: samples_*.jsonl, with every question and answer.")
+]
+
 DropHeads = Annotated[
     str | None,
     typer.Option(
@@ -67,6 +96,37 @@ DropHeads = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class OfBenchmarks:
+    """Options that belong to --tasks and --suite."""
+
+    num_fewshot: Shots = None
+    limit: Limit = None
+    batch_size: BatchSize = None
+    max_length: MaxLength = None
+    data_root: o.BenchmarkRoot = None
+    skip_bad_lines: SkipBadLines = False
+    include_path: IncludePath = None
+    gen_kwargs: GenKwargs = None
+    apply_chat_template: ApplyChatTemplate = False
+    system_instruction: SystemInstruction = None
+    output_path: OutputPath = None
+    log_samples: LogSamples = False
+    replace: Replace = False
+
+    def request(self, tasks: str | None, suite: str | None, drop_heads: str | None) -> BenchmarkRequest:
+        """What is asked for. UserError for an option that does not mean anything."""
+        from hybridlab.evaluation.lm_eval_options import Options, parse_gen_kwargs
+        from hybridlab.runs.benchmarks import BenchmarkRequest
+
+        names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
+        prompts = (self.include_path, parse_gen_kwargs(self.gen_kwargs), self.apply_chat_template)
+        options = Options(*prompts, self.system_instruction, self.output_path, self.log_samples)
+        rows = (self.num_fewshot, self.limit, _rows(self.batch_size), self.max_length)
+        files = (self.data_root, self.skip_bad_lines)
+        return BenchmarkRequest(names, suite, *rows, *files, drop_heads, self.replace, options)
+
+
 @o.on_ranks
 def evaluate(
     run: o.ModelReference,
@@ -74,18 +134,12 @@ def evaluate(
     choices: o.Choices = None,
     tasks: Tasks = None,
     suite: SuiteName = None,
-    num_fewshot: Shots = None,
-    limit: Limit = None,
-    batch: Batch = None,
-    max_length: MaxLength = None,
-    data_root: o.BenchmarkRoot = None,
-    skip_bad_lines: SkipBadLines = False,
+    *,
+    of_tasks: OfBenchmarks,
     drop_heads: DropHeads = None,
-    replace: Replace = False,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,
-    *,
     sharing: o.Sharing,
 ) -> None:
     """Measure loss, perplexity and tasks of a trained model, after a test of causality; or, of a fine-tuned model, its
@@ -97,27 +151,18 @@ def evaluate(
     from hybridlab.training.world import world
 
     text: dict[str, object] = {"--data": data, "--choices": choices, "--set": sets}
-    own: dict[str, object] = {
-        "--num-fewshot": num_fewshot,
-        "--limit": limit,
-        "--batch": batch,
-        "--max-length": max_length,
-    }
-    own |= {"--data-root": data_root, "--skip-bad-lines": skip_bad_lines or None, "--replace": replace or None}
+    own = {f"--{field.name.replace('_', '-')}": getattr(of_tasks, field.name) for field in fields(of_tasks)}
     benchmarks = tasks is not None or suite is not None
     for option, given in (text if benchmarks else own).items():
-        if given is not None:
+        if given not in (None, False):
             raise UserError(f"{option} has no effect {'on benchmarks' if benchmarks else 'without --tasks or --suite'}")
     if benchmarks:
         # Bars of other libraries, which do not know what is measured here.
         os.environ.setdefault("TQDM_DISABLE", "1")
-        from hybridlab.runs.benchmarks import BATCH, BenchmarkRequest, benchmark_run
+        from hybridlab.runs.benchmarks import benchmark_run
         from hybridlab.store.folders import Runs
 
-        names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
-        rows = (num_fewshot, limit, batch or BATCH, max_length, data_root, skip_bad_lines)
-        asked = BenchmarkRequest(names, suite, *rows, drop_heads, replace)
-        found = benchmark_run(run, Runs(runs_dir), asked)
+        found = benchmark_run(run, Runs(runs_dir), of_tasks.request(tasks, suite, drop_heads))
         if not world().writer:
             return
         if as_json:
@@ -139,6 +184,20 @@ def evaluate(
     print_results(results, f"{run} on {' + '.join(data) if data else 'its own validation data'}")
 
 
+def _rows(batch_size: str | None) -> int | Literal["auto"]:
+    """The number of rows that is asked for. UserError for what is neither a number nor `auto`."""
+    from hybridlab.errors import UserError
+    from hybridlab.runs.benchmarks import BATCH
+
+    if batch_size is None:
+        return BATCH
+    if batch_size == "auto":
+        return "auto"
+    if not batch_size.isdecimal() or int(batch_size) < 1:
+        raise UserError(f"--batch-size {batch_size}: it must be a whole number of 1 or more, or auto")
+    return int(batch_size)
+
+
 def _print_benchmarks(found: Benchmarks, run: str) -> None:
     """Print measures with standard errors and n, a suite's columns, and what was not measured."""
     out = o.console()
@@ -156,6 +215,8 @@ def _print_benchmarks(found: Benchmarks, run: str) -> None:
     for name, result in found.results.items():
         for note in _notes(result):
             out.print(f"{name}: {note}", highlight=False, soft_wrap=True)
+    for path in found.files:
+        out.print(f"written to {path}", highlight=False, soft_wrap=True)
     for task, reason in found.not_measured.items():
         out.print(f"not measured: {task}: {reason}", highlight=False, soft_wrap=True)
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from jinja2 import TemplateError
 from lm_eval.api.model import TemplateLM
 from lm_eval.models.utils import (
     Collator,
@@ -35,6 +36,7 @@ from torch import Tensor
 from hybridlab.bars import WithBar
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
+from hybridlab.evaluation.lm_eval_options import SAMPLING
 from hybridlab.files import read_object
 from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
@@ -44,7 +46,8 @@ from hybridlab.training.world import World, world
 
 NEW_TOKENS = 256
 """A generated text has at most this many tokens where a task does not say; lm-eval's number."""
-_SAMPLING = ("temperature", "top_k", "top_p")
+MOST_ROWS = 64
+"""The largest batch that `auto` tries; lm-eval's number."""
 _IGNORED = ("do_sample", "use_cache")
 _LOOK_BACK = 2
 """Tokens before those of a stop text that are decoded with them to find it, as in lm-eval."""
@@ -58,7 +61,8 @@ class HarnessModel(TemplateLM):
 
     model: a decoder, which is put into evaluation mode. special: what begins and ends a text. max_length: the most
     tokens of a row; longer ones lose their beginning. batch_size: rows at once, which changes only speed, memory and
-    the last bits.
+    the last bits; `auto` for the most that fit into memory, up to 64. chat: transformers' tokenizer, if prompts are
+    written with its chat template. batch_sizes: what `auto` has found, by tokens and scored tokens of a row.
 
     UserError for a model that does not predict next tokens.
     """
@@ -69,12 +73,14 @@ class HarnessModel(TemplateLM):
         tokenizer: Tokenizer,
         special: SpecialTokens,
         max_length: int,
-        batch_size: int = 8,
+        batch_size: int | Literal["auto"] = 8,
+        chat: Any = None,
     ) -> None:
         super().__init__()
         require_caches(model.structure, "lm-eval")
         self.model, self.tokens, self.special = model.eval(), tokenizer, special
-        self.max_length, self.batch_size = max_length, batch_size
+        self.max_length, self.batch_size, self.tokenizer = max_length, batch_size, chat
+        self.batch_sizes: dict[tuple[int, int], int] = {}
         self._device = next(model.parameters()).device
         self._said_beyond = False
         self._encoded = lru_cache(4096)(lambda text, add: tuple(tokenizer.encode(text, add_special_tokens=add).ids))
@@ -97,6 +103,32 @@ class HarnessModel(TemplateLM):
     def tokenizer_name(self) -> str:
         return "hybridlab"
 
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval's result files say of a model."""
+        dtype = next(self.model.parameters()).dtype
+        return {
+            "model_num_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "model_dtype": str(dtype),
+        }
+
+    def _fitting(self, size: tuple[int, int], most: int, run: Callable[[int], object]) -> int:
+        """How many rows are computed at once. size: their tokens, and how many of these are scored. most: rows that
+        there are. run: computes a number of rows."""
+        if self.batch_size != "auto":
+            return self.batch_size
+        rows = self.batch_sizes.get(size) or min(most, MOST_ROWS)
+        while size not in self.batch_sizes:
+            try:
+                run(rows)
+            except RuntimeError as error:  # torch's class for a GPU is one of these, and a CPU has none
+                if "memory" not in str(error) or rows == 1:
+                    raise
+                torch.cuda.empty_cache()
+                rows //= 2
+            else:
+                self.batch_sizes[size] = rows = -world().agree(-rows)
+        return rows
+
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """The tokens of a text. A text that begins with the prefix token as text does not get it twice."""
         add = add_special_tokens
@@ -114,13 +146,13 @@ class HarnessModel(TemplateLM):
 
     def _loglikelihood_tokens(self, requests: Sequence[LmEvalRequest], **kwargs: Any) -> list[tuple[float, bool]]:
         with Scoring("log-likelihoods", len(requests)) as progress:
-            return self._log_likelihoods(requests, world(), progress.update)
+            return self._log_likelihoods(requests, self._rows_at_once(requests), world(), progress.update)
 
     def _log_likelihoods(
-        self, requests: Sequence[LmEvalRequest], among: World, done: Callable[[int], None] = lambda _: None
+        self, requests: Sequence[LmEvalRequest], size: int, among: World, done: Callable[[int], None] = lambda _: None
     ) -> list[tuple[float, bool]]:
-        """See `loglikelihood`. Requests that differ only in the last token share a row. among: the processes that share
-        the batches. done: is told the number."""
+        """See `loglikelihood`. Requests that differ only in the last token share a row. size: rows at once. among: the
+        processes that share the batches. done: is told the number."""
         for _, _, continuation in requests:
             self._check_continuation(continuation)
         order = Collator(
@@ -145,17 +177,17 @@ class HarnessModel(TemplateLM):
             done(min(finished, len(requests)))
             return found
 
-        answers = dict(chain(*among.map(scored, self._batches(order))))
+        answers = dict(chain(*among.map(scored, self._batches(order, size))))
         for number, (text, _, _) in enumerate(requests):
             if text is not None:
                 self.cache_hook.add_partial("loglikelihood", text, answers[number])
         return [answers[number] for number in range(len(requests))]
 
-    def _batches(self, order: Collator) -> Iterator[list[LmEvalRequest]]:
-        """Batches in the collator's order. With the paper's literal chunks, in which an output depends on the length
-        of its row, all rows of a batch have one length."""
+    def _batches(self, order: Collator, size: int) -> Iterator[list[LmEvalRequest]]:
+        """Batches of a size in the collator's order. With the paper's literal chunks, in which an output depends on the
+        length of its row, all rows of a batch have one length."""
         literal = any(loop.literal for loop in self.model.plan.loops.values())
-        for batch in order.get_batched(n=self.batch_size):
+        for batch in order.get_batched(n=size):
             if not literal:
                 yield batch
                 continue
@@ -169,11 +201,24 @@ class HarnessModel(TemplateLM):
             (context + continuation)[-(max(self.max_length, len(continuation)) + 1) :][:-1]
             for _, context, continuation in batch
         ]
+        # The output head is computed at the scored positions alone, which are mostly few.
+        most = max(len(continuation) for _, _, continuation in batch)
+        ends = torch.tensor([len(row) for row in rows], device=self._device)
+        at = (ends[:, None] + torch.arange(-most, 0, device=self._device)).clamp(min=0)
         with torch.no_grad():
-            logits = self.model(padded(rows, self._device)).logits
-            for number, (_, _, continuation) in enumerate(batch):
-                end = len(rows[number])
-                yield logits[number, end - len(continuation) : end].log_softmax(-1)
+            logits = self.model(padded(rows, self._device), at=at).logits
+            for row, (_, _, continuation) in zip(logits, batch, strict=True):
+                yield row[-len(continuation) :].log_softmax(-1)
+
+    def _rows_at_once(self, requests: Sequence[LmEvalRequest]) -> int:
+        """How many of these requests are computed at once."""
+        if not requests:
+            return 1
+        longest = max(len(context) + len(continuation) for _, context, continuation in requests)
+        scored = max(len(continuation) for _, _, continuation in requests)
+        length = min(longest, max(self.max_length, scored) + 1)
+        row: LmEvalRequest = (None, [0] * (length - scored), [0] * scored)
+        return self._fitting((length, scored), len(requests), lambda rows: list(self._scored([row] * rows)))
 
     def _check_continuation(self, continuation: list[int]) -> None:
         if not continuation:
@@ -201,12 +246,13 @@ class HarnessModel(TemplateLM):
             tokens = self.tok_encode(request.args[0])
             for pair in get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, context_len=1):
                 windows.append((number, (None, *make_disjoint_window(pair))))
-        batches = [windows[start : start + self.batch_size] for start in range(0, len(windows), self.batch_size)]
+        size = self._rows_at_once([window for _, window in windows])
+        batches = [windows[start : start + size] for start in range(0, len(windows), size)]
         with Scoring("windows of texts", len(windows)) as progress:
 
             def scored(place: int) -> list[float]:
-                found = self._log_likelihoods([window for _, window in batches[place]], World())
-                progress.update(place * self.batch_size + len(found))
+                found = self._log_likelihoods([window for _, window in batches[place]], size, World())
+                progress.update(place * size + len(found))
                 return [value for value, _ in found]
 
             values = list(chain(*world().map(scored, range(len(batches)))))
@@ -237,7 +283,12 @@ class HarnessModel(TemplateLM):
                 progress.update(min(finished, len(requests)))
                 return texts
 
-            texts = order.get_original(list(chain(*world().map(continued, order.get_batched(n=self.batch_size)))))
+            longest = max((len(self.tok_encode(request.args[0])) for request in requests), default=1)
+            row = torch.zeros(1, min(longest, self.max_length), dtype=torch.long, device=self._device)
+            size = self._fitting(
+                (row.shape[1], 0), len(requests), lambda rows: self.model.generate(row.expand(rows, -1), 1)
+            )
+            texts = order.get_original(list(chain(*world().map(continued, order.get_batched(n=size)))))
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
@@ -266,7 +317,17 @@ class HarnessModel(TemplateLM):
         return [postprocess_generated_text(stop.text(row), stops, None) for row in made]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        raise UserError("models are measured without a chat template; choose a task that needs none")
+        """Turns of a conversation as a prompt. A template that has no system turn gets the others alone, as in
+        lm-eval."""
+        if self.tokenizer is None:
+            raise UserError("models are measured without a chat template; choose a task that needs none")
+        settings = {"tokenize": False, "add_generation_prompt": add_generation_prompt}
+        settings["continue_final_message"] = not add_generation_prompt
+        try:
+            return str(self.tokenizer.apply_chat_template(chat_history, **settings))
+        except TemplateError:
+            others = [turn for turn in chat_history if turn["role"] != "system"]
+            return str(self.tokenizer.apply_chat_template(others, **settings))
 
 
 class _Stops:
@@ -305,13 +366,13 @@ class _Stops:
 
 def _sampling(asked: dict[str, Any]) -> dict[str, Any]:
     """The settings of a task as arguments of `generate`; UserError for one that does not exist here."""
-    unknown = [name for name in asked if name not in (*_SAMPLING, *_IGNORED)]
+    unknown = [name for name in asked if name not in (*SAMPLING, *_IGNORED)]
     if unknown:
         raise UserError(
             f"the task generates with {unknown[0]}={asked[unknown[0]]!r}, which models here do not have; "
             "choose another task"
         )
-    chosen = {name: asked[name] for name in _SAMPLING if asked.get(name) is not None}
+    chosen = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
     return chosen if asked.get("do_sample") else {}
 
 

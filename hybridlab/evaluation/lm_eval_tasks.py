@@ -42,6 +42,7 @@ from hybridlab.data.files import DataRoot, Served, TaskDataset
 from hybridlab.data.hub_access import environment
 from hybridlab.errors import UserError, nearest
 from hybridlab.evaluation.lm_eval_model import HarnessModel
+from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, change_generation, generates, own_tasks
 from hybridlab.evaluation.results import BenchmarkResult
 from hybridlab.messages import say
 from hybridlab.statistics import Measurement
@@ -88,12 +89,13 @@ class LoadedTask:
     rows: dict[str, RowsFrom]
 
 
-def load_task(name: str, root: DataRoot | None = None) -> LoadedTask:
-    """A task, a group or a tag of lm-eval by its name, with rows from a data root or, without one, from the hub.
+def load_task(name: str, root: DataRoot | None = None, own: Path | None = None) -> LoadedTask:
+    """A task, a group or a tag of lm-eval by its name, with rows from a data root or, without one, from the hub. own:
+    a folder with further tasks, which stand before those of the same names.
 
     UserError if there is no such task, or if it cannot run here; NotHere if its data cannot be read.
     """
-    manager = _manager(name)
+    manager = _manager(name, own)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     random.seed(_SEEDS[0])
     np.random.seed(_SEEDS[1])
@@ -124,15 +126,18 @@ def _of_hub(task: Task) -> RowsFrom:
     return RowsFrom({"hub": [path]} if path else {})
 
 
-def _manager(name: str) -> TaskManager:
+def _manager(name: str, own: Path | None) -> TaskManager:
     """lm-eval's index of tasks, of those folders alone that the task is in; of all if that is not enough, which takes
     long."""
-    require_task(name)
-    manager = _index(tuple(dict.fromkeys((OWN, *folders()[name]))), False)
+    require_task(name, own)
+    # Files of one's own may have changed since they were read.
+    index = _index if own is None else _index.__wrapped__
+    last = () if own is None else (own,)
+    manager = index(tuple(dict.fromkeys((OWN, *folders().get(name, ()), *last))), False)
     if _complete(manager, name):
         return manager
     say(f"{name}: reading the list of all tasks of lm-eval, which takes a minute")
-    return _index((OWN,), True)
+    return index((OWN, *last), True)
 
 
 @cache
@@ -243,7 +248,8 @@ class _FromFiles(ConfigurableTask):
             if served := self.root.split(wanted, split):
                 self._splits[split] = served
         if not self._splits:
-            if "custom_dataset" in config:
+            # Rows that the task makes itself, or names the files of.
+            if "custom_dataset" in config or "data_files" in (config.get("dataset_kwargs") or {}):
                 return
             raise NotHere(wanted.task, self.root.missing(wanted, tuple(filter(None, reversed(named[:3])))))
         found = self.rows_from = RowsFrom()
@@ -399,10 +405,12 @@ def folders() -> dict[str, tuple[Path, ...]]:
     return {name: tuple(places) for name, places in tagged.items()} | defined
 
 
-def require_task(name: str) -> None:
-    """UserError, with the nearest name, if there is no such task."""
-    if name not in folders():
-        raise UserError(f"task {name!r}: lm-eval has none of this name; {nearest(name, list(folders()), _LIST)}")
+def require_task(name: str, own: Path | None = None) -> None:
+    """UserError, with the nearest name, if there is no such task. own: see `load_task`."""
+    known = [*({} if own is None else own_tasks(own)), *folders()]
+    if name not in known:
+        where = "lm-eval has none" if own is None else f"there is none in {own} or lm-eval"
+        raise UserError(f"task {name!r}: {where} of this name; {nearest(name, known, _LIST)}")
 
 
 # ---- whether rows of local files are what a task of lm-eval reads ----
@@ -529,23 +537,27 @@ def measure_tasks(
     asked: Sequence[tuple[str, int | None]],
     limit: int | None = None,
     lenient: bool = False,
+    options: Options = PLAIN,
+    report: Report | None = None,
 ) -> tuple[dict[str, BenchmarkResult], dict[str, str]]:
-    """The result of each task under its name, and after @ the number of solved examples if there are any; and why a
-    task was not measured.
+    """The result of each task under its name, after @ the number of solved examples if there are any, and what
+    `Options.mark` says; and why a task was not measured.
 
     root: see `load_task`. asked: tasks, each with the number of solved examples before a question, None for its own
     number, mostly 0. limit: only so many examples of each task, the first ones. lenient: a task that has no data, or
-    does not fit the model, is not measured; else that is a UserError.
+    does not fit the model, is not measured; else that is a UserError. report: gets what lm-eval's `evaluate` gives.
     """
     loaded: dict[str, LoadedTask] = {}
     missing: dict[str, str] = {}
     for name in dict.fromkeys(name for name, _ in asked):
         try:
-            loaded[name] = load_task(name, root)
+            loaded[name] = load_task(name, root, options.include_path)
         except NotHere as error:
             if not lenient:
                 raise
             missing[name] = error.reason
+    if options.gen_kwargs:
+        change_generation({k: task for one in loaded.values() for k, task in one.tasks.items()}, options.gen_kwargs)
     found: dict[str, BenchmarkResult] = {}
     for name, wanted in asked:
         if name not in loaded:
@@ -553,9 +565,11 @@ def measure_tasks(
         key, task = name, loaded[name]
         try:
             shots = _set_shots(task, wanted)
-            key = f"{name}@{shots}" if shots else name
+            own = options.include_path is not None and name in folders() and name in own_tasks(options.include_path)
+            mark = options.mark(own, any(map(generates, task.tasks.values())))
+            key = (f"{name}@{shots}" if shots else name) + mark
             say(f"{key}: {len(task.tasks)} tasks" if len(task.tasks) > 1 else key)
-            found[key] = _measured(model, task, shots, limit)
+            found[key] = _measured(model, task, shots, limit, options, report)
         except UserError as error:
             if not lenient:
                 raise UserError(f"{name}: {error}") from None
@@ -586,7 +600,9 @@ def _set_shots(loaded: LoadedTask, shots: int | None) -> int:
     return max(numbers)
 
 
-def _measured(model: HarnessModel, loaded: LoadedTask, shots: int, limit: int | None) -> BenchmarkResult:
+def _measured(
+    model: HarnessModel, loaded: LoadedTask, shots: int, limit: int | None, options: Options, report: Report | None
+) -> BenchmarkResult:
     groups = loaded.groups
     children = {name: group.child_names for name, group in groups.items()}
     for task in loaded.tasks.values():
@@ -599,9 +615,14 @@ def _measured(model: HarnessModel, loaded: LoadedTask, shots: int, limit: int | 
             task_dict={"tasks": loaded.tasks, "groups": groups, "group_map": children},
             limit=limit,
             bootstrap_iters=DRAWS,
-            log_samples=False,
+            log_samples=options.log_samples,
+            system_instruction=options.system_instruction,
+            apply_chat_template=options.apply_chat_template,
+            fewshot_as_multiturn=options.apply_chat_template,
         )
     assert found is not None, "there is one process"
+    if report is not None:
+        report.add(found)
     counts = {name: found["n-samples"][name]["effective"] for name in loaded.tasks}
     drawn = {
         name: {measure for measure, combine in task.aggregation().items() if combine not in (mean, acc_all)}
@@ -625,7 +646,8 @@ def _measured(model: HarnessModel, loaded: LoadedTask, shots: int, limit: int | 
         harness=f"lm-eval {version('lm-eval')}",
         version=_version(loaded),
         max_length=model.max_length,
-        batch_size=model.batch_size,
+        batch_size=min(model.batch_sizes.values()) if model.batch_size == "auto" else model.batch_size,
+        options=options.to_json(model),
         data=files,
         examples_from=next((one.examples_from for one in rows if one.examples_from), None) if shots else None,
         skipped=sum(one.skipped for one in rows),

@@ -125,7 +125,8 @@ class BenchmarkResult(_Typed):
     the measures of each task. shots: solved examples before each question. limit: only so many examples were asked.
     harness, version: of lm-eval and of the task. max_length: tokens of a row at most; longer ones lost their beginning.
     data: the files of each split below the data root, or the dataset of the hub. examples_from: the split that gave the
-    solved examples, where the task's own is not at hand. skipped: broken lines that were left out.
+    solved examples, where the task's own is not at hand. skipped: broken lines that were left out. options: of
+    lm-eval's own options those that change a result. samples: task → lm-eval's file of its questions and answers.
     """
 
     task: str
@@ -140,6 +141,8 @@ class BenchmarkResult(_Typed):
     data: dict[str, list[str]] = {}
     examples_from: str | None = None
     skipped: int = 0
+    options: dict[str, Any] = {}
+    samples: dict[str, str] = {}
 
 
 class AtStep(_Typed):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
@@ -17,6 +17,7 @@ from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.hub_access import without_hub
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
+from hybridlab.evaluation.lm_eval_options import PLAIN, Options, Report, chat_tokenizer
 from hybridlab.evaluation.results import BenchmarkResult, Results, Suite, load_suite
 from hybridlab.messages import say
 from hybridlab.models.cache import require_caches
@@ -40,18 +41,19 @@ class BenchmarkRequest:
     tasks' files; None for HYBRIDLAB_DATA_ROOT, else the hub. max_length: tokens of a row at most; None for what the
     model was made for. skip_bad_lines: leave out and count broken lines of files. drop_heads: names of query heads that
     are left out of the model, as L1-H3,L2-H5. replace: put the results in the place of older ones of the same names
-    that have more questions, which else stay in the record."""
+    that have more questions, which else stay in the record. options: lm-eval's own."""
 
     tasks: tuple[str, ...] = ()
     suite: str | None = None
     shots: int | None = None
     limit: int | None = None
-    batch_size: int = BATCH
+    batch_size: int | Literal["auto"] = BATCH
     max_length: int | None = None
     data_root: Path | None = None
     skip_bad_lines: bool = False
     drop_heads: str | None = None
     replace: bool = False
+    options: Options = PLAIN
 
     @classmethod
     def of(cls, settings: Settings) -> BenchmarkRequest:
@@ -65,7 +67,8 @@ class BenchmarkRequest:
             raise UserError("eval: give either --tasks NAME,NAME or --suite NAME")
         if self.suite and self.shots is not None:
             raise UserError(f"--num-fewshot has no effect on --suite {self.suite}, which has its own; leave it out")
-        numbers = {"--limit": self.limit, "--batch": self.batch_size, "--max-length": self.max_length}
+        rows = None if self.batch_size == "auto" else self.batch_size
+        numbers = {"--limit": self.limit, "--batch-size": rows, "--max-length": self.max_length}
         for option, number in numbers.items():
             if number is not None and number < 1:
                 raise UserError(f"{option} {number}: it must be 1 or more")
@@ -73,6 +76,7 @@ class BenchmarkRequest:
             raise UserError(f"--num-fewshot {self.shots}: it must be 0 or more")
         if self.replace and self.drop_heads is not None:
             raise UserError("--replace has no effect with --drop-heads, which is never recorded; leave it out")
+        self.options.checked(self.suite)
         return self
 
     def names(self) -> set[str]:
@@ -84,7 +88,8 @@ class BenchmarkRequest:
 class Benchmarks:
     """What was measured. results: by name, as in `Results.lm_eval`. not_measured: task → why. columns: of a suite, the
     paper's columns with their measured values. recorded: whether the run's record has them now. kept: results that the
-    record has from before and that stay, with their number of questions, which is larger.
+    record has from before and that stay, with their number of questions, which is larger. files: of lm-eval with these
+    results.
 
         found = hybridlab.evaluate("runs/first", suite="saobp", data_root="benchmarks")
         found.columns["BoolQ"].value, found.not_measured
@@ -96,6 +101,7 @@ class Benchmarks:
     suite: Suite | None = None
     recorded: bool = False
     kept: dict[str, int] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -103,6 +109,7 @@ class Benchmarks:
             "not_measured": self.not_measured,
             "recorded": self.recorded,
             "kept": self.kept,
+            "files": [str(path) for path in self.files],
         }
         if self.suite is not None:
             found["suite"] = {
@@ -126,7 +133,8 @@ def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benc
     model = opened.model.to(pick_device("auto"))
     if request.drop_heads is not None:
         model = dropping(model, request.drop_heads)
-    found = benchmark_model(model, tokenizer, opened.path, opened.seq_len, request)
+    of = Measured(reference, opened.path, opened.tokenizer)
+    found = benchmark_model(model, tokenizer, of, opened.seq_len, request)
     if request.drop_heads is not None:
         say(f"{reference}: measured without {request.drop_heads}, so that nothing is recorded")
         return found
@@ -154,27 +162,37 @@ def _require_older(folder: RunFolder | None, reference: str, request: BenchmarkR
         )
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Where a measured model is from. name: as somebody named it. folder: with its configuration. tokenizer: its file
+    there."""
+
+    name: str
+    folder: Path
+    tokenizer: Path
+
+
 def benchmark_model(
     model: Transformer,
     tokenizer: Tokenizer,
-    folder: Path | None,
+    of: Measured | None,
     length: int,
     request: BenchmarkRequest,
     lenient: bool = False,
 ) -> Benchmarks:
-    """Measure a model on tasks, in the precision of its weights, on the device where it is. folder: where its
-    configuration and tokenizer lie, if it has one. length: tokens of a row at most if neither the request nor the
-    folder says it. lenient: also a task that is no part of a suite may be without data."""
+    """Measure a model on tasks, in the precision of its weights, on the device where it is. of: where it is from, if
+    it has a folder. length: tokens of a row at most if neither the request nor the folder says it. lenient: also a task
+    that is no part of a suite may be without data."""
     root = data_root(request.data_root)
     # lm-eval is imported in here: it takes seconds, and reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
-        return _benchmarks(model, tokenizer, folder, length, request, root, lenient)
+        return _benchmarks(model, tokenizer, of, length, request, root, lenient)
 
 
 def _benchmarks(
     model: Transformer,
     tokenizer: Tokenizer,
-    folder: Path | None,
+    of: Measured | None,
     length: int,
     request: BenchmarkRequest,
     root: Path | None,
@@ -184,23 +202,35 @@ def _benchmarks(
     from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
     from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
-    if folder is None:
+    if of is None:
         end = end_token(tokenizer)
         special, known = SpecialTokens(end, end, frozenset([end])), None
     else:
-        special, known = special_tokens_of(folder, tokenizer), longest_row(folder)
+        special, known = special_tokens_of(of.folder, tokenizer), longest_row(of.folder)
     length = request.max_length or known or length
     positions = model.shape.max_positions
     if positions is not None and length > positions:
         raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
-    harness = HarnessModel(model, tokenizer, special, length, request.batch_size)
+    options, name = request.options, "a model" if of is None else of.name
+    chat = chat_tokenizer(of.tokenizer, length) if of is not None and options.apply_chat_template else None
+    harness = HarnessModel(model, tokenizer, special, length, request.batch_size, chat)
+    report = None if options.output_path is None else Report(options, name)
     source = None if root is None else DataRoot(root, request.skip_bad_lines)
     suite = load_suite(request.suite) if request.suite else None
     asked = [(task, request.shots) for task in dict.fromkeys(request.tasks)] if suite is None else suite.asked()
-    results, missing = measure_tasks(harness, source, asked, request.limit, lenient or suite is not None)
+    lenient = lenient or suite is not None
+    results, missing = measure_tasks(harness, source, asked, request.limit, lenient, options, report)
+    files: tuple[Path, ...] = ()
+    if report is not None:
+        files, samples = world().once(report.write, harness, {"limit": request.limit})
+        # Both have what was measured, in this order.
+        results = {
+            name: result.model_copy(update={"samples": samples[number]})
+            for number, (name, result) in enumerate(results.items())
+        }
     if suite is None:
-        return Benchmarks(results, missing)
-    return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite)
+        return Benchmarks(results, missing, files=files)
+    return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite, files=files)
 
 
 def record_benchmarks(folder: RunFolder, found: Benchmarks, replacing: bool = False) -> dict[str, int]:

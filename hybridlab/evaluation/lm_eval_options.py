@@ -1,0 +1,291 @@
+"""lm-eval's own options under its own names: tasks of one's own, how prompts are written and texts generated, and
+results and samples in the files that lm-eval writes and reads.
+
+hybridlab eval RUN --tasks mine --include-path tasks/ --log-samples --output-path measured/
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybridlab.errors import UserError, nearest
+from hybridlab.models.generate import Sampling
+from hybridlab.training.world import world
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.task import Task
+
+SAMPLING = ("temperature", "top_k", "top_p")
+GENERATION: dict[str, tuple[tuple[type, ...], str]] = {
+    "until": ((str, list), "a text or a list of texts"),
+    "max_gen_toks": ((int,), "a whole number of 1 or more"),
+    "do_sample": ((bool,), "true or false"),
+    "temperature": ((int, float), "a number"),
+    "top_k": ((int,), "a whole number"),
+    "top_p": ((int, float), "a number"),
+}
+"""What lm-eval's `gen_kwargs` may say to the models here: the kinds of its values, and these in words."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """include_path: a folder with task files of one's own; a task there stands before lm-eval's of the same name.
+    gen_kwargs: what changes in the settings of generated texts. apply_chat_template: prompts are written with the chat
+    template of the tokenizer, solved examples as turns of their own. system_instruction: stands before every prompt.
+    output_path: the folder (or FILE.json) for lm-eval's result files; log_samples: with every question and answer.
+    """
+
+    include_path: Path | None = None
+    gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    apply_chat_template: bool = False
+    system_instruction: str | None = None
+    output_path: Path | None = None
+    log_samples: bool = False
+
+    def checked(self, suite: str | None) -> Options:
+        """Itself; UserError for what cannot take effect. suite: a paper's set of tasks, if that is asked."""
+        given = {
+            "--include-path": self.include_path,
+            "--gen-kwargs": self.gen_kwargs,
+            "--apply-chat-template": self.apply_chat_template,
+            "--system-instruction": self.system_instruction,
+        }
+        for option, value in given.items():
+            if suite is not None and value:
+                raise UserError(f"{option} has no effect on --suite {suite}, which has its own tasks and prompts")
+        if self.system_instruction is not None and not self.system_instruction.strip():
+            raise UserError("--system-instruction: the text is empty; write it, or leave the option out")
+        if self.include_path is not None and not self.include_path.is_dir():
+            raise UserError(f"--include-path {self.include_path}: there is no such folder")
+        if self.log_samples and self.output_path is None:
+            raise UserError("--log-samples needs a place for the samples; add --output-path DIR")
+        if self.output_path is not None:
+            world().once(_require_place, self.output_path)
+        return self
+
+    def mark(self, own: bool, generated: bool) -> str:
+        """What the result of a task has after its name in a record, so that it is not taken for one that was asked as
+        lm-eval's task is: +own+gen+chat+system. own: it stands before one of lm-eval's. generated: it generates texts.
+        """
+        marks = {
+            "own": own,
+            "gen": self.gen_kwargs and generated,
+            "chat": self.apply_chat_template,
+            "system": self.system_instruction,
+        }
+        return "".join(f"+{name}" for name, holds in marks.items() if holds)
+
+    def to_json(self, model: TemplateLM) -> dict[str, Any]:
+        """What a record says of the options that change a result."""
+        template = model.chat_template(True) if self.apply_chat_template else None
+        found = {
+            "include_path": None if self.include_path is None else str(self.include_path),
+            "gen_kwargs": dict(self.gen_kwargs),
+            "chat_template_sha": None if template is None else hashlib.sha256(template.encode()).hexdigest(),
+            "system_instruction": self.system_instruction,
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+PLAIN = Options()
+"""Tasks as lm-eval has them, and no files."""
+
+
+def _require_place(path: Path) -> None:
+    """UserError if nothing can be written there, which lm-eval would say only in its log, after measuring."""
+    folder = path.parent if path.suffix == ".json" else path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        raise UserError(f"--output-path {path}: it cannot be made ({error.strerror}); name another folder") from None
+    if not writable:
+        raise UserError(f"--output-path {path}: nothing can be written there; name another folder")
+
+
+# ---- generated texts ----
+
+
+def parse_gen_kwargs(text: str | None) -> dict[str, Any]:
+    """The settings in `temperature=0.8,do_sample=true` or in a JSON object, as lm-eval reads them. UserError for one
+    that does not exist here, or that has another kind of value."""
+    from lm_eval._cli.utils import key_val_to_dict, try_parse_json
+
+    if text is None:
+        return {}
+    found: Any
+    try:
+        found = try_parse_json(text)
+        found = key_val_to_dict(text) if isinstance(found, str) else found
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise UserError(f"--gen-kwargs {text}: write it as temperature=0.8,do_sample=true, or as a JSON object")
+    for name, value in found.items():
+        if name not in GENERATION:
+            raise UserError(f"--gen-kwargs {name}: there is no such setting here; {nearest(name, list(GENERATION))}")
+        kinds, words = GENERATION[name]
+        # True is a whole number for Python.
+        fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+        if not fits or (name == "max_gen_toks" and int(value) < 1):
+            raise UserError(f"--gen-kwargs {name}={value}: it must be {words}")
+    return found
+
+
+def generates(task: Task) -> bool:
+    """Whether a task's answers are generated texts."""
+    return bool(task.get_config("output_type") == "generate_until")
+
+
+def change_generation(tasks: Mapping[str, Task], given: Mapping[str, Any]) -> None:
+    """Change the settings of the texts that tasks generate, as lm-eval does. UserError for one without effect."""
+    generating = [task for task in tasks.values() if generates(task)]
+    if not generating:
+        raise UserError(f"--gen-kwargs has no effect: no text is generated in {', '.join(tasks)}; leave it out")
+    for task in generating:
+        task.set_config("generation_kwargs", dict(given), update=True)
+        asked = task.get_config("generation_kwargs")
+        sampled = asked.get("do_sample")
+        sampled = asked.get("temperature", 0) > 0 if sampled is None else sampled
+        lost = next((name for name in SAMPLING if given.get(name) and not sampled), None)
+        if lost is not None:
+            raise UserError(
+                f"--gen-kwargs {lost}={given[lost]} has no effect on {task.task_name}, which takes the likeliest "
+                "tokens; add do_sample=true and a temperature"
+            )
+        if sampled and not asked.get("temperature"):
+            raise UserError("--gen-kwargs do_sample=true: add a temperature above 0, such as temperature=0.8")
+        Sampling(**{name: asked[name] for name in SAMPLING if sampled and asked.get(name) is not None})
+
+
+# ---- tasks of one's own ----
+
+
+def own_tasks(folder: Path) -> dict[str, Any]:
+    """Name → entry of lm-eval's index, of the tasks, groups and tags below a folder. UserError if there is none, and
+    for a file that is no YAML."""
+    import yaml
+    from lm_eval.tasks._index import TaskIndex
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    found: dict[str, Any] = {}
+    for path in TaskIndex._iter_yaml_files(folder):
+        try:
+            # lm-eval itself passes over a file that it cannot read.
+            written = load_yaml(path, resolve_func=False)
+        except yaml.MarkedYAMLError as error:
+            line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
+            raise UserError(f"--include-path: {path}{line}: this is not YAML ({error.problem})") from None
+        except OSError as error:
+            raise UserError(f"--include-path: {path}: a file that it includes is not there ({error})") from None
+        if isinstance(written, dict) and {"task", "group", "class"} & written.keys():
+            TaskIndex.process_cfg(written, path, found)
+    if not found:
+        raise UserError(f"--include-path {folder}: there is no task in it; a task is a .yaml file with `task: NAME`")
+    return found
+
+
+# ---- the chat template ----
+
+
+def chat_tokenizer(file: Path, max_length: int) -> Any:
+    """The tokenizer of transformers with the chat template that stands beside a tokenizer.json, as an exported folder
+    has it. UserError without a template."""
+    from hybridlab.data.tokenizers import tokenizer_files
+
+    try:
+        from transformers import PreTrainedTokenizerFast
+    except ImportError:
+        raise UserError("--apply-chat-template needs transformers; pip install 'hybridlab[open]'") from None
+    # A tokenizer that was made here has no configuration beside it.
+    config = json.loads(tokenizer_files(file, True, False, max_length).texts["tokenizer_config.json"])
+    special = {role: token for role, token in config.items() if role.endswith("_token") and isinstance(token, str)}
+    made: Any = PreTrainedTokenizerFast
+    tokenizer = made.from_pretrained(file.parent, **special)
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"--apply-chat-template: the tokenizer of this model has no chat template; write one to "
+            f"{file.parent / 'chat_template.jinja'}, or leave the option out"
+        )
+    return tokenizer
+
+
+# ---- lm-eval's files ----
+
+
+class Report:
+    """Results in lm-eval's own files, written by its own EvaluationTracker. model: as somebody named it."""
+
+    def __init__(self, options: Options, model: str) -> None:
+        from lm_eval.loggers import EvaluationTracker
+
+        assert options.output_path is not None
+        self.options, self.model, self.date = options, model, time.time()
+        self.tracker = EvaluationTracker(output_path=str(options.output_path))
+        self.parts: list[dict[str, Any]] = []
+        self.added: list[tuple[int, list[str]]] = []
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Add what lm-eval's `evaluate` gives. A task that a suite asks again, with another number of solved examples,
+        begins another file."""
+        names = found["results"].keys()
+        number = next((i for i, part in enumerate(self.parts) if not part["results"].keys() & names), len(self.parts))
+        if number == len(self.parts):
+            self.parts.append({"results": {}})
+        for name, value in found.items():
+            self.parts[number].setdefault(name, {}).update(value)
+        self.added.append((number, list(found.get("samples", {}))))
+
+    def write(self, model: Any, settings: Mapping[str, Any]) -> tuple[tuple[Path, ...], list[dict[str, str]]]:
+        """Write all; returns the files of results, and for each `add` the files of its tasks' samples. settings:
+        further ones for `config`. UserError for a file that is not there then: lm-eval says so in its log only."""
+        options, chat = self.options, self.options.apply_chat_template
+        self.tracker.general_config_tracker.log_experiment_args(
+            model_source="hybridlab",
+            model_args={"pretrained": self.model},
+            system_instruction=options.system_instruction,
+            chat_template=model.chat_template(True) if chat else None,
+            fewshot_as_multiturn=chat,
+        )
+        config = {
+            "model": "hybridlab",
+            "model_args": {"pretrained": self.model},
+            **model.get_model_info(),
+            "batch_size": str(model.batch_size),
+            "batch_sizes": list(model.batch_sizes.values()),
+            "device": str(model.device),
+            "gen_kwargs": dict(options.gen_kwargs),
+            **settings,
+        }
+        written = [self._written(part, config, model) for part in self.parts]
+        missing = next((path for path, _ in written if not path.is_file()), None)
+        if missing is not None:
+            raise UserError(f"--output-path: {missing} could not be written; make room there, or name another folder")
+        samples = [{task: str(written[number][1][task]) for task in tasks} for number, tasks in self.added]
+        return tuple(path for path, _ in written), samples
+
+    def _written(self, part: dict[str, Any], config: dict[str, Any], model: Any) -> tuple[Path, dict[str, Path]]:
+        """Write one file of results, with its samples; returns their paths."""
+        from lm_eval.loggers.utils import add_env_info, add_tokenizer_info, get_commit_from_path
+
+        samples = part.pop("samples", {})
+        results = {**part, "config": config, "git_hash": get_commit_from_path(Path.cwd()), "date": self.date}
+        add_env_info(results)
+        add_tokenizer_info(results, model)
+        self.tracker.save_results_aggregated(results, samples)
+        for task, rows in samples.items():
+            self.tracker.save_results_samples(task, rows)
+        path, date = Path(str(self.tracker.output_path)).absolute(), self.tracker.date_id
+        if path.suffix == ".json":
+            folder, name = path.parent, f"{path.stem}_{date}.json"
+        else:
+            folder, name = path / str(self.tracker.general_config_tracker.model_name_sanitized), f"results_{date}.json"
+        return folder / name, {task: folder / f"samples_{task}_{date}.jsonl" for task in samples}
