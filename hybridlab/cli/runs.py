@@ -123,13 +123,21 @@ def show(run: o.Run, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) ->
 
 
 @app.command()
-def compare(references: RunList, runs_dir: o.RunsDir = o.RUNS, as_json: o.AsJson = False) -> None:
-    """Compare runs with the first one: settings that differ, costs, and validation losses paired by window."""
+def compare(
+    references: RunList,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Also their answers to the same questions (`eval --log-samples`).")
+    ] = False,
+    runs_dir: o.RunsDir = o.RUNS,
+    as_json: o.AsJson = False,
+) -> None:
+    """Compare runs with the first one: settings that differ, costs, validation losses paired by window, and answers to
+    questions paired by question."""
     from hybridlab.cli.runs_text import print_comparison
     from hybridlab.runs.catalogue import compare as compare_runs
     from hybridlab.store.folders import Runs
 
-    compared = compare_runs([Runs(runs_dir).find(reference) for reference in references])
+    compared = compare_runs([Runs(runs_dir).find(reference) for reference in references], samples)
     if as_json:
         o.print_json(compared)
     else:

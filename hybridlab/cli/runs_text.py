@@ -197,6 +197,29 @@ def print_comparison(compared: dict[str, Any]) -> None:
         elif not entry["resolved"]:
             out.print(f"{name} − {names[0]}: not resolved, within two standard errors of 0", highlight=False)
     out.print(compared["note"], highlight=False)
+    for name, lines in zip(names[1:], compared.get("samples", ()), strict=False):
+        out.print()
+        out.print(_answers(names[0], name, lines))
+        if left_out := max(line["left_out"] for line in lines):
+            out.print(f"answers that only one of both has, left out: {left_out:,}", highlight=False)
+    if "samples" in compared:
+        out.print(compared["note_on_samples"], highlight=False)
+
+
+def _answers(first: str, other: str, lines: list[dict[str, Any]]) -> Table:
+    """The answers of two runs to the same questions: a line for each task and measure."""
+    table = _table(f"answers of {other} and {first}")
+    for name in ("task", "measure"):
+        table.add_column(name, overflow="fold")
+    for name in ("n", first, other, f"− {first}", f"only {first}", f"only {other}", "p"):
+        table.add_column(name, justify="right", overflow="fold")
+    for line in lines:
+        values = [number(value, 4) for value in (*line["values"], line["p"])]
+        alone = [number(line[name], 0) for name in ("only_first", "only_this")]
+        difference = line["difference"]
+        row = (f"{difference['n']:,}", *values[:2], measured(difference, "+"), *alone, values[2])
+        table.add_row(line["task"], line["metric"], *row)
+    return table
 
 
 def _setting(value: Any) -> str:

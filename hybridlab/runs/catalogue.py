@@ -18,6 +18,8 @@ from hybridlab.config.resolve import resolve
 from hybridlab.config.shown import differing
 from hybridlab.errors import UserError, nearest
 from hybridlab.runs.record import Record, read_record
+from hybridlab.runs.samples import NOTE as NOTE_ON_SAMPLES
+from hybridlab.runs.samples import compare_samples
 from hybridlab.statistics import paired_difference, resolved
 from hybridlab.store.cleaning import size_of
 from hybridlab.store.folders import Label, RunFolder, Runs
@@ -271,19 +273,22 @@ NOTE = (
 COSTS = ("tokens", "flops", "seconds", "tokens_per_second")
 
 
-def compare(folders: list[RunFolder]) -> dict[str, Any]:
+def compare(folders: list[RunFolder], samples: bool = False) -> dict[str, Any]:
     """Two or more runs as JSON. settings: dotted name → a value for each run. losses: of each run; from
-    the second one on with `_against`."""
+    the second one on with `_against`. samples: whether to compare answers too, see `compare_samples`."""
     if len(folders) < 2 or len({folder.path.resolve() for folder in folders}) < len(folders):
         raise UserError("runs compare: give two or more different runs")
     rows, records = [row_of(folder) for folder in folders], [record_of(folder) for folder in folders]
+    names = [row.name or str(row.hash)[:8] for row in rows]
+    others = list(zip(names, records, strict=True))[1:] if samples else []
+    answers = [compare_samples(records[0], record, (names[0], name)) for name, record in others]
     return {
         "runs": [{"hash": row.hash, "name": row.name, "path": str(row.path), "state": row.state} for row in rows],
         "settings": differing(*(folder.started()["config"] for folder in folders)),
         "costs": [_costs(row, record) for row, record in zip(rows, records, strict=True)],
         "losses": [_loss(records[0]), *(_loss(record) | _against(records[0], record) for record in records[1:])],
         "note": NOTE,
-    }
+    } | ({"samples": answers, "note_on_samples": NOTE_ON_SAMPLES} if samples else {})
 
 
 def _costs(row: RunRow, record: Record | None) -> dict[str, Any]:

@@ -288,3 +288,40 @@ def test_a_broken_task_file_is_named_with_its_line(run, tasks, tmp_path):
     (tmp_path / "mine.yaml").write_text("task: mine\ninclude: nothing.yaml\n")
     done = measured(run, "--tasks", "mine", "--include-path", tmp_path)
     assert done.returncode == 2 and "a file that it includes is not there" in done.stderr, done.stderr
+
+
+def test_answers_of_two_runs_are_paired_by_question(run, tasks, tmp_path):
+    from hybridlab.statistics import sign_p
+
+    other = run.parent / "other"
+    shutil.copytree(run, other)
+    for reference in (run, other):
+        options = ["--tasks", "my_choice,my_text", "--include-path", tasks, "--max-length", "200", "--limit", "9"]
+        done = measured(reference, *options, "--output-path", tmp_path / "out", "--log-samples")
+        assert done.returncode == 0, done.stderr
+    files = read_record(other / "record.json").results.lm_eval["my_choice@1"].samples
+    # The other run gets all answers right; those of the first question are of another question.
+    with open(files["my_choice"], encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    own = [row["acc"] for row in rows]
+    rows = [{**row, "acc": 1.0, "doc_hash": row["doc_hash"] if row["doc_id"] else "other"} for row in rows]
+    with open(files["my_choice"], "w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(row) + "\n" for row in rows)
+    done = json_of(hybridlab("runs", "compare", run, other, "--samples", "--json", cwd=run.parent))
+    line, *more = [one for one in done["samples"][0] if one["task"] in ("my_choice@1", "my_text")]
+    wrong = own[1:].count(0.0)
+    assert (line["task"], line["metric"], line["left_out"]) == ("my_choice@1", "acc", 1) and wrong > 0
+    assert (line["only_first"], line["only_this"], line["p"]) == (0, wrong, sign_p([False] * wrong))
+    assert line["values"] == [pytest.approx(1 - wrong / 8), 1.0] and line["difference"]["n"] == 8
+    assert {(one["task"], one["p"]) for one in more} == {("my_choice@1", 1.0), ("my_text", 1.0)}
+    shown = hybridlab("runs", "compare", run, other, "--samples", cwd=run.parent).stdout
+    assert "answers of other and run" in shown and "answers that only one of both has, left out: 1" in shown
+    shutil.rmtree(tmp_path / "out")
+    done = hybridlab("runs", "compare", run, other, "--samples", cwd=run.parent)
+    assert done.returncode == 2 and "is gone; measure the run again with --log-samples" in done.stderr
+
+
+def test_runs_without_samples_of_the_same_task_are_not_paired(run, trained):
+    done = hybridlab("runs", "compare", run, trained[1] / "parent", "--samples", cwd=run.parent)
+    assert done.returncode == 2 and "have no samples of the same task; measure both with" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
