@@ -141,7 +141,7 @@ class Run:
         self._optimize(tensors, optimizer)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name: those of the model, which adapters leave as they are, and those of the hooks."""
+        """All tensors by name: those of the model and of the hooks."""
         trained = {name: tensor for group in self.groups for name, tensor in group.tensors.items()}
         return {**dict(self.model.named_parameters()), **trained}
 

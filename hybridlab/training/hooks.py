@@ -46,7 +46,7 @@ class TrainingRun(Protocol):
     optimizer: Optimizers
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that are trained, by name."""
+        """All tensors by name: those of the model, of which adapters train none but their own, and those of hooks."""
         ...
 
     def change_structure(

@@ -14,7 +14,7 @@ from hybridlab.store.artifacts import open_model
 from hybridlab.store.folders import Runs
 from tests.integration.test_chats import chats, learning
 from tests.integration.test_finetuning import composed, decoder, encoder, sentences  # noqa: F401
-from tests.training import assert_resumes_exactly, train, train_until, weights
+from tests.training import assert_resumes_exactly, assert_survives_kills, train, train_until, weights
 
 PARENTS = ["encoder", "decoder"]
 
@@ -68,6 +68,12 @@ def test_a_stopped_run_with_adapters_goes_on_to_the_same_bits(start, tmp_path, m
     assert found.keys() == names
     if best["best_step"] == 5:
         assert all(torch.equal(found[name], weights(tmp_path / "whole")[name]) for name in names)
+
+
+@pytest.mark.long
+def test_a_killed_run_on_chats_with_adapters_ends_with_the_same_bits(decoder, tmp_path):  # noqa: F811
+    config = lora(decoder, chats(tmp_path / "a.jsonl"), "training.seq_len=64", task="sft", steps=300)
+    assert_survives_kills(config, tmp_path, decoder.parent, steps=[20, 90])
 
 
 def test_a_run_that_has_not_finished_is_opened_with_its_adapters(decoder, tmp_path, monkeypatch):  # noqa: F811
