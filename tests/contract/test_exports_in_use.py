@@ -127,6 +127,10 @@ def test_trained_prompts_stand_before_the_tokens(name, opened):
     wrapped(input_ids=tokens, labels=tokens).loss.backward()
     (prompt,) = (parameter for parameter in wrapped.parameters() if parameter.requires_grad)
     assert prompt.shape == (3, theirs.config.hidden_size) and prompt.grad.abs().sum() > 0
+    settings = {"max_new_tokens": 2, "do_sample": False, "pad_token_id": 0, "eos_token_id": -1, "use_cache": False}
+    made = wrapped.eval().generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), **settings)
+    with torch.no_grad():
+        assert torch.equal(wrapped(input_ids=made[:, :-1]).logits[:, -1].argmax(-1), made[:, -1])
 
 
 def test_what_stands_in_the_place_of_a_table_runs(opened):
