@@ -206,7 +206,9 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     names, found = ["model.safetensors"], dict[str, Tensor]()
     if (folder / INDEX).is_file():
         index = read_object(folder / INDEX, "index of shards", ("weight_map",), "restore the file")["weight_map"]
-        names = sorted({Path(str(name)).name for name in index.values()} if isinstance(index, dict) else ())
+        if not isinstance(index, dict):
+            raise UserError(f"{folder / INDEX}: weight_map must give a file for each tensor; restore the file")
+        names = sorted({Path(str(name)).name for name in index.values()})
     for name in names:
         try:
             found |= load_file(folder / name)

@@ -230,6 +230,9 @@ def test_weights_are_written_in_the_dtype_and_in_shards(arch, dtype, kept, withi
     (tmp_path / "out" / shards[1]).unlink()
     with pytest.raises(UserError, match=shards[1]):
         load_hf(tmp_path / "out")
+    (tmp_path / "out" / "model.safetensors.index.json").write_text('{"weight_map": 3}')
+    with pytest.raises(UserError, match="weight_map must give a file"):
+        load_hf(tmp_path / "out")
 
 
 def test_weights_beyond_the_range_of_fp16_are_refused_by_name(tmp_path):
