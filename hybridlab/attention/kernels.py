@@ -243,8 +243,19 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     with warnings.catch_warnings():
         # On a CPU it runs uncompiled, only as a check; torch warns that this is slow.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        attended = run(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        rule = None if visible.cap is None else _cap_rule(visible.cap)
+        attended = run(q, k, v, score_mod=rule, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return cast(Tensor, attended)
+
+
+@lru_cache(maxsize=16)
+def _cap_rule(cap: float) -> Callable[..., Tensor]:
+    """`capped` in the form that flex_attention takes."""
+
+    def rule(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return capped(score, cap)
+
+    return rule
 
 
 @lru_cache(maxsize=1)
@@ -305,8 +316,8 @@ WITH_CAP = {"sdpa": "eager", "banded": "blocks"}
 
 def with_cap(kernel: str) -> str:
     """The kernel for scores that are capped, where this one is asked for. UserError if there is none."""
-    if kernel in ("flex", "xformers"):
-        raise UserError(f"kernel {kernel} cannot cap scores, which shape.score_cap asks for; use auto, blocks or eager")
+    if kernel == "xformers":
+        raise UserError("kernel xformers cannot cap scores, which shape.score_cap asks for; use auto, flex or eager")
     return WITH_CAP.get(kernel, kernel)
 
 

@@ -132,7 +132,8 @@ class AttentionKind:
 
     def own_kernel(self, kernel: str, length: int, causal: bool) -> str | None:
         """The kernel that computes sequences of `length` tokens where `kernel` is asked for, if the kind brings kernels
-        of its own; None if its softmaxes run by those of kernels.py. UserError for one that cannot compute it."""
+        of its own; None if its softmaxes run by those of kernels.py. UserError for one that cannot compute it. A model
+        whose scores are capped (`shape.score_cap`) takes no such kind."""
         return None
 
     @property
