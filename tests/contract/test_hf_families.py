@@ -314,6 +314,7 @@ NO_SHAPE = {"architectures", "dtype", "transformers_version", "initializer_range
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*ties the output head")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_change_of_the_configuration_ends_in_a_traceback(family, tmp_path):
     """Of its numbers and choices, each as another value or of another type."""
