@@ -222,7 +222,9 @@ def _benchmarks(
     results, missing = measure_tasks(harness, source, asked, request.limit, lenient, options, report)
     files: tuple[Path, ...] = ()
     if report is not None:
-        files, samples = world().once(report.write, harness, {"limit": request.limit})
+        settings: dict[str, Any] = {"limit": request.limit, "max_length": length}
+        settings |= {} if request.drop_heads is None else {"drop_heads": request.drop_heads}
+        files, samples = world().once(report.write, harness, settings)
         # Both have what was measured, in this order.
         results = {
             name: result.model_copy(update={"samples": samples[number]})
