@@ -100,19 +100,14 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
             f"training.optimizer.router_lr_factor {own_rate:g} has no effect: the model has no routers; remove it, or "
             "set recurrence.topology to mesh"
         )
+    of_routers, momentum = decay if settings.decay_all else 0.0, settings.muon_momentum
     groups = [
         Group("matrices", decayed, settings.lr, settings.betas, decay, eps=settings.eps),
         Group("rest", rest, settings.lr, settings.betas, eps=settings.eps),
-        Group(
-            *("routers", routers, settings.lr * (own_rate or 0.0), settings.betas),
-            *(decay if settings.decay_all else 0.0,),
-            eps=settings.eps,
-        ),
-        Group(
-            *("blocks", blocks, settings.lr * (settings.muon_lr_factor or 1.0), settings.betas, decay),
-            momentum=_MUON_MOMENTUM if settings.muon_momentum is None else settings.muon_momentum,
-        ),
+        Group("routers", routers, settings.lr * (own_rate or 0.0), settings.betas, of_routers, eps=settings.eps),
+        Group("blocks", blocks, settings.lr * (settings.muon_lr_factor or 1.0), settings.betas, decay),
     ]
+    groups[-1].momentum = _MUON_MOMENTUM if momentum is None else momentum
     return [group for group in groups if group.tensors]
 
 
@@ -123,17 +118,20 @@ class Optimizers:
     """
 
     def __init__(self, groups: list[Group]) -> None:
-        own = [(group, _settings_of(group)) for group in groups]
-        adamw = [settings for group, settings in own if group.momentum is None]
-        muon = [settings for group, settings in own if group.momentum is not None]
-        self.parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(adamw, fused=True)] if adamw else []
-        if muon:
-            self.parts.append(torch.optim.Muon(muon, adjust_lr_fn="match_rms_adamw"))
+        settings: dict[str, list[dict[str, Any]]] = {"AdamW": [], "Muon": []}
+        for group in groups:
+            settings[group.trained_by].append(_settings_of(group))
+        made: dict[str, torch.optim.Optimizer] = {}
+        if settings["AdamW"]:
+            made["AdamW"] = torch.optim.AdamW(settings["AdamW"], fused=True)
+        if settings["Muon"]:
+            made["Muon"] = torch.optim.Muon(settings["Muon"], adjust_lr_fn="match_rms_adamw")
+        self.parts = list(made.values())
         self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
         for part in self.parts:
             part.state = self.state
-        found = {part_group["params"][0]: part_group for part in self.parts for part_group in part.param_groups}
-        self.param_groups = [found[next(iter(group.tensors.values()))] for group in groups]
+        ordered = {name: iter(part.param_groups) for name, part in made.items()}
+        self.param_groups = [next(ordered[group.trained_by]) for group in groups]
 
     def step(self) -> None:
         for part in self.parts:
