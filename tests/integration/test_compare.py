@@ -102,6 +102,7 @@ def test_an_arm_that_is_made_worse_fails_and_the_file_repeats_it(folder):
     page = (path / "table.md").read_text()
     again = hybridlab("reproduce", "saved.yaml", "--jobs", "1", "--json", cwd=folder)
     assert json_of(again) == data and "finished before" in again.stderr
+    assert json_of(hybridlab("report", data["id"], "--json", cwd=folder)) == data
     assert (path / "table.md").read_text() == page
     # The same from nothing: the same runs in another place.
     places = ["--runs-dir", "others", "--results-dir", "others/results"]
