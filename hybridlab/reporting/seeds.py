@@ -23,8 +23,6 @@ from hybridlab.statistics import FEWEST_SEEDS, LEVEL, Measurement, block_mean, k
 # ---- cells of tables ----
 
 
-BLOCK = 10
-"""Validation windows in a block."""
 Over = Literal["seeds", "windows", "answers", "rounds", "samples"]
 """What an error is over. windows: in blocks of ten. answers: of a task, or of questions with options. rounds: of a
 benchmark."""
@@ -74,7 +72,7 @@ def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
     value = _mean(numbers)
     windows = _mean_windows([windows_of(sources[seed], path, factor) for seed in numbers])
     if windows is not None:
-        error = block_error(windows)
+        error = block_mean(windows).stderr
         return Measured(value=value, stderr=error, over="windows" if error else None, n=len(numbers))
     (first, *others) = numbers.values()
     if others or first.stderr is None or _is_loss(next(iter(sources.values())), path):
@@ -137,7 +135,7 @@ def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) ->
     seeds = sorted({*sides[0]} & {*sides[1]})
     pairs = [[windows_of(sources[seed], path, factor) for sources in (left, right)] for seed in seeds]
     windows = _mean_windows([a - b if a is not None and b is not None and len(a) == len(b) else None for a, b in pairs])
-    error = None if windows is None else block_error(windows)
+    error = None if windows is None else block_mean(windows).stderr
     return found.model_copy(update={"stderr": error, "over": "windows" if error else None})
 
 
@@ -152,19 +150,6 @@ def from_neutral(cell: Measured, neutral: float) -> Difference | None:
         half = float(stats.t.ppf(1 - LEVEL / 2, cell.n - 1)) * cell.stderr
         interval = (value - half, value + half)
     return Difference(value=value, stderr=cell.stderr, over=cell.over, interval=interval, n=cell.n)
-
-
-def block_error(windows: Sequence[float] | np.ndarray) -> float | None:
-    """The standard error of the mean over windows, from the means of blocks of neighbours; None for one block."""
-    return block_mean(windows, BLOCK).stderr
-
-
-def block_means(windows: Sequence[float] | np.ndarray | None) -> list[float]:
-    """The means of whole blocks of ten neighbours."""
-    if windows is None:
-        return []
-    blocks = len(windows) // BLOCK
-    return [float(mean) for mean in np.asarray(windows)[: blocks * BLOCK].reshape(blocks, BLOCK).mean(axis=1)]
 
 
 def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0) -> np.ndarray | None:

@@ -15,7 +15,7 @@ from hybridlab.papers.loading import load_experiment
 from hybridlab.reporting import table as table_module
 from hybridlab.reporting.entry import print_table
 from hybridlab.reporting.entry_data import caption, entry_data, model_of
-from hybridlab.reporting.seeds import Difference, Measured, block_error, difference, from_neutral
+from hybridlab.reporting.seeds import Difference, Measured, difference, from_neutral
 from hybridlab.reporting.table import (
     NOT_MEASURED,
     Measurements,
@@ -28,6 +28,7 @@ from hybridlab.reporting.table import (
     write_table,
 )
 from hybridlab.runs.record import save_record
+from hybridlab.statistics import block_mean
 from tests.records import make_benchmark, make_loss, make_record, make_results, measured
 
 
@@ -145,7 +146,7 @@ def test_blocks_of_correlated_windows_have_the_honest_error():
     ratios = []
     for _ in range(200):
         steps = noise.normal(size=40).repeat(10)
-        ratios.append(block_error(steps))
+        ratios.append(block_mean(steps).stderr)
     assert np.mean(ratios) == pytest.approx(1 / math.sqrt(40), rel=0.05), "as many observations as blocks"
 
 

@@ -31,7 +31,7 @@ from hybridlab.reporting.figure_kind import (
     usual_size,
     values,
 )
-from hybridlab.reporting.seeds import block_means, measured, merge_lines, merge_points, windows_of
+from hybridlab.reporting.seeds import measured, merge_lines, merge_points, windows_of
 from hybridlab.reporting.style import (
     BLOCKS,
     COLOURS,
@@ -48,7 +48,7 @@ from hybridlab.reporting.style import (
     plain_ticks,
 )
 from hybridlab.runs.record import Record, number_at
-from hybridlab.statistics import mean_and_error
+from hybridlab.statistics import block_means, mean_and_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,9 +195,9 @@ def points_of(plot: Lines, series: Series, records: list[Record | None]) -> Numb
         x = series.x[i] if series.x else number_at(record, plot.x or "").value
         y = measured({0: record}, plot.metric)
         if x is not None and y.value is not None:
-            blocks = block_means(windows_of(record, plot.metric))
+            windows = windows_of(record, plot.metric)
             point = {"run": name, "x": x, "y": y.value, "stderr": y.stderr, "over": y.over, "n": 1}
-            points.append({**point, "blocks": blocks})
+            points.append({**point, "blocks": [] if windows is None else block_means(windows).tolist()})
     return {"points": sorted(points, key=lambda point: point["x"])} if points else None
 
 
