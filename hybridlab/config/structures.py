@@ -35,7 +35,7 @@ def keeps_documents_apart(config: RunConfig) -> bool:
     shape = config.first_shape
     known = [edit for edit in config.plan if edit.unknown_layers is None]
     loops = edited_plan(shape.layers, shape.heads, known, shape.traits.parallel).loops.values()
-    if any(g > 1 or loop.shift_of(t) for loop in loops for t, g in enumerate(loop.chunks)):
+    if any(loop.crosses_documents for loop in loops):
         return False
     # The masks of another run choose between full attention and windows.
     return isinstance(config.map, FromRun) or all(kind.apart for kind in map_of(config.map, shape).each_kind())

@@ -300,16 +300,20 @@ class Transformer(nn.Module):
         return lengths
 
     def _check_loops(self, segments: Tensor | None, positions: Tensor | None, padded: bool) -> None:
-        """UserError for inputs whose chunks would not start at the start of a row."""
+        """UserError for inputs that a loop would compute otherwise than a row of one document."""
         if padded and any(loop.literal for loop in self.plan.loops.values()):
             raise UserError(
                 "the paper's literal ⌊L / g⌋ chunks count padding too: pass rows of equal length without attention_mask"
             )
         chunked = any(g > 1 for loop in self.plan.loops.values() for g in loop.chunks)
-        if chunked and (segments is not None or positions is not None):
+        if segments is not None and any(loop.crosses_documents for loop in self.plan.loops.values()):
             raise UserError(
-                "this plan has loops over chunks, which count from the start of a row: "
-                "pack no documents into a row, and leave out segment_ids and position_ids"
+                "this plan has loops over chunks or with a shift, which carry states from one document into the next: "
+                "pack no documents into a row, and leave out segment_ids"
+            )
+        if chunked and positions is not None:
+            raise UserError(
+                "this plan has loops over chunks, which count from the start of a row: leave out position_ids"
             )
 
     def kernels_used(self, length: int, device: torch.device, low_precision: bool) -> dict[str, set[str]]:

@@ -137,6 +137,11 @@ class Loop:
             return 0 if g == 1 else g - 1 if shift == "overlap" else g
         return shift
 
+    @property
+    def crosses_documents(self) -> bool:
+        """Whether it carries states from one document of a row into the next: over chunks, or with a shift."""
+        return any(g > 1 or self.shift_of(t) for t, g in enumerate(self.chunks))
+
     def num_chunks(self, t: int, length: int) -> int:
         """Number of latents of iteration t for `length` tokens: complete chunks, or the paper's ⌊L / g⌋."""
         g = self.chunks[t]

@@ -246,6 +246,14 @@ def test_documents_in_one_row_are_computed_as_each_alone(arch):
     assert (in_one_row(model, documents, segment_ids=None) - alone).abs().max() > 1e-3
 
 
+def test_a_loop_with_a_shift_refuses_documents_in_one_row():
+    """At full resolution too, a shift gives a token the state of the one before it, which is the document before."""
+    plan = [{"op": "recur", "first": 1, "size": 1, "chunks": [1, 1], "topology": "anchor", "shift": 1}]
+    model = build_model("vanilla", shape=SMALL_SHAPE, plan=plan)
+    with pytest.raises(UserError, match="or with a shift, which carry states from one document into the next"):
+        in_one_row(model, [random_ids(8, rows=1, seed=seed) for seed in (1, 2)])
+
+
 @pytest.mark.parametrize("family", ["llama", "neox", "gpt2"])
 def test_positions_of_documents_in_one_row_are_those_of_each_alone(family):
     learned = {"max_positions": 128} if family == "gpt2" else {}
