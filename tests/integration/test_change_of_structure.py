@@ -175,7 +175,8 @@ def test_model_and_optimizer_are_made_at_the_start_and_in_rebuild_only():
         if isinstance(node, ast.FunctionDef):
             for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
                 callers.setdefault(ast.unparse(call.func), set()).add(node.name)
-    assert callers["Transformer.without_weights"] == callers["self._place"] == callers["self._optimize"]
+    assert callers["Transformer.without_weights"] == {"_new_model"}
+    assert callers["self._new_model"] == callers["self._place"] == callers["self._optimize"]
     assert callers["self._optimize"] == {"__init__", "rebuild"}
     assert callers["Optimizers"] == callers["model_groups"] == {"_optimize"}
     assert not callers.keys() & {"make_model", "Transformer.from_tensors", "Transformer"}

@@ -127,11 +127,12 @@ def test_what_grows_keeps_its_momentum_and_resumes_exactly(small, tmp_path, runs
 
 
 def test_a_branch_with_another_optimizer_is_refused(small, tmp_path, runs_dir):
-    config = small(runtime={"keep_steps": [6]})
+    # With a seed of its own, so that no other test has trained this run without its checkpoint.
+    config = small(runtime={"keep_steps": [6]}, training={"seed": 7})
     parent = train(config, runs_dir / run_hash(config), runs_dir)
     init = {"run": parent.hash, "load": "all", "step": 6}
     with pytest.raises(UserError, match="is that of AdamW, with which Muon cannot go on; keep the kind, or start from"):
-        train(small(training=MUON, init=init), tmp_path / "branch", runs_dir)
+        train(small(training={**MUON, "seed": 7}, init=init), tmp_path / "branch", runs_dir)
 
 
 def together(rank, config, runs_dir, folder):

@@ -10,6 +10,7 @@ from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.summary import training_flops
 from hybridlab.analysis.probes.loops import key_marginal_entropy, local_attention_mass, loop_statistics
 from hybridlab.analysis.probes.reach import reach
+from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer
 from hybridlab.config.recurrence import allocate
 from hybridlab.config.resolve import resolve
@@ -131,6 +132,30 @@ def test_a_budget_buys_steps_and_is_spent(small, tmp_path, runs_dir):
     assert spent == pytest.approx([1e9, 1e9], rel=0.05)
     with pytest.raises(UserError, match="buys 0 steps"):
         within_budget(small("vanilla", budget={"flops": 10.0}))
+
+
+def test_a_budget_is_known_before_the_masks_of_another_run_are():
+    """All pairs of tokens count, so that full attention stands for the masks."""
+    settings = ["budget.flops=1.0e12", "training.steps=60"]
+    plain, masked = (
+        within_budget(resolve("sgt", "tiny", settings=[*settings, *more]))
+        for more in ([], ["map={kind: learned, run: 0123456789abcdef}"])
+    )
+    assert masked.training.steps == plain.training.steps and masked.map.run == "0123456789abcdef"
+
+
+def test_masks_are_learned_in_a_looped_model_and_hold_at_every_visit(small, tmp_path, runs_dir):
+    learning = {"kind": "mask-learning", "rho": 0.5, "granularity": "head-all", "mask_lr": 0.5}
+    layers = {"layers": 6}
+    config = small("spiral-b", map={"kind": "mixed"}, controller=learning, shape=layers)
+    train(config, tmp_path / "learn", runs_dir)
+    masks = json.loads((tmp_path / "learn" / "masks.json").read_text())["masks"]
+    assert len(masks) == config.shape.layers and plan_of(config).loops
+    explicit = {"kind": "explicit", "masks": masks, "window": config.map.window}
+    train(small("spiral-b", map=explicit, shape=layers), tmp_path / "use", runs_dir)
+    model = load_checkpoint(tmp_path / "use" / "final")
+    for visit in model.plan.each_visit():
+        assert [int(isinstance(kind, Full)) for kind in model.structure.kinds(visit)] == masks[visit.layer]
 
 
 @pytest.mark.parametrize("arch", ["vanilla", "sgt", "midas", "spiral-b"])

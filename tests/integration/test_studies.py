@@ -102,7 +102,7 @@ def test_a_study_of_a_suite_has_the_columns_of_the_paper(folder):
         ('{model: "cell:trunk", phase: masked}', '{model: "cell:trnk", phase: masked}', "no cell 'trnk'"),
         ('{model: "cell:trunk", phase: masked}', "{model: trunk, phase: masked}", "'trunk' names no model"),
         ('{model: "cell:trunk", phase: masked}', '{model: "cell:high", phase: masked}', "start from each other"),
-        ("{arch: vanilla, phase: train}", "{phase: train}", "either arch, for a run, or model"),
+        ("{arch: vanilla, phase: train}", "{phase: train}", "either arch or settings, for a run, or model"),
         ("{text: true, evaluation", "{txt: true, evaluation", "txt"),
         ("entropy: {tasks: [arc_easy, piqa], rows: 4}", "entropy: {rows: 4}", "probe entropy reads text"),
         ("n: 2}", "n: 2, draw: 1}", "draw has no effect on select: high"),

@@ -272,4 +272,6 @@ def test_the_command_prints_the_long_form_if_asked(toy):
 
 def test_the_long_form_has_no_effect_on_json(toy):
     toy.train(a=A, b=B)
-    assert "--long prints the claims of papers' tables and figures" in str(report(toy, "--long", "--json").exception)
+    assert "--long prints the claims with all numbers; leave it out with --json" in str(
+        report(toy, "--long", "--json").exception
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from hybridlab.config.edits import edited_plan
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.method import Method, register_controller
 from hybridlab.config.other_runs import Configuration
@@ -33,6 +34,16 @@ class LearnsMasks(Method):
                 "evaluation.keep_best: a model whose masks are being learned can be used only after the last step; "
                 "set it to false",
                 "evaluation.keep_best",
+            )
+        shape = config.first_shape
+        known = [edit for edit in config.plan if edit.unknown_layers is None]
+        visits = edited_plan(shape.layers, shape.heads, known, shape.traits.parallel).each_visit()
+        whole = {visit.layer for visit in visits if visit.part != "mlp" and visit.heads is None}
+        if len(whole) < shape.layers:
+            raise SettingsConflict(
+                f"masks are learned for all heads, and this plan leaves out some of layer "
+                f"{min({*range(shape.layers)} - whole)}; remove `plan`",
+                "plan",
             )
 
 
