@@ -176,18 +176,24 @@ def ledger(structure: Structure, seq_len: int, convention: str) -> Cost:
 
 def adapted_training(structure: Structure, seq_len: int, cost: Cost, lora: Lora) -> float:
     """FLOPs of training on one sequence where only adapters are trained and, in place of tokens, the output head. The
-    frozen matrices need no gradients of their own. cost: of the structure."""
+    frozen matrices need no gradients of their own; one with an adapter is computed for all heads, also where some run
+    alone. cost: of the structure."""
     shape, plan = structure.shape, structure.plan
     frozen = ("projections", "mlp", "recurrence", *(("head",) if shape.gives_tokens else ()))
     wide, narrow = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
     inner = {"q": wide, "o": wide, "k": narrow, "v": narrow}
     sides = {name: shape.width + inner.get(name, shape.ffn_width) for name in lora.of(shape.traits.gated)}
-    added = 0.0
+    added = idle = 0.0
     for place, visit in plan.places():
         skipped = {"mlp": inner.keys(), "attention": sides.keys() - inner.keys()}.get(visit.part, set())
-        added += plan.tokens_at(place, seq_len) * sum(sides[name] for name in sides.keys() - skipped)
+        tokens, adapted = plan.tokens_at(place, seq_len), sides.keys() - skipped
+        added += tokens * sum(sides[name] for name in adapted)
+        heads = structure.heads(visit)
+        queries, keys = shape.heads - len(heads.query), shape.kv_heads - len(heads.kv)
+        rows = {"o": queries, "v": keys} | ({} if shape.traits.qk_norm == "all" else {"q": queries, "k": keys})
+        idle += tokens * shape.width * shape.head_width * sum(rows[name] for name in adapted & rows.keys())
     spared = sum(amount for name, amount in cost.breakdown.items() if name in frozen)
-    return cost.training - spared + TRAINING_FACTOR * 2 * lora.rank * added
+    return cost.training - spared + 2 * (TRAINING_FACTOR * lora.rank * added + (TRAINING_FACTOR - 1) * idle)
 
 
 def _norm_cost(shape: Shape, rules: Convention) -> float:

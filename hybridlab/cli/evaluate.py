@@ -147,6 +147,8 @@ def evaluate(
 
     With --tasks or --suite, measure benchmarks instead; of a finished run they enter its record.
     """
+    # Bars of other libraries, which do not know what is measured here; read when torch loads tqdm.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     from hybridlab.errors import UserError
     from hybridlab.training.world import world
 
@@ -154,11 +156,10 @@ def evaluate(
     own = {f"--{field.name.replace('_', '-')}": getattr(of_tasks, field.name) for field in fields(of_tasks)}
     benchmarks = tasks is not None or suite is not None
     for option, given in (text if benchmarks else own).items():
-        if given not in (None, False):
+        # Not `in (None, False)`, which 0 is too.
+        if given is not None and given is not False:
             raise UserError(f"{option} has no effect {'on benchmarks' if benchmarks else 'without --tasks or --suite'}")
     if benchmarks:
-        # Bars of other libraries, which do not know what is measured here.
-        os.environ.setdefault("TQDM_DISABLE", "1")
         from hybridlab.runs.benchmarks import benchmark_run
         from hybridlab.store.folders import Runs
 

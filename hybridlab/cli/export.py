@@ -35,7 +35,7 @@ def export(
         str | None, typer.Option("--license", metavar="ID", help="Licence in the model card, such as apache-2.0.")
     ] = None,
     dtype: Annotated[
-        Dtype | None, typer.Option("--dtype", help="Of the weights; default: as they are, fp32 after training.")
+        Dtype | None, typer.Option("--dtype", help="Of the weights; default: fp32, or fp64 after such a training.")
     ] = None,
     max_shard_size: Annotated[
         str | None, typer.Option("--max-shard-size", metavar="SIZE", help="Several files of weights, such as 2GB each.")

@@ -212,8 +212,9 @@ Metrics = Annotated[
     typer.Option(
         "--metric",
         metavar="NAME",
-        help="What is judged: loss (the default), perplexity, inside, far, outside, or a path into a record such "
-        "as tasks.chain.loss.all; NAME:lower or NAME:higher where it is not known which is better; repeatable.",
+        help="What is judged: loss (the default; of ablate with inside and outside, where the data ask retrieval), "
+        "perplexity, inside, far, outside, or a path into a record such as tasks.chain.loss.all; NAME:lower or "
+        "NAME:higher where it is not known which is better; repeatable.",
     ),
 ]
 Long = Annotated[

@@ -22,7 +22,8 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="ID...",
-            help="Ids that `hybridlab list` shows, or files of your own (./mine.yaml); several are one queue of runs.",
+            help="Ids that `hybridlab list` shows or that `ablate` or `compare` wrote (ablate-…), or files of your own "
+            "(./mine.yaml); several are one queue of runs.",
             autocompletion=completion.experiments,
         ),
     ],
@@ -55,7 +56,7 @@ def reproduce(
     from hybridlab.cli.sweep import reproduce_sweep
     from hybridlab.data.files import use_data_root
     from hybridlab.errors import UserError
-    from hybridlab.papers.definition import parse_seeds
+    from hybridlab.papers.definition import kept, parse_seeds
     from hybridlab.papers.loading import load_experiment
     from hybridlab.papers.reproduce import ExperimentAtScale
     from hybridlab.store.results import own_alone
@@ -63,7 +64,8 @@ def reproduce(
     use_data_root(data_root)
     where = queue.where()
     asked = None if seeds is None else parse_seeds(seeds)
-    experiments = [load_experiment(identifier) for identifier in dict.fromkeys(identifiers)]
+    files = (str(kept(identifier, queue.results_dir) or identifier) for identifier in dict.fromkeys(identifiers))
+    experiments = [load_experiment(identifier) for identifier in files]
     wanted = [
         ExperimentAtScale(one, o.pick_scale(scale or one.available_scales()[0], one), asked, compile)
         for one in experiments

@@ -34,6 +34,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridlab.bars import WithBar
+from hybridlab.data.finetune.chats import answer_end
 from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_options import SAMPLING
@@ -387,7 +388,7 @@ def _answer(logits: Tensor, likeliest: Tensor, continuation: list[int]) -> tuple
 
 # ---- what begins and ends a text for a model, and how long its rows may be ----
 # A folder in the Hugging Face layout says it in config.json, generation_config.json and tokenizer_config.json, which
-# lm-eval reads through transformers; a run of hybridlab has only its tokenizer.
+# lm-eval reads through transformers; a run of hybridlab has only its tokenizer, and what stands beside it.
 
 _LENGTHS = ("n_positions", "max_position_embeddings", "n_ctx")
 """Where a configuration says how many positions a model has, in lm-eval's order."""
@@ -413,6 +414,7 @@ def special_tokens_of(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
     # transformers generates up to the end tokens of the generation's configuration, else of the model's.
     stored = _read(folder / "generation_config.json") or _read(folder / "config.json")
     ends = stored.get("eos_token_id")
+    ends = answer_end(folder / "tokenizer.json", tokenizer) if ends is None else ends
     ids = [ends] if isinstance(ends, int) else ends if isinstance(ends, list) else []
     return SpecialTokens(end, end if begin is None else begin, frozenset([end, *ids]))
 

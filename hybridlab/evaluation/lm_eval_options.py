@@ -114,16 +114,16 @@ def _require_place(path: Path) -> None:
 # ---- generated texts ----
 
 
-def parse_gen_kwargs(text: str | None) -> dict[str, Any]:
-    """The settings in `temperature=0.8,do_sample=true` or in a JSON object, as lm-eval reads them. UserError for one
-    that does not exist here, or that has another kind of value."""
+def parse_gen_kwargs(text: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings in `temperature=0.8,do_sample=true` or in a JSON object, as lm-eval reads them, or in a mapping.
+    UserError for one that does not exist here, or that has another kind of value."""
     from lm_eval._cli.utils import key_val_to_dict, try_parse_json
 
     if text is None:
         return {}
     found: Any
     try:
-        found = try_parse_json(text)
+        found = try_parse_json(text) if isinstance(text, str) else dict(text)
         found = key_val_to_dict(text) if isinstance(found, str) else found
     except ValueError:
         found = None
@@ -135,6 +135,7 @@ def parse_gen_kwargs(text: str | None) -> dict[str, Any]:
         kinds, words = GENERATION[name]
         # True is a whole number for Python.
         fits = isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+        fits = fits and not (isinstance(value, list) and any(not isinstance(text, str) for text in value))
         if not fits or (name == "max_gen_toks" and int(value) < 1):
             raise UserError(f"--gen-kwargs {name}={value}: it must be {words}")
     return found

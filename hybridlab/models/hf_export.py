@@ -229,13 +229,15 @@ def write_hf_folder(
     lineage: Mapping[str, Any] | None = None,
     dtype: str | None = None,
     max_shard_size: str | None = None,
+    ends: Sequence[int] = (),
 ) -> list[str]:
     """Write a model into a folder that is new or empty; returns the names of its files. It appears when it is complete.
 
     max_positions: the longest sequence that the model is made for, where its positions have no table. texts: further
     files. settings: further settings of config.json, such as the ids of special tokens. lineage: what config.json says
     of the run. dtype: of the weights, a key of `DTYPES`; None leaves them. max_shard_size: of each file of weights, as
-    2GB; None for one file. UserError if the folder holds anything, or for weights beyond the range of the dtype.
+    2GB; None for one file. ends: the tokens at which generated texts end; none for that of a document alone. UserError
+    if the folder holds anything, or for weights beyond the range of the dtype.
     """
     check_free(folder)
     texts, settings = dict(texts or {}), dict(settings or {})
@@ -249,6 +251,7 @@ def write_hf_folder(
         tensors = {name: _as_dtype(name, tensor, dtype) for name, tensor in tensors.items()}
     if model.structure.caches:
         ids = {name: value for name, value in settings.items() if name.endswith("_token_id")}
+        ids |= {"eos_token_id": list(ends)} if ends else {}
         texts["generation_config.json"] = json_text(ids | ({} if model.structure.settled else {"use_cache": False}))
     with new_folder(folder, size_of(tensors), digests=False) as partial:
         _save_weights(partial, tensors, max_shard_size)

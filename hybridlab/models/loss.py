@@ -62,15 +62,16 @@ class _InChunks(torch.autograd.Function):
         count = max(1, LOGITS_AT_ONCE // len(table))
         chunk = _compiled_chunk() if compiled else _chunk
         loss = torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
-        of_x, of_table = torch.empty_like(x), torch.zeros_like(table)
-        of_bias = None if bias is None else torch.zeros_like(bias)
+        # A table that is not trained (adapters alone are) gets no gradient: it would be as large as the table.
+        of_x, of_table = torch.empty_like(x), torch.zeros_like(table) if ctx.needs_input_grad[1] else None
+        of_bias = None if bias is None or not ctx.needs_input_grad[2] else torch.zeros_like(bias)
         for start in range(0, len(x), count):
             part = slice(start, start + count)
             own, of_x[part], errors = chunk(x[part], table, bias, tokens[part], weights[part], cap)
             loss += own
-            if errors.dtype == x.dtype == of_table.dtype:
+            if of_table is not None and errors.dtype == x.dtype == of_table.dtype:
                 of_table.addmm_(errors.T, x[part])
-            else:  # autocast, which does not know products in place
+            elif of_table is not None:  # autocast, which does not know products in place
                 of_table += errors.T @ x[part]
             if of_bias is not None:
                 of_bias += errors.sum(0)

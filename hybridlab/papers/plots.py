@@ -29,6 +29,12 @@ class Series(Strict):
     x: list[float] = []
     metric: MetricPath | None = None
 
+    @model_validator(mode="after")
+    def _fits(self) -> Series:
+        if self.cells and self.x and len(self.cells) != len(self.x):
+            raise ValueError(f"{self.label!r} has {len(self.cells)} cells and {len(self.x)} x; give as many of both")
+        return self
+
     @property
     def named(self) -> list[str]:
         return self.cells or [self.cell]
@@ -138,7 +144,19 @@ class Plot(Strict):
                 raise ValueError(f"the kind {self.kind!r} needs `{missing[0]}`: add it here, or to every panel")
             if idle := self.of_panel(panel).without_effect():
                 raise ValueError(f"`{idle[0]}` has no effect beside the other settings; leave it out")
+            self._require_pairs(panel)
         return self
+
+    def _require_pairs(self, panel: Panel) -> None:
+        """ValueError unless each series has as many cells as `relative_to`, or both have one run."""
+        base = getattr(self.of_panel(panel), "relative_to", None)
+        cells = base if isinstance(base, list) else []
+        for series in panel.series if base is not None else ():
+            if len(series.cells) != len(cells) or not series.cells and isinstance(base, list):
+                raise ValueError(
+                    f"the series {series.label!r} needs a relative_to like itself, not {base!r}: one cell for `cell`, "
+                    "and for `cells` a list with as many, in the same order"
+                )
 
     def of_panel(self, panel: Panel) -> Any:
         """The plot with what a panel has of its own."""

@@ -85,7 +85,8 @@ def print_figure(data: dict[str, Any], console: Console, long: bool = False) -> 
 
 def _fitting(part: Part, width: int) -> list[list[Column]]:
     """Columns in groups, each narrow enough to stand beside the row names in lines of so many characters."""
-    names = max(len(part.row_name(row, "short")) for row in part.rows) + 2 if part.rows else 0
+    # Longer names are folded, so that no number is cut off.
+    names = min(max((len(part.row_name(row, "short")) + 2 for row in part.rows), default=0), width // 2)
     groups: list[list[Column]] = []
     room = 0
     for column in part.columns:
@@ -106,7 +107,7 @@ def _lines(cell: dict[str, Any], column: Column) -> tuple[str, str, str]:
 
 def _panel(part: Part) -> Table:
     panel = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    panel.add_column("", no_wrap=True)
+    panel.add_column("", overflow="fold")
     for column in part.columns:
         panel.add_column(column.title, justify="right", no_wrap=True)
     for row in part.rows:

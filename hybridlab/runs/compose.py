@@ -97,8 +97,8 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
     if parent is not None and tokens and parent.shape.output is not None:
         raise UserError(
             f"--from {start}: the output head of its model gives {parent.shape.output.kind} instead of tokens, and "
-            f"text does not train that; go on with `hybridlab finetune {start} --task TASK`, or name the model that it "
-            "was fine-tuned from"
+            f"neither text nor chats train that; go on with `hybridlab finetune {start} --task TASK` on a task with "
+            "labels, such as sst2, or name the model that it was fine-tuned from"
         )
     finetuned = parent is not None and parent.pretrained and size is None and task is None
     base = load_preset("training", FINETUNE) if finetuned else _base(task, size, parent)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.config.schema import RunConfig
+from hybridlab.data.finetune.chats import answer_end
 from hybridlab.data.tokenizers import TokenizerFiles, load_tokenizer, require_fitting, tokenizer_files
 from hybridlab.errors import RunFailed, UserError
 from hybridlab.files import read_object
@@ -93,10 +94,11 @@ def export_hf(
     run_or_model: a run (a `TrainedRun`, its name, folder or the start of its hash, also RUN/best), a folder in the
     Hugging Face layout, or a model. folder: where to write; new, or empty. tokenizer: the tokenizer.json of a model; a
     run has its own. license: for the model card, an identifier such as `mit`. dtype: of the weights, fp32, bf16 or
-    fp16; by default as they are. max_shard_size: the most bytes of a file of weights, such as 2GB; by default there is
-    one file. push: hub:OWNER/NAME, where the folder is uploaded to; the repository is made if it is not there.
-    runs_dir: where runs are. quiet: print nothing. UserError for a folder that holds files, and for a model that cannot
-    be exported; RunFailed if the hub does not take it.
+    fp16; by default as a model has them, and a run or folder is opened in fp32 (fp64 after such a training).
+    max_shard_size: the most bytes of a file of weights, such as 2GB; by default there is one file. push:
+    hub:OWNER/NAME, where the folder is uploaded to; the repository is made if it is not there. runs_dir: where runs
+    are. quiet: print nothing. UserError for a folder that holds files, and for a model that cannot be exported;
+    RunFailed if the hub does not take it.
 
         exported = hybridlab.export_hf("runs/first", "first-hf", license="mit")
         exported.native    # True: AutoModelForCausalLM.from_pretrained("first-hf")
@@ -174,7 +176,7 @@ def _opened(reference: str, runs: Runs) -> _Source:
     return _Source(opened.model, tokenizer, opened.seq_len, opened.config, record, opened.digest, note)
 
 
-def _write(source: _Source, folder: Path, license: str | None, weights: dict[str, str | None]) -> Exported:
+def _write(source: _Source, folder: Path, license: str | None, weights: dict[str, Any]) -> Exported:
     if license is not None and (not license.strip() or "\n" in license):
         raise UserError(f"license {license!r}: give an identifier of the hub on one line, such as mit or apache-2.0")
     structure = source.model.structure
@@ -184,8 +186,9 @@ def _write(source: _Source, folder: Path, license: str | None, weights: dict[str
     settings = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
     lineage = {} if source.run is None else {"run": source.run}
     names = labels_of(structure.shape, _class_names(source.config))
+    ends = _ends(source.tokenizer, tokenizer.ids.get("eos_token"))
     files = write_hf_folder(
-        folder, source.model, form, source.max_positions, texts, settings | names, lineage, **weights
+        folder, source.model, form, source.max_positions, texts, settings | names, lineage, **weights, ends=ends
     )
     if not tokenizer.texts:
         say(f"{folder}: written without a tokenizer, which this model does not have")
@@ -203,6 +206,13 @@ def _tokenizer_files(source: _Source, structure: Structure) -> TokenizerFiles:
     shape = structure.shape
     longest = shape.max_positions or source.max_positions
     return tokenizer_files(source.tokenizer, structure.causal, not shape.gives_tokens, longest)
+
+
+def _ends(tokenizer: Path | None, end: int | None) -> list[int]:
+    """The tokens that end a document and an answer, where a chat template says another one; else none. end: that of a
+    document."""
+    answer = None if tokenizer is None else answer_end(tokenizer, load_tokenizer(tokenizer))
+    return [] if answer is None or end in (None, answer) else [end, answer]
 
 
 def _class_names(config: RunConfig | None) -> tuple[str, ...]:

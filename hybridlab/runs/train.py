@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from hybridlab.config.loading import Layer, merge
 from hybridlab.config.resolve import run_hash, unversioned_items
 from hybridlab.config.schema import RunConfig
 from hybridlab.data.tokenizers import make_tokenizer, require_fitting
 from hybridlab.errors import UserError
+from hybridlab.evaluation.lm_eval_options import Options, parse_gen_kwargs
 from hybridlab.evaluation.results import Results
 from hybridlab.messages import aloud
 from hybridlab.models.decoder import Transformer
@@ -198,9 +199,15 @@ def evaluate(
     suite: str | None = None,
     num_fewshot: int | None = None,
     limit: int | None = None,
-    batch_size: int = BATCH,
+    batch_size: int | Literal["auto"] = BATCH,
     data_root: str | Path | None = None,
     skip_bad_lines: bool = False,
+    include_path: str | Path | None = None,
+    gen_kwargs: Mapping[str, Any] | None = None,
+    apply_chat_template: bool = False,
+    system_instruction: str | None = None,
+    output_path: str | Path | None = None,
+    log_samples: bool = False,
     replace: bool = False,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
@@ -219,9 +226,15 @@ def evaluate(
     suite: str | None = None,
     num_fewshot: int | None = None,
     limit: int | None = None,
-    batch_size: int = BATCH,
+    batch_size: int | Literal["auto"] = BATCH,
     data_root: str | Path | None = None,
     skip_bad_lines: bool = False,
+    include_path: str | Path | None = None,
+    gen_kwargs: Mapping[str, Any] | None = None,
+    apply_chat_template: bool = False,
+    system_instruction: str | None = None,
+    output_path: str | Path | None = None,
+    log_samples: bool = False,
     replace: bool = False,
     runs_dir: str | Path = "runs",
     quiet: bool = False,
@@ -237,53 +250,69 @@ def evaluate(
 
     tasks, suite: instead of text, tasks of lm-eval by name or a paper's benchmarks; then it returns `Benchmarks`, and
     of a finished run the record has them, too. num_fewshot: solved examples before each question. limit: only so many
-    questions of each task. batch_size: rows at once. data_root: the folder of the tasks' files, without which the
-    Hugging Face hub is asked. skip_bad_lines: leave out and count broken lines of these files. replace: also replace
-    results in the record that have more questions. seq_len: tokens of a row at most, here also of a run; longer rows
-    lose their beginning. tokenizer: of a model, `file:PATH`.
+    questions of each task. batch_size: rows at once, or `auto`. data_root: the folder of the tasks' files, without
+    which the Hugging Face hub is asked. skip_bad_lines: leave out and count broken lines of these files. include_path,
+    gen_kwargs, apply_chat_template, system_instruction, output_path, log_samples: as of the command (docs/evaluate.md).
+    replace: also replace results in the record that have more questions. seq_len: tokens of a row at most, here also of
+    a run; longer rows lose their beginning. tokenizer: of a model, `file:PATH`.
 
         hybridlab.evaluate("runs/first", data="text:book.txt").validation.perplexity.value
         hybridlab.evaluate(hybridlab.load_hf("folder"), "text:book.txt", tokenizer="file:folder", seq_len=512)
         found = hybridlab.evaluate("runs/first", tasks=["arc_easy", "piqa"], num_fewshot=5, data_root="benchmarks")
         found.results["arc_easy@5"].metrics["acc"].value
     """
-    runs = Runs(Path(runs_dir))
-    root = None if data_root is None else Path(data_root)
-    if tasks is not None or suite is not None:
-        _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
-        named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
-        request = BenchmarkRequest(
-            named, suite, num_fewshot, limit, batch_size, seq_len, root, skip_bad_lines, replace=replace
-        )
-        if isinstance(run_or_model, Transformer):
-            _refuse({"replace": replace or None}, "on a model, which has no record")
-            return _benchmarks_of(run_or_model, tokenizer, request)
-        _refuse({"tokenizer": tokenizer}, "on a run, which has its own")
-        run = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
-        return benchmark_run(str(run), runs, request)
-    unused = {
-        "num_fewshot": num_fewshot,
-        "limit": limit,
-        "data_root": data_root,
-        "skip_bad_lines": skip_bad_lines or None,
-        "replace": replace or None,
-    }
-    _refuse(unused, "without tasks= or suite=")
+    runs, batch = Runs(Path(runs_dir)), None if batch_size == BATCH else batch_size
+    rows = {"num_fewshot": num_fewshot, "limit": limit, "batch_size": batch, "data_root": data_root}
+    prompts = {"include_path": include_path, "gen_kwargs": gen_kwargs, "apply_chat_template": apply_chat_template}
+    files = {"output_path": output_path, "log_samples": log_samples, "skip_bad_lines": skip_bad_lines}
+    if tasks is None and suite is None:
+        _refuse({**rows, **prompts, "system_instruction": system_instruction, **files, "replace": replace}, _NO_TASKS)
+        return _on_text(run_or_model, data, settings, tokenizer, seq_len, runs)
+    _refuse({"data": data, "settings": settings}, "on tasks= and suite=")
+    named = (tasks,) if isinstance(tasks, str) else tuple(tasks or ())
+    own, root, out = (None if path is None else Path(path) for path in (include_path, data_root, output_path))
+    options = Options(own, parse_gen_kwargs(gen_kwargs), apply_chat_template, system_instruction, out, log_samples)
+    numbers = (num_fewshot, limit, batch_size, seq_len)
+    request = BenchmarkRequest(named, suite, *numbers, root, skip_bad_lines, None, replace, options)
+    if isinstance(run_or_model, Transformer):
+        _refuse({"replace": replace}, "on a model, which has no record")
+        _refuse({"apply_chat_template": apply_chat_template}, "on a model, which has no chat template")
+        return _benchmarks_of(run_or_model, tokenizer, request)
+    _refuse({"tokenizer": tokenizer}, "on a run, which has its own")
+    return benchmark_run(_reference(run_or_model), runs, request)
+
+
+_NO_TASKS = "without tasks= or suite="
+
+
+def _reference(run: str | Path | TrainedRun) -> str:
+    return str(run.path if isinstance(run, TrainedRun) else run)
+
+
+def _on_text(
+    run_or_model: str | Path | TrainedRun | Transformer,
+    data: str | None,
+    settings: Mapping[str, Any] | None,
+    tokenizer: str | None,
+    seq_len: int | None,
+    runs: Runs,
+) -> Results:
+    """What `evaluate` measures on text."""
+    changes = as_texts(_nested(settings or {}))
     if isinstance(run_or_model, Transformer):
         if data is None or seq_len is None:
             raise UserError("evaluate: a model needs data= and seq_len=, because only a run knows its own")
         if tokenizer is None and not data.startswith("shards:"):
             raise UserError("evaluate: give the tokenizer of the model, as tokenizer='file:PATH' or 'byte'")
-        return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, as_texts(_nested(settings or {})))
+        return evaluate_model(run_or_model, runs, data, tokenizer, seq_len, changes)
     _refuse({"tokenizer": tokenizer, "seq_len": seq_len}, "on a run, which has its own")
-    reference = run_or_model.path if isinstance(run_or_model, TrainedRun) else run_or_model
-    return evaluate_run(str(reference), runs, data, as_texts(_nested(settings or {})))
+    return evaluate_run(_reference(run_or_model), runs, data, changes)
 
 
 def _refuse(arguments: Mapping[str, Any], where: str) -> None:
     """UserError for an argument of `evaluate` that has been given where it does nothing."""
     for name, value in arguments.items():
-        if value is not None:
+        if value is not None and value is not False:
             raise UserError(f"evaluate: {name}= has no effect {where}; leave it out")
 
 

@@ -74,4 +74,4 @@ def test_flops_of_adapters_are_those_that_torch_counts(plan):
     cost = ledger(model.structure, 32, "executed")
     found, counted = adapted_training(model.structure, 32, cost, LORA), counter.get_total_flops()
     # The first layer reads embeddings, which are frozen, so that nothing asks for their gradients.
-    assert 0.95 < counted / found < 1.02 and found < 0.9 * cost.training
+    assert 0.95 < counted / found < 1 and found < 0.95 * cost.training

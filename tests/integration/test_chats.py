@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import hybridlab
 from hybridlab.data.finetune.chats import PLAIN
+from hybridlab.data.tokenizers import end_token
 from hybridlab.errors import UserError
+from hybridlab.evaluation.lm_eval_model import special_tokens_of
 from hybridlab.messages import heard_by
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
@@ -106,6 +109,23 @@ def test_the_files_beside_the_tokenizer_of_a_folder_go_into_the_model_and_its_ex
     for name, path in beside.items():
         assert (tuned.path / "final" / name).read_text() == path.read_text()
         assert (tmp_path / "out" / name).read_text() == path.read_text()
+
+
+def test_generated_texts_end_where_the_template_ends_an_answer(decoder, tmp_path):  # noqa: F811
+    hybridlab.export_hf(decoder, tmp_path / "hf", quiet=True)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    end = end_token(tokenizer)
+    tokenizer.add_special_tokens(["<turn>"])
+    tokenizer.save(str(tmp_path / "hf" / "tokenizer.json"))
+    turn = tokenizer.token_to_id("<turn>")
+    for name, template, ends in (("other", PLAIN.replace("eos_token", "'<turn>'"), [end, turn]), ("same", PLAIN, end)):
+        (tmp_path / "hf" / "chat_template.jinja").write_text(template)
+        hybridlab.export_hf(tmp_path / "hf", tmp_path / name, quiet=True)
+        written = json.loads((tmp_path / name / "generation_config.json").read_text())
+        assert written["eos_token_id"] == ends
+        for config in ("config.json", "generation_config.json"):  # which say it, and a run has none
+            (tmp_path / name / config).unlink()
+        assert special_tokens_of(tmp_path / name, tokenizer).ends == ({end, turn} if name == "other" else {end})
 
 
 def test_a_run_on_chats_goes_on_from_one(decoder, tmp_path):  # noqa: F811

@@ -231,6 +231,7 @@ MISTAKES = {
     "an unknown setting": (["--gen-kwargs", "num_beams=3"], "--gen-kwargs num_beams: there is no such setting here"),
     "another name of a setting": (["--gen-kwargs", "max_new_tokens=3"], "did you mean 'max_gen_toks'?"),
     "a setting of another kind": (["--gen-kwargs", "top_k=many"], "--gen-kwargs top_k=many: it must be a whole number"),
+    "a stop that is no text": (["--gen-kwargs", '{"until": ["a", 3]}'], "it must be a text or a list of texts"),
     "no new tokens": (["--gen-kwargs", "max_gen_toks=0"], "it must be a whole number of 1 or more"),
     "no value": (["--gen-kwargs", "temperature"], "--gen-kwargs temperature: write it as temperature=0.8,"),
     "no JSON": (["--gen-kwargs", "{'a': 1}"], "or as a JSON object"),
@@ -277,8 +278,27 @@ def test_options_that_a_suite_or_a_text_does_not_have(run, tasks):
     ]:
         done = measured(run, *options)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    done = hybridlab("eval", run, "--output-path", "out", cwd=run.parent)
-    assert done.returncode == 2 and "--output-path has no effect without --tasks or --suite" in done.stderr
+    for option, value in (("--output-path", "out"), ("--num-fewshot", "0")):
+        done = hybridlab("eval", run, option, value, cwd=run.parent)
+        assert done.returncode == 2 and f"{option} has no effect without --tasks or --suite" in done.stderr
+
+
+def test_python_has_the_same_options(run, tasks, tmp_path):
+    names = {"tasks": ["my_text"], "include_path": tasks, "limit": 3, "batch_size": "auto", "quiet": True}
+    settings = {"system_instruction": "Answer.", "gen_kwargs": {"max_gen_toks": 3}, "seq_len": 200}
+    found = public.evaluate(run, **names, **settings, output_path=str(tmp_path / "out"), log_samples=True)
+    assert found.results["my_text+gen+system"].options["gen_kwargs"] == {"max_gen_toks": 3}
+    assert found.files and [*(tmp_path / "out").rglob("samples_my_text_*.jsonl")]
+    for wrong, message in [
+        ({"tasks": ["my_text"], "apply_chat_template": True, "include_path": tasks}, "has no chat template; write one"),
+        ({"log_samples": True}, "log_samples= has no effect without tasks="),
+        ({"include_path": tasks}, "include_path= has no effect without tasks="),
+        ({"batch_size": 3}, "batch_size= has no effect without tasks="),
+    ]:
+        with pytest.raises(public.UserError, match=message):
+            public.evaluate(run, **wrong)
+    with pytest.raises(public.UserError, match="apply_chat_template= has no effect on a model"):
+        public.evaluate(public.load_checkpoint(run / "final"), tasks=["my_text"], apply_chat_template=True)
 
 
 def test_a_broken_task_file_is_named_with_its_line(run, tasks, tmp_path):

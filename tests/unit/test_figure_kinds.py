@@ -635,6 +635,22 @@ def test_points_can_be_the_differences_to_other_cells_of_the_same_seed():
     assert alone[0]["y"] == pytest.approx(-0.1) and alone[0]["stderr"] is None and "blocks" not in alone[0]
 
 
+@pytest.mark.parametrize("base", ["base", [], ["small"], ["small", "large", "larger"]])
+def test_a_series_of_several_cells_needs_as_many_to_be_relative_to(base):
+    series = {"cells": ["a", "b"], "x": [1, 2], "label": "arm"}
+    with pytest.raises(ValueError, match="'arm' needs a relative_to like itself"):
+        plot_of("lines", [{"relative_to": base, "series": [series]}], **POINTS)
+    if isinstance(base, list):
+        with pytest.raises(ValueError, match="'arm' needs a relative_to like itself"):
+            plot_of("lines", [{"relative_to": base, "series": [{"cell": "a", "label": "arm"}]}], **LOSS)
+
+
+def test_a_series_has_as_many_x_as_cells():
+    series = {"cells": ["a", "b"], "x": [1], "label": "arm"}
+    with pytest.raises(ValueError, match="'arm' has 2 cells and 1 x"):
+        plot_of("lines", [{"series": [series]}], **POINTS)
+
+
 def test_a_difference_over_flops_is_at_a_share_of_the_other_runs():
     base = make_record(history={"flops": [10.0, 20.0, 40.0], "loss": [4.0, 3.0, 1.0]})
     arm = make_record(history={"flops": [5.0, 15.0, 30.0, 60.0], "loss": [5.0, 4.0, 3.0, 2.0]})

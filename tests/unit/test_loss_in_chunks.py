@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -43,6 +45,19 @@ def test_the_loss_and_its_gradients_are_those_of_whole_logits(
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
     for one, other in zip(torch.autograd.grad(expected, wanted), torch.autograd.grad(found, wanted), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_table_that_is_not_trained_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", 50 * 3)
+    (x, table, bias), targets = _inputs(7, torch.float64)
+    kept, gradients = [], []
+    for trained in (True, False):
+        table.requires_grad_(trained), bias.requires_grad_(trained)
+        loss = loss_in_chunks(x, table, bias, targets)
+        kept.append([None if t is None else t.shape for t in cast(Any, loss.grad_fn).saved_tensors])
+        gradients.append(torch.autograd.grad(loss, x)[0])
+    assert torch.equal(*gradients)
+    assert kept == [[(14, 8), (50, 8), (50,)], [(14, 8), None, None]]
 
 
 @pytest.mark.long

@@ -601,6 +601,15 @@ def test_columns_that_nothing_here_measures_are_one_line(trained, capsys):
     assert line in capsys.readouterr().out
 
 
+def test_long_names_of_rows_are_folded_so_that_no_number_is_cut_off(trained, capsys):
+    long = "map={kind: uniform, attention: {kind: dilated, width: 8, step: 8}}, "
+    rows = [{**row, "short": long + row["short"]} for row in TRAINED["rows"]]
+    _, table, _ = trained(rows=rows, reference=[long + name for name in TRAINED["reference"]])
+    print_table(table, Console(width=80))
+    printed = capsys.readouterr().out.partition("Cells:")[0]
+    assert "…" not in printed and "small arm" in printed and "3.10 | 3.00" in printed
+
+
 def test_all_columns_shows_them_with_the_papers_values(trained, capsys):
     experiment, table, folder = trained(all_columns=True)
     for name in ("table.md", "table.tex", "table.csv"):

@@ -147,6 +147,16 @@ def chat_template(path: Path | None, tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate(tokenizer, text, names, True, beside)
 
 
+def answer_end(path: Path, tokenizer: Tokenizer) -> int | None:
+    """The token that ends an answer in the chat template beside the tokenizer.json at `path`; None without a template
+    that can be used."""
+    try:
+        template = chat_template(path, tokenizer)
+        return template.stop if template.own else None
+    except UserError:
+        return None
+
+
 def _of_config(content: str) -> str | None:
     """The template in a tokenizer_config.json; of several the one named `default`."""
     found: Any = json.loads(content).get("chat_template")
