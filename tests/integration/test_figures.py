@@ -233,7 +233,8 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize("name", some(FIGURES, *KINDS.values()))
 def test_every_figure_is_drawn_with_its_numbers(name, results):
-    data, folder = write_entry(load_experiment(name), "smoke", results, also=[".csv", ".pdf"])
+    experiment = load_experiment(name)
+    data, folder = write_entry(experiment, cheapest(experiment), results, also=[".csv", ".pdf"])
     assert sorted(p.name for p in folder.iterdir()) == [
         "figure.csv",
         "figure.json",
@@ -246,7 +247,7 @@ def test_every_figure_is_drawn_with_its_numbers(name, results):
         :4
     ] == b"%PDF"
     assert (folder / "figure.csv").read_text().count("\n") > 2
-    trained = records_of(load_experiment(name), "smoke", results)
+    trained = records_of(experiment, cheapest(experiment), results)
     shown = [" ".join(map(in_words, claim["comparisons"])) or claim["evidence"] for claim in data["claims"]]
     assert not [text for text in shown if lacking(text, trained)]
 

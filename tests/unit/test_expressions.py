@@ -7,10 +7,11 @@ import numpy as np
 
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.expression import _same_on_both_sides, cells_read, expression, is_exact, reads_print
-from hybridlab.papers.claims.judge import _under, test_in_words, verdict_of
+from hybridlab.papers.claims.judge import _under, judge_together, test_in_words, verdict_of
 from hybridlab.papers.claims.verdict import Control, Verdict
+from hybridlab.papers.experiment import Claim
 from hybridlab.statistics import Below, moving_average
-from tests.unit.verdicts.building import judged_on, measured, record, said
+from tests.unit.verdicts.building import NOTHING, judged_on, measured, record, said
 
 in_words = test_in_words
 del test_in_words  # or it would be collected
@@ -103,6 +104,23 @@ def test_a_slope_over_cells_has_one_number_for_each_seed():
         measured(**sizes, **{"small/x": [1.0, 1.0], "large/x": [2.0, 2.0]}),
     )
     assert [round(value, 9) for value in found.comparisons[0]["values"].values()] == [-0.1, -0.2]
+
+
+def test_holms_correction_goes_over_the_claims_of_a_metric_or_of_the_page():
+    given = measured(a=[3.0, 3.1, 3.2, 3.3], b=[3.1, 3.22, 3.23, 3.36], c=[3.3, 3.9, 3.2, 3.6])
+    texts = ("loss[a] < [b]", "loss[a] < [c]", "validation.perplexity[a] < [b]")
+    alone = [judged_on(text, given) for text in texts]
+    claims = [Claim(text=text, source="here", test=text) for text in texts]
+
+    def corrected(correction):
+        experiment = NOTHING["experiment"].model_copy(update={"claims": claims, "correction": correction})
+        found = judge_together(alone, experiment, given["records"], None, None)
+        return [round(one.p / before.p, 6) for one, before in zip(found, alone, strict=True)]
+
+    (first,), (second,), _ = (one.uncorrected for one in alone)
+    assert first < second, "so that the first one is the smaller p of its metric"
+    assert corrected("metric") == [2, 1, 1]
+    assert corrected("page") == [3, 1, 3]
 
 
 def test_what_is_asked_of_every_run():

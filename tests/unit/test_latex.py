@@ -98,10 +98,17 @@ def all_tables(tmp_path_factory):
     return [write_table(one, one.available_scales()[0], results, also=[".tex"])[1] for one in tables]
 
 
+NOT_MEASURED = {"hybrid-table1", "hybrid-decoding", "hybrid-training", "depth-ladder"}
+"""Tables that wait for their runs."""
+
+
 @pytest.mark.long
 def test_every_shipped_table_is_whole_and_the_published_one(all_tables):
     for folder in all_tables:
         check((folder / "table.tex").read_text())
+        if folder.parent.name in NOT_MEASURED:
+            assert not (PUBLISHED / folder.parent.name).exists()
+            continue
         page = folder.relative_to(folder.parents[1]) / "table.md"
         command = f"hybridlab report {page.parts[0]} --scale {page.parts[1]} --publish"
         assert (folder / "table.md").read_text() == (PUBLISHED / page).read_text(), f"run `{command}`"
