@@ -336,9 +336,10 @@ def test_invalid_loops_are_refused():
 
 def test_packed_rows_and_other_positions_are_refused():
     model = build(looped((4, 1)))
-    for arguments in ({"segment_ids": torch.zeros(1, 8, dtype=torch.long)}, {"position_ids": torch.arange(8)}):
-        with pytest.raises(UserError, match="count from the start of a row"):
-            model(ids(8), **arguments)
+    with pytest.raises(UserError, match="carry states from one document into the next.*leave out segment_ids"):
+        model(ids(8), segment_ids=torch.zeros(1, 8, dtype=torch.long))
+    with pytest.raises(UserError, match="count from the start of a row: leave out position_ids"):
+        model(ids(8), position_ids=torch.arange(8))
     full = build(looped((1, 1), topology="anchor"))
     segments = torch.tensor([[0] * 5 + [1] * 7])
     positions = torch.cat((torch.arange(5), torch.arange(7)))[None]
