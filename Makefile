@@ -29,9 +29,10 @@ test: $(VENV)/installed-for-tests
 
 # The further combinations and draws that `make test` leaves out.
 test-long: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not full"
 
 test-all: test test-long
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m full
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests

@@ -40,7 +40,8 @@ def _parts(row, groups):
     return {(group, tuple(row[place] for place in group)) for group in groups}
 
 
-def some(values, *short):
-    """Cases of one parameter, of which these are in the short suite. A mapping gives its keys."""
+def some(values, *short, rest=pytest.mark.long):
+    """Cases of one parameter, of which these are in the short suite, and the others in the long or the full one. A
+    mapping gives its keys."""
     assert all(value in [*values] for value in short), short
-    return [value if value in short else pytest.param(value, marks=pytest.mark.long) for value in values]
+    return [value if value in short else pytest.param(value, marks=rest) for value in values]

@@ -271,7 +271,7 @@ def test_built_in_kinds_pass(kind):
     assert [one.check for one in found] == [check.__name__ for check in CHECKS]
 
 
-@pytest.mark.parametrize("arch", some(preset_names("arch"), "bert"))
+@pytest.mark.parametrize("arch", some(preset_names("arch"), "bert", "spiral-b", rest=pytest.mark.full))
 def test_built_in_architectures_pass(arch):
     (checked,) = check_named(arch)
     assert checked.passed, checked

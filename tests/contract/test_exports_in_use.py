@@ -45,12 +45,13 @@ HEADS = {
     "classes of an encoder": lambda: shaken(with_output(MODELS["encoder"](), CLASSES)),
     "spans": lambda: shaken(with_output(MODELS["encoder"](), SPANS)),
 }
+FULL = pytest.mark.full
 DECODERS = [name for name in MODELS if "encoder" not in name]
-every = pytest.mark.parametrize("name", some(MODELS, "head loop", "encoder, own table"))
+every = pytest.mark.parametrize("name", some(MODELS, "head loop", "encoder, own table", rest=FULL))
 every_head = pytest.mark.parametrize(
-    "name", some([*MODELS, *HEADS], "windows, own table", "chunks", "encoder", "classes")
+    "name", some([*MODELS, *HEADS], "windows, own table", "chunks", "encoder", "classes", rest=FULL)
 )
-every_decoder = pytest.mark.parametrize("name", some(DECODERS, "head loop", "chunks"))
+every_decoder = pytest.mark.parametrize("name", some(DECODERS, "head loop", "chunks", rest=FULL))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from hybridlab.models.decoder import Decoder
 from hybridlab.models.hf_export import why_not_native
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import LocalRope
+from tests.combinations import some
 from tests.contract.test_damaged_imports import changes
 from tests.models import cached_logits, padding_mask
 
@@ -315,7 +316,7 @@ NO_SHAPE = {"architectures", "dtype", "transformers_version", "initializer_range
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*ties the output head")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES, "mistral", "phi3", "gemma2", rest=pytest.mark.full))
 def test_no_change_of_the_configuration_ends_in_a_traceback(family, tmp_path):
     """Of its numbers and choices, each as another value or of another type."""
     path = changed(family, tmp_path / "model", sliding_window_pattern=6) / "config.json"

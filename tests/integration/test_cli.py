@@ -322,7 +322,7 @@ def test_reproduce_and_report_table_4(workdir):
     assert {p.name: p.read_text() for p in folder.iterdir()} == written
 
 
-@pytest.mark.parametrize("every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.full)])
 def test_tables_fit_eighty_columns(workdir, every):
     for identifier in experiment_ids()[::every]:
         out = hybridlab("report", identifier, "--results-dir", "empty", cwd=workdir).stdout

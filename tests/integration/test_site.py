@@ -252,31 +252,18 @@ def test_the_letters_of_a_figure_stay_as_they_are():
 # ---- the whole of it ----
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "site"
-    return folder, write_site(folder, Path("results"))
-
-
 @pytest.mark.long
-def test_the_whole_site_is_light(whole):
-    folder, written = whole
+def test_the_whole_site_is_light_and_says_what_lists_and_files_say(tmp_path):
+    """In one test, since the site takes half a minute."""
+    folder = tmp_path / "site"
+    written = write_site(folder, Path("results"))
     assert written["entries"] >= 112 and written["bytes"] < 15_000_000
     assert (folder / "index.html").stat().st_size + (folder / "site.css").stat().st_size < 300_000
-
-
-@pytest.mark.long
-def test_the_whole_site_counts_claims_as_the_list_of_claims_does(whole):
     said = counts(claims(Path("results"), Filter(paper="saobp")))["all"]
-    rows = re.findall(r'<tr data-paper="saobp" data-verdict="([^"]+)"', (whole[0] / "claims.html").read_text())
+    rows = re.findall(r'<tr data-paper="saobp" data-verdict="([^"]+)"', (folder / "claims.html").read_text())
     assert Counter(rows) == said
-
-
-@pytest.mark.long
-def test_experiments_are_as_their_pages_say(whole):
     for name in ("consa-table1", "depth-fig7"):
-        text = (whole[0] / f"{name}.html").read_text()
-        assert load_experiment(name).title in text
+        assert load_experiment(name).title in (folder / f"{name}.html").read_text()
 
 
 # ---- in a browser ----

@@ -288,7 +288,7 @@ def peak_bytes(attention, length, heads=8, width=64):
     return most
 
 
-@pytest.mark.parametrize("longest", some([2048, 4096], 2048))
+@pytest.mark.parametrize("longest", some([2048, 4096], 2048, rest=pytest.mark.full))
 @combinations("kind, causal", [HIGH, ELEMMUL], [True, False], together=1)
 def test_peak_memory_is_linear_in_the_length_and_near_that_of_sdpa(kind, causal, longest):
     """The plain formula is the positive control."""
