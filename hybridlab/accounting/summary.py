@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hybridlab.accounting.drawing import rows
-from hybridlab.accounting.flops import CONVENTIONS, ledger
+from hybridlab.accounting.flops import CONVENTIONS, adapted_training, ledger
 from hybridlab.accounting.parameters import count_parameters, kv_bytes
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import forecast, full_structure
@@ -93,9 +93,15 @@ def whole_run(config: RunConfig, convention: str = "executed") -> dict[str, Any]
     }
 
 
+def sequence_flops(config: RunConfig, structure: Structure, convention: str) -> float:
+    """FLOPs of training on one sequence in a run; where it trains adapters, of these and what they need."""
+    length = config.training.seq_len
+    cost = ledger(structure, length, convention)
+    return cost.training if config.lora is None else adapted_training(structure, length, cost, config.lora)
+
+
 def _flops(config: RunConfig, structure: Structure, steps: int, convention: str) -> float:
-    training = config.training
-    return steps * training.rows * ledger(structure, training.seq_len, convention).training
+    return steps * config.training.rows * sequence_flops(config, structure, convention)
 
 
 def _stretches(config: RunConfig, convention: str) -> Iterator[tuple[Structure, int, float]]:

@@ -313,6 +313,12 @@ PlanEdit = Annotated[
 ]
 
 
+def known_plan(shape: Shape, edits: Iterable[PlanEdit]) -> Plan:
+    """The plain plan with the edits whose layers are known before the entropies of another run choose them."""
+    known = [edit for edit in edits if edit.unknown_layers is None]
+    return edited_plan(shape.layers, shape.heads, known, shape.traits.parallel)
+
+
 def edited_plan(
     num_layers: int,
     num_heads: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridlab.config.edits import edited_plan
+from hybridlab.config.edits import edited_plan, known_plan
 from hybridlab.config.maps import FromRun, MapConfig
 from hybridlab.config.method import Stages
 from hybridlab.config.schema import RunConfig
@@ -30,12 +30,10 @@ def map_of(config: MapConfig, shape: Shape) -> AttentionMap:
 
 
 def keeps_documents_apart(config: RunConfig) -> bool:
-    """Whether several documents in one row are computed as each of them alone: loops over chunks or with a shift count
-    from the start of a row, and so may attention kinds that do not say otherwise."""
+    """Whether several documents in one row are computed as each of them alone: loops over chunks or with a shift carry
+    states from one into the next, and so may attention kinds that do not say otherwise."""
     shape = config.first_shape
-    known = [edit for edit in config.plan if edit.unknown_layers is None]
-    loops = edited_plan(shape.layers, shape.heads, known, shape.traits.parallel).loops.values()
-    if any(loop.crosses_documents for loop in loops):
+    if any(loop.crosses_documents for loop in known_plan(shape, config.plan).loops.values()):
         return False
     # The masks of another run choose between full attention and windows.
     return isinstance(config.map, FromRun) or all(kind.apart for kind in map_of(config.map, shape).each_kind())

@@ -265,7 +265,8 @@ class Attention(nn.Module):
     def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None, norm: NormLayer | None = None) -> Tensor:
         """(B, S, W) → (B, h, S, D): the projection to the heads of these rows, None: to all; and its norm."""
         if norm is not None and self.qk_norm == "all":
-            y = norm(linear(x)) if rows is None else norm(linear(x))[..., rows]
+            y = norm(linear(x))
+            y = y if rows is None else y[..., rows]
         elif rows is None:
             y = linear(x)
         elif is_plain(linear):

@@ -128,7 +128,7 @@ def defined(
     claims = [claim_of(name, first, metric) for name, metric in itertools.product(others, judged)]
     content = {
         "id": GRID + hashlib.sha256(asked.encode()).hexdigest()[:8],
-        "title": f"{len(names)} settings of {', '.join(combinations[0])}",
+        "title": f"{len(names)} setting{'s' * bool(others)} of {', '.join(combinations[0])}",
         "paper": "own",
         "source": command,
         "differ_in": [name for name in differ if not is_method(name)],

@@ -50,7 +50,8 @@ def _opening(form: Form) -> str:
         return f"Trained with hybridlab, and written as transformers' own `{form.architecture}`."
     return (
         f"Trained with hybridlab. transformers' own classes do not fit ({form.reason}), so `{MODELLING}` in this "
-        "folder executes the structure in `config.json`; it needs torch and transformers only."
+        "folder executes the structure in `config.json`; it needs torch, transformers and what the files `plugin_*.py` "
+        "import, if there are any."
     )
 
 

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.accounting.flops import adapted_training, convention_of, ledger
+from hybridlab.accounting.flops import convention_of
+from hybridlab.accounting.summary import sequence_flops
 from hybridlab.attention.kernels import choose
 from hybridlab.attention.mistakes import explained
 from hybridlab.errors import Interrupted, RunFailed, UserError
@@ -309,10 +310,7 @@ class Run:
         windows = self.model.attention_map.softmaxes
         convention = convention_of(choose(self.model.kernel, window, *setting) for window in windows)
         with explained(self.model.attention_map.each_kind()):
-            cost = ledger(self.model.structure, settings.seq_len, convention)
-        lora = self.config.lora
-        adapted = None if lora is None else adapted_training(self.model.structure, settings.seq_len, cost, lora)
-        return (cost.training if adapted is None else adapted) * settings.rows
+            return sequence_flops(self.config, self.model.structure, convention) * settings.rows
 
     def _note_kernels(self) -> None:
         """Note which kernels compute the steps, once for each structure; see `Transformer.kernels_used`."""

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import hybridlab
+from hybridlab.accounting.summary import training_flops
 from hybridlab.config.resolve import run_hash
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
@@ -46,7 +47,9 @@ def test_a_finished_model_differs_by_matrices_of_the_rank_and_by_its_head(start,
     said = f"{numbers['trained']:,} parameters are trained, beside {numbers['total']:,} of the model"
     assert any("and the new output head" in line and said in line for line in lines)
     assert hybridlab.evaluate(tmp_path / "run", runs_dir=base.parent, quiet=True) == record.results
-    assert record.flops < composed_flops(base, tmp_path)
+    assert training_flops(config, "executed") == pytest.approx(record.flops) and record.flops < composed_flops(
+        base, tmp_path
+    )
 
 
 def composed_flops(base, tmp_path):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from hybridlab.config.edits import edited_plan
+from hybridlab.config.edits import known_plan
 from hybridlab.config.maps import MixedMap
 from hybridlab.config.method import Method, register_controller
 from hybridlab.config.other_runs import Configuration
@@ -36,8 +36,7 @@ class LearnsMasks(Method):
                 "evaluation.keep_best",
             )
         shape = config.first_shape
-        known = [edit for edit in config.plan if edit.unknown_layers is None]
-        visits = edited_plan(shape.layers, shape.heads, known, shape.traits.parallel).each_visit()
+        visits = known_plan(shape, config.plan).each_visit()
         whole = {visit.layer for visit in visits if visit.part != "mlp" and visit.heads is None}
         if len(whole) < shape.layers:
             raise SettingsConflict(
