@@ -14,7 +14,7 @@ EVIDENCE ?= depth-growth sgt-selection spiral-anchor consa-depth saobp-leak saob
     depth-primitives depth-copying sgt-selection-18 spiral-loops consa-table1 sgt-table1 sgt-table3 spiral-table1 spiral-table2
 EVIDENCE_SCALE ?= desk
 
-.PHONY: docs site reproduce evidence test test-long test-all lint all-tables all-figures unchanged published clean
+.PHONY: docs site reproduce evidence gpu test test-long test-all lint all-tables all-figures unchanged published clean
 
 # What is made goes into results/, which git ignores but for results/published/.
 reproduce: $(VENV)/installed
@@ -33,6 +33,17 @@ test-long: $(VENV)/installed-for-tests
 
 test-all: test test-long
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m full
+
+# On a machine with an NVIDIA GPU: the tests for it, the share of its peak that a step uses, how texts are generated at
+# several lengths, and two tables at the scale for one GPU. What it measures comes to results/bench.
+gpu: $(VENV)/installed-for-tests
+	$(BIN)/python -m pip install --quiet --editable '.[gpu]'
+	$(BIN)/python -m pytest tests/gpu -m ""
+	$(BIN)/hybridlab bench --size olmo-573m --batch 8 --seq-len 4096 --compile --against compiled \
+	    --out results/bench/step-573m.json
+	$(BIN)/hybridlab bench --size olmo-573m --batch 1 --over seq-len=1024,4096,16384,32000 --generate --against sdpa \
+	    --repeats 64 --out results/bench/generate-573m.json
+	$(BIN)/hybridlab reproduce consa-table1 sgt-table1 --scale small
 
 lint: $(VENV)/installed-for-tests
 	$(BIN)/ruff check hybridlab tests
