@@ -102,11 +102,10 @@ def study_of(experiment: Experiment, scale: str, name: str, made: Mapping[str, C
     if model.startswith(CELL):
         parent = made.get(model.removeprefix(CELL))
         model = RUN + (parent.hash if parent is not None and parent.trained else model)
-    place: KeyPath = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
-    here: KeyPath = ("scales", scale)
+    place, here = experiment.place_of(scale, name), ("scales", scale)
     own = _with_texts(cell.config, {CELL + name: parent.hash for name, parent in made.items()})
     layers = [
-        Layer({"model": model}, {("model",): experiment.at_line((*place, "model")).removesuffix(": ")}),
+        experiment.part(place, {"model": model}),
         experiment.part((*here, "phases", cell.phase), spec.phases.get(cell.phase) or {}),
         experiment.part((*place, "config"), own),
         experiment.part((*here, "overrides", name), spec.overrides.get(name, {})),
@@ -123,7 +122,7 @@ def _cell_config(
     from hybridlab.runs.compose import continued, within_budget
 
     spec, cell, written = experiment.at(scale), experiment.cells_at(scale)[name], cell_of_arm(name)
-    place: KeyPath = ("scales", scale, "cells", written) if written in spec.cells else ("cells", written)
+    place, here = experiment.place_of(scale, written), ("scales", scale)
     size = spec.size_of(cell)
     if size is None:
         line = experiment.at_line((*place, "group"))
@@ -140,7 +139,6 @@ def _cell_config(
         inherited["map"] = {"kind": "learned", "run": made[cell.masks].hash}
         inherited["controller"] = None
     own = _with_texts(cell.config, {CELL + parent: made[parent].hash for parent in cell.parents})
-    here: KeyPath = ("scales", scale)
     origins: dict[KeyPath, str] = {(): f"{experiment.id}, cell {name}"}
     # A cell's own settings must take effect; those that it shares with other cells are used where they fit.
     base = None if cell.settings is None else experiment.part((*place, "settings"), cell.settings)
@@ -161,23 +159,24 @@ def _cell_config(
 def keeping(config: RunConfig, steps: Iterable[int]) -> RunConfig:
     """The configuration with further steps whose checkpoints stay."""
     kept = sorted({*config.runtime.keep_steps, *steps})
-    return config.model_copy(update={"runtime": config.runtime.model_copy(update={"keep_steps": kept})})
+    return with_runtime(config, keep_steps=kept)
+
+
+def with_runtime(config: RunConfig, **settings: Any) -> RunConfig:
+    """The configuration with other settings of how it is computed, which are not checked."""
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update=settings)})
 
 
 def _branched(experiment: Experiment, scale: str) -> dict[str, set[int]]:
     """Cell → the steps in which other cells go on from its run, which must keep these checkpoints."""
     steps: dict[str, set[int]] = {}
-    spec, cells = experiment.at(scale), experiment.cells_at(scale)
-    for name in experiment.needed_cells(scale):
-        if name in spec.places:
-            continue
-        cell = cells[name]
-        parts = [spec.config, spec.phases.get(cell.phase) or {}, cell.config, spec.overrides.get(name, {})]
+    cells = experiment.cells_at(scale)
+    for name in (name for name in experiment.needed_cells(scale) if name not in experiment.at(scale).places):
         settings: dict[str, Any] = {}
-        for init in (part.get("init") for part in parts):
+        for init in (part.get("init") for part in experiment.settings_of(scale, name)):
             settings |= init if isinstance(init, dict) else {}
-        if cell.start is not None and isinstance(settings.get("step"), int):
-            steps.setdefault(cell.start, set()).add(settings["step"])
+        if (start := cells[name].start) is not None and isinstance(settings.get("step"), int):
+            steps.setdefault(start, set()).add(settings["step"])
     return steps
 
 
@@ -188,7 +187,7 @@ def _swept_layer(experiment: Experiment, name: str, swept: Mapping[str, Any]) ->
     metric = name.partition(RATE_FOR)[2] or experiment.sweep.metrics[0]
     here: KeyPath = ("sweep", "chosen", metric, cell_of_arm(name))
     setting = nested(experiment.sweep.setting, swept[name])
-    return Layer(setting, {(): experiment.at_line(here).removesuffix(": ")}, asked=True)
+    return Layer(setting, {(): experiment.origin(here)}, asked=True)
 
 
 def nested(setting: str, value: Any) -> dict[str, Any]:

@@ -21,15 +21,7 @@ from hybridlab.config.loading import Layer
 from hybridlab.config.types import Strict
 from hybridlab.config.yaml_text import KeyPath
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers.calls import (
-    CLAIM_KINDS,
-    CellName,
-    ColumnName,
-    MetricPath,
-    Refers,
-    RowName,
-    one_of,
-)
+from hybridlab.papers.calls import CLAIM_KINDS, CellName, ColumnName, MetricPath, Refers, RowName, at, one_of
 from hybridlab.papers.formula import Measure
 from hybridlab.papers.ids import SCALES
 from hybridlab.papers.plots import AnyPlot
@@ -176,6 +168,18 @@ def texts_in(values: Any) -> Iterator[str]:
         yield values
     for inner in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
         yield from texts_in(inner)
+
+
+def with_all(names: Iterable[str], needs: Callable[[str], Iterable[str]]) -> list[str]:
+    """Names, with all that these need, each once. needs: what one of them needs itself."""
+    found: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found[name] = None
+            waiting += needs(name)
+    return list(found)
 
 
 class ScaleSpec(Strict):
@@ -409,10 +413,17 @@ class Experiment(Strict):
         """The settings at a path of the file, as defaults."""
         return replace(self._written.part(path, values), asked=False)
 
+    def origin(self, path: KeyPath) -> str:
+        """File and line of a value; "" if it was not loaded from a file."""
+        return self._written.origin(path)
+
     def at_line(self, path: KeyPath) -> str:
-        """File and line of a value with a colon, to begin an error; "" if it was not loaded from a file."""
-        origin = self._written.origin(path)
-        return f"{origin}: " if origin else ""
+        """The origin of a value with a colon, to begin an error."""
+        return at(self._written, path)
+
+    def place_of(self, scale: str, cell: str) -> KeyPath:
+        """The path of a cell: that of the scale's own, else of the file's."""
+        return ("scales", scale, "cells", cell) if cell in self.at(scale).cells else ("cells", cell)
 
     def row(self, short: str) -> Row:
         """The row with a short name."""
@@ -455,11 +466,6 @@ class Experiment(Strict):
             arms |= {cell + RATE_FOR + metric: value for cell, value in values.items() if value != arms.get(cell)}
         return arms
 
-    def swept_setting(self, scale: str, arm: str) -> dict[str, Scalar]:
-        """The swept setting of an arm by its dotted name; empty where none was chosen for it."""
-        chosen = self.chosen(scale)
-        return {self.sweep.setting: chosen[arm]} if self.sweep is not None and arm in chosen else {}
-
     def arm(self, scale: str | None, cell: str, metric: str) -> str:
         """The arm of a cell whose run a metric is read from: the one that the metric itself chose, if it did."""
         return name if (name := cell + RATE_FOR + metric) in self.chosen(scale) else cell
@@ -491,6 +497,13 @@ class Experiment(Strict):
         cells = {**self.cells, **(self.scales[scale].cells if scale and scale in self.scales else {})}
         arms = [name for name in self.chosen(scale) if RATE_FOR in name]
         return cells | {name: cells[cell_of_arm(name)] for name in arms if cell_of_arm(name) in cells}
+
+    def settings_of(self, scale: str, cell: str) -> list[dict[str, Any]]:
+        """What the file says of the settings of a cell at a scale, beside its presets: later ones count before earlier
+        ones."""
+        spec, own = self.at(scale), self.cells_at(scale)[cell]
+        phase = spec.phases.get(own.phase) or {}
+        return [own.settings or {}, spec.config, phase, own.config, spec.overrides.get(cell_of_arm(cell), {})]
 
     def known_cells(self) -> list[str]:
         """The names of all cells, also of those that only some scales have."""
@@ -524,16 +537,11 @@ class Experiment(Strict):
     def _needed(self, scale: str) -> list[str]:
         cells, spec = self.cells_at(scale), self.scales.get(scale)
         shared = spec.places if spec else {}
-        needed: dict[str, None] = {}
         named = self._named_cells()
         named += [arm for arm in cells if RATE_FOR in arm and cell_of_arm(arm) in named]
-        waiting = [name for name in named if name in cells and (not spec or spec.size_of(cells[name]))]
-        waiting += [name for name in named if name in shared]
-        while waiting:
-            name = waiting.pop()
-            if name not in needed:
-                needed[name] = None
-                waiting += [] if name in shared else cells[name].parents
+        trained = [name for name in named if name in cells and (not spec or spec.size_of(cells[name]))]
+        trained += [name for name in named if name in shared]
+        needed = with_all(trained, lambda name: [] if name in shared else cells[name].parents)
         return [name for name in dict.fromkeys([*cells, *shared]) if name in needed]
 
     def machine(self, scale: str) -> str | None:

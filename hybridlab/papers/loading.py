@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -15,7 +15,7 @@ from hybridlab.config.loading import KeyPath, Layer, check, is_file_name
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers import ids
 from hybridlab.papers.analytic import ANALYTIC, several
-from hybridlab.papers.calls import CLAIM_KINDS, called, references
+from hybridlab.papers.calls import CLAIM_KINDS, at, called, references
 from hybridlab.papers.cells import nested, study_of
 from hybridlab.papers.claims.expression import SAYS, check_cells, expression
 from hybridlab.papers.entries import Entry, entries_in
@@ -38,17 +38,17 @@ def experiment_ids() -> list[str]:
 def load_experiment(identifier: str) -> Experiment:
     """The experiment of an id, or of a file given by its path: `./mine.yaml`, or `./mine.yaml:ID` where it has several
     entries. Every name in it is checked."""
-    return _with_names_checked(*_read(identifier))
+    return _with_names_checked(_read(identifier))
 
 
 def experiment_of(layer: Layer) -> Experiment:
     """The experiment that a program writes, with every name in it checked as in a file."""
-    return _with_names_checked(*_checked(layer))
+    return _with_names_checked(_checked(layer))
 
 
-def _with_names_checked(experiment: Experiment, layer: Layer) -> Experiment:
-    check_settings(experiment, layer)
-    check_names(experiment, layer, lambda other: _read(other)[0])
+def _with_names_checked(experiment: Experiment) -> Experiment:
+    _check_settings(experiment)
+    _check_names(experiment)
     return experiment
 
 
@@ -58,13 +58,14 @@ def all_experiments(paper: str | None = None) -> list[Experiment]:
     found: dict[str, Experiment] = {}
     for path in ids.entry_files(experiments_folder()):
         if paper in (None, path.parent.name):
-            for experiment, _ in (_checked(entry.layer()) for entry in entries_in(path)):
+            for experiment in (_checked(entry.layer()) for entry in entries_in(path)):
                 experiment._others = lambda identifier: found.get(identifier) or load_experiment(identifier)
                 found[experiment.id] = experiment
     return [found[identifier] for identifier in sorted(found, key=ids.natural)]
 
 
-def _read(identifier: str) -> tuple[Experiment, Layer]:
+def _read(identifier: str) -> Experiment:
+    """An experiment, without a check of the names in it."""
     files = ids.experiment_files(experiments_folder())
     file, _, wanted = identifier.rpartition(":")
     if not file.endswith((".yaml", ".yml")):
@@ -77,11 +78,11 @@ def _read(identifier: str) -> tuple[Experiment, Layer]:
         )
         raise UserError(f"{identifier}: there is no such experiment; {hint}")
     path = files[identifier]
-    experiment, layer = _checked(_entry(path, identifier).layer())
+    experiment = _checked(_entry(path, identifier).layer())
     if not identifier.startswith(f"{path.parent.name}-"):
-        origin = layer.origin(("id",))
-        raise UserError(f"{origin}: id {identifier!r}: in this folder an id must begin with {path.parent.name}-")
-    return experiment, layer
+        line = experiment.at_line(("id",))
+        raise UserError(f"{line}id {identifier!r}: in this folder an id must begin with {path.parent.name}-")
+    return experiment
 
 
 def _entry(path: Path, identifier: str) -> Entry:
@@ -98,40 +99,37 @@ def _entry(path: Path, identifier: str) -> Entry:
     raise UserError(f"{path}: it has no entry {identifier!r}; {nearest(identifier, known)}")
 
 
-def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> tuple[Experiment, Layer]:
+def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> Experiment:
     """An experiment of the user's own: the file names its id, under which its results are kept."""
-    experiment, layer = _checked(_entry(path, wanted).layer())
-    line = f"{layer.origin(('id',))}: id {experiment.id!r}"
+    experiment = _checked(_entry(path, wanted).layer())
+    line = f"{experiment.at_line(('id',))}id {experiment.id!r}"
     if not _ID.fullmatch(experiment.id) or experiment.id in _OTHER_FOLDERS:
         raise UserError(f"{line} cannot name a folder of results; use letters, digits, - and _, as in mine-table1")
     if experiment.id in files and path.resolve() != files[experiment.id].resolve():
         raise UserError(f"{line} belongs to an experiment of hybridlab; choose another, so that its results stay")
-    return experiment, layer
+    return experiment
 
 
-def _checked(layer: Layer) -> tuple[Experiment, Layer]:
+def _checked(layer: Layer) -> Experiment:
     experiment = check(Experiment, layer)
     experiment._written, experiment._others = layer, load_experiment
-    return experiment, layer
+    return experiment
 
 
 # ---- the names in a file ----
 
 
-def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Experiment]) -> None:
-    """UserError for a name that the experiment does not have, and for a call that does not fit its function.
-
-    read: loads another experiment by its id, without checks.
-    """
-    names = Names(experiment, read)
-    _check_measures(experiment, layer)
+def _check_names(experiment: Experiment) -> None:
+    """UserError for a name that the experiment does not have, and for a call that does not fit its function."""
+    names = _Names(experiment)
+    _check_measures(experiment)
     for path, refers, name in references(Experiment, experiment):
-        names.check(path, refers.to, name, layer)
-    _check_rows(experiment, layer, names)
-    _check_starts(experiment, layer)
-    _check_shared(experiment, layer, names)
-    _check_sweep(experiment, layer)
-    parts = _by_entry(layer)
+        names.check(path, refers.to, name)
+    _check_rows(names)
+    _check_starts(experiment)
+    _check_shared(names)
+    _check_sweep(experiment)
+    parts = _by_entry(experiment._written)
     for i, claim in enumerate(experiment.claims):
         keys: list[KeyPath] = [("test",), *(("controls", j) for j in range(len(claim.controls)))]
         for key, test in zip(keys, claim.tests, strict=True):
@@ -147,7 +145,7 @@ def check_names(experiment: Experiment, layer: Layer, read: Callable[[str], Expe
             called(ANALYTIC, "function", Layer({**(column.compute or {}), **row.given}, origins))
 
 
-def _check_expression(test: Layer, names: Names) -> None:
+def _check_expression(test: Layer, names: _Names) -> None:
     """UserError for an expression whose sizes do not fit, or for an unknown setting in one of its calls."""
     found, origin = expression(test.values["holds"]), test.origin(("holds",))
     try:
@@ -164,12 +162,12 @@ def _configs(call: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield (value.get("config") or {}) if "arch" in value else value
 
 
-def check_settings(experiment: Experiment, layer: Layer) -> None:
+def _check_settings(experiment: Experiment) -> None:
     """UserError for an unknown setting of any cell, row, scale or benchmark model, also of those that are not needed
     here: an experiment file shares its cells with others."""
     for path, values in _settings(experiment):
-        resolve.check_names(layer.part(path, values))
-    check_studies(experiment, layer)
+        resolve.check_names(experiment.part(path, values))
+    _check_studies(experiment)
     for name, spec in experiment.scales.items():
         cells = experiment.cells_at(name)
         groups = {cell.group for cell in cells.values() if cell.group}
@@ -178,25 +176,30 @@ def check_settings(experiment: Experiment, layer: Layer) -> None:
         names += [("size", group, "group of cells", sorted(groups)) for group in sizes]
         for key, written, what, known in names:
             if written not in known:
-                origin = layer.origin(("scales", name, key, written))
-                raise UserError(f"{origin}: {experiment.id} has no {what} {written!r}; {nearest(written, known)}")
+                line = experiment.at_line(("scales", name, key, written))
+                raise UserError(f"{line}{experiment.id} has no {what} {written!r}; {nearest(written, known)}")
+
+
+def _cells_written(experiment: Experiment) -> Iterator[tuple[KeyPath, CellSpec]]:
+    """Path and cell of every cell of the file, and of those that single scales have."""
+    places: list[tuple[KeyPath, dict[str, CellSpec]]] = [(("cells",), experiment.cells)]
+    places += [(("scales", scale, "cells"), spec.cells) for scale, spec in experiment.scales.items()]
+    for place, cells in places:
+        yield from (((*place, name), cell) for name, cell in cells.items())
 
 
 def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
     """Path and values of every part of the file that is a part of a run's configuration."""
-    studies = _phases_of_studies(experiment)
-    for name, cell in experiment.cells.items():
+    of_studies, of_runs = set[str](), set[str]()
+    for place, cell in _cells_written(experiment):
+        (of_runs if cell.model is None else of_studies).add(cell.phase)
         if cell.model is None:
-            yield ("cells", name, "config"), cell.config
-            yield ("cells", name, "settings"), cell.settings or {}
+            yield (*place, "config"), cell.config
+            yield (*place, "settings"), cell.settings or {}
     for name, spec in experiment.scales.items():
         yield ("scales", name, "config"), spec.config
-        for cell_name, cell in spec.cells.items():
-            if cell.model is None:
-                yield ("scales", name, "cells", cell_name, "config"), cell.config
-                yield ("scales", name, "cells", cell_name, "settings"), cell.settings or {}
-        cells = experiment.cells_at(name)
-        own = {"phases": studies, "overrides": {key for key, cell in cells.items() if cell.model is not None}}
+        studies = {key for key, cell in experiment.cells_at(name).items() if cell.model is not None}
+        own = {"phases": of_studies - of_runs, "overrides": studies}
         for part, settings in (("phases", spec.phases), ("overrides", spec.overrides)):
             for key, values in settings.items():
                 if key not in own[part]:
@@ -211,47 +214,38 @@ def _settings(experiment: Experiment) -> Iterator[tuple[KeyPath, dict[str, Any]]
         yield ("benchmark", "models", name, "config"), model.config
 
 
-def _phases_of_studies(experiment: Experiment) -> set[str]:
-    """The phases that only studies have."""
-    everywhere = [
-        *experiment.cells.values(),
-        *(cell for spec in experiment.scales.values() for cell in spec.cells.values()),
-    ]
-    return {cell.phase for cell in everywhere if cell.model is not None} - {
-        cell.phase for cell in everywhere if cell.model is None
-    }
-
-
-def check_studies(experiment: Experiment, layer: Layer) -> None:
+def _check_studies(experiment: Experiment) -> None:
     """UserError for a setting of a study that does not exist or cannot be."""
     for scale, spec in experiment.scales.items():
         for name, cell in experiment.cells_at(scale).items():
             if cell.model is None or (cell.phase in spec.phases and spec.phases[cell.phase] is None):
                 continue
             if cell.phase not in spec.phases:
-                place = ("scales", scale, "cells", name) if name in spec.cells else ("cells", name)
-                origin, hint = layer.origin((*place, "phase")), nearest(cell.phase, list(spec.phases))
-                raise UserError(f"{origin}: {experiment.id}: scale {scale} has no phase {cell.phase!r}; {hint}")
+                line = experiment.at_line((*experiment.place_of(scale, name), "phase"))
+                hint = nearest(cell.phase, list(spec.phases))
+                raise UserError(f"{line}{experiment.id}: scale {scale} has no phase {cell.phase!r}; {hint}")
             study_of(experiment, scale, name, {})
 
 
-class Names:
+class _Names:
     """The rows, columns, panels, models and cells of an experiment, which its file can name."""
 
-    def __init__(self, experiment: Experiment, read: Callable[[str], Experiment]) -> None:
-        self.experiment, self.read = experiment, read
-        self.others: dict[str, Names] = {}
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.others: dict[str, _Names] = {}
 
-    def check(self, path: KeyPath, what: str, name: str, layer: Layer, elsewhere: str | None = None) -> None:
-        """elsewhere: the id of the experiment that must have it, if it is another one."""
-        origin = layer.origin(path)
+    def check(
+        self, path: KeyPath, what: str, name: str, layer: Layer | None = None, elsewhere: str | None = None
+    ) -> None:
+        """layer: with the origin of the path, by default the file. elsewhere: the id of the experiment that must have
+        it, if it is another one."""
         try:
             owner = self if elsewhere is None else self.of(elsewhere)
             problem = owner.problem(what, name)
         except UserError as error:
             problem = str(error)
         if problem:
-            raise UserError(f"{origin}: {problem}" if origin else problem)
+            raise UserError(at(layer or self.experiment._written, path) + problem)
 
     def problem(self, what: str, name: str) -> str | None:
         """What is wrong with a name; None if the experiment has it."""
@@ -290,83 +284,81 @@ class Names:
             return list(experiment.benchmark.models) if experiment.benchmark else []
         return experiment.known_cells()
 
-    def of(self, identifier: str) -> Names:
+    def of(self, identifier: str) -> _Names:
         """The names of another experiment, or of this one."""
         if identifier == self.experiment.id:
             return self
         if identifier not in self.others:
-            self.others[identifier] = Names(self.read(identifier), self.read)
+            # One whose names are checked may check those of this one.
+            self.others[identifier] = _Names(_read(identifier))
         return self.others[identifier]
 
 
-def _check_rows(experiment: Experiment, layer: Layer, names: Names) -> None:
+def _check_rows(names: _Names) -> None:
     """UserError for a cell, column or metric that a row, a column or a series names, and that is not there."""
+    experiment = names.experiment
     for i, row in enumerate(experiment.rows):
         if row.cell is not None and not (experiment.benchmark is not None and row.cell == BENCHMARK):
-            names.check(("rows", i, "cell"), "cell", row.cell, layer)
+            names.check(("rows", i, "cell"), "cell", row.cell)
         for name in row.paper:
-            names.check(("rows", i, "paper", name), "column", name, layer)
+            names.check(("rows", i, "paper", name), "column", name)
     for i, column in enumerate(experiment.columns):
         for row in experiment.rows:
             if column.run and (cell := column.cell_of(row)) not in (None, BENCHMARK):
-                names.check(("columns", i, "run"), "cell", str(cell), layer)
+                names.check(("columns", i, "run"), "cell", str(cell))
         for row in experiment.rows if column.metric else []:
             path = ("columns", i, "metric")
             try:
                 metric = column.metric_of(row)
             except UserError as error:
-                raise UserError(f"{layer.origin(path)}: {error}") from None
-            names.check(path, "metric or measure", metric, layer)
+                raise UserError(f"{experiment.at_line(path)}{error}") from None
+            names.check(path, "metric or measure", metric)
     for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
         for j, series in enumerate(panel.series):
             if not series.cells:
-                names.check(("plot", "panels", i, "series", j, "cell"), "cell", series.cell, layer)
+                names.check(("plot", "panels", i, "series", j, "cell"), "cell", series.cell)
 
 
-def _check_starts(experiment: Experiment, layer: Layer) -> None:
+def _check_starts(experiment: Experiment) -> None:
     """UserError for a cell that starts from, or uses, one that does not exist: for the file's cells one of the file,
     for those of a scale one that this scale has."""
-    places: list[tuple[KeyPath, dict[str, CellSpec], set[str], str]] = [
-        (("cells",), experiment.cells, {*experiment.cells}, experiment.id)
-    ]
-    for scale, spec in experiment.scales.items():
-        owner = f"{experiment.id} at scale {scale}"
-        known = {*experiment.cells_at(scale), *spec.places}
-        places.append((("scales", scale, "cells"), spec.cells, known, owner))
-    for place, cells, known, owner in places:
-        for name, cell in cells.items():
-            for other in cell.parents:
-                if other not in known:
-                    key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
-                    origin = layer.origin((*place, name, key))
-                    raise UserError(f"{origin}: {owner} has no cell {other!r}; {nearest(other, sorted(known))}")
+    for place, cell in _cells_written(experiment):
+        scale = str(place[1]) if place[0] == "scales" else None
+        known = {*experiment.cells_at(scale), *(experiment.scales[scale].places if scale else ())}
+        for other in cell.parents:
+            if other not in known:
+                key = next((key for key in ("start", "masks") if getattr(cell, key) == other), "config")
+                owner = f"{experiment.id} at scale {scale}" if scale else experiment.id
+                line = experiment.at_line((*place, key))
+                raise UserError(f"{line}{owner} has no cell {other!r}; {nearest(other, sorted(known))}")
 
 
-def _check_shared(experiment: Experiment, layer: Layer, names: Names) -> None:
+def _check_shared(names: _Names) -> None:
     """UserError for a cell that is to be the run of another experiment, which this does not have at the scale."""
+    experiment = names.experiment
     for scale, spec in experiment.scales.items():
         for here, (identifier, there) in spec.places.items():
             path: KeyPath = ("scales", scale, "shared", identifier, here)
-            names.check(path, "experiment", identifier, layer)
-            names.check(path, "cell", there, layer, identifier)
+            names.check(path, "experiment", identifier)
+            names.check(path, "cell", there, elsewhere=identifier)
             other = names.of(identifier).experiment
             cells = other.cells_at(scale)
             if scale not in other.scales or there not in cells or other.scales[scale].size_of(cells[there]) is None:
-                raise UserError(f"{layer.origin(path)}: {identifier} does not train {there!r} at scale {scale}")
+                raise UserError(f"{experiment.at_line(path)}{identifier} does not train {there!r} at scale {scale}")
 
 
-def _check_sweep(experiment: Experiment, layer: Layer) -> None:
+def _check_sweep(experiment: Experiment) -> None:
     """UserError for a sweep whose parts do not fit each other or the scale."""
     sweep = experiment.sweep
     if sweep is None:
         return
 
-    def wrong(key: KeyPath, problem: str) -> UserError:
-        return UserError(f"{layer.origin(('sweep', *key))}: {experiment.id}: {problem}")
+    def wrong(problem: str, *key: str | int) -> UserError:
+        return UserError(f"{experiment.at_line(('sweep', *key))}{experiment.id}: {problem}")
 
     if sweep.scale not in experiment.scales:
         known = ", ".join(experiment.scales)
-        raise wrong(("scale",), f"it has no scale {sweep.scale!r} to sweep at; known: {known}")
+        raise wrong(f"it has no scale {sweep.scale!r} to sweep at; known: {known}", "scale")
     spec = experiment.scales[sweep.scale]
     experiment.refuse_tuning_seed(sweep.scale, spec.seeds)
     each: dict[str, list[Any]] = {
@@ -377,43 +369,39 @@ def _check_sweep(experiment: Experiment, layer: Layer) -> None:
     }
     for key, values in each.items():
         if len(set(values)) < len(values):
-            raise wrong((key,), f"sweep.{key} names a value twice; give each once")
+            raise wrong(f"sweep.{key} names a value twice; give each once", key)
     for i, name in enumerate(sweep.cells):
         cell = experiment.cells_at(sweep.scale).get(name)
         if cell is None or spec.size_of(cell) is None:
-            raise wrong(("cells", i), f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep")
+            raise wrong(f"cell {name!r} is not trained at scale {sweep.scale}; remove it from the sweep", "cells", i)
     for measured, reader in sweep.measured_in.items():
+        here: tuple[str, ...] = ("measured_in", measured)
         if measured not in sweep.cells:
             hint = nearest(measured, sweep.cells)
-            raise wrong(("measured_in", measured), f"sweep.cells has no {measured!r} to measure in {reader}; {hint}")
+            raise wrong(f"sweep.cells has no {measured!r} to measure in {reader}; {hint}", *here)
         if len(sweep.metrics) > 1:
-            raise wrong(("measured_in", measured), "a cell that is measured in another one can have one metric only")
+            raise wrong("a cell that is measured in another one can have one metric only", *here)
     if not isinstance(sweep.better, str) and (other := {*sweep.better} ^ {*sweep.metrics}):
-        raise wrong(("better",), f"sweep.better says of each of sweep.metrics which is better; compare {min(other)!r}")
+        raise wrong(f"sweep.better says of each of sweep.metrics which is better; compare {min(other)!r}", "better")
     for metric, chosen in sweep.chosen.items():
         if metric not in sweep.metrics:
             hint = nearest(metric, sweep.metrics)
-            raise wrong(("chosen", metric), f"sweep.metrics has no {metric!r} to choose by; {hint}")
+            raise wrong(f"sweep.metrics has no {metric!r} to choose by; {hint}", "chosen", metric)
         for name, value in chosen.items():
+            here = ("chosen", metric, name)
             if name not in sweep.cells:
-                hint = nearest(name, sweep.cells)
-                raise wrong(("chosen", metric, name), f"sweep.chosen has no cell {name!r} to choose for; {hint}")
+                raise wrong(f"sweep.chosen has no cell {name!r} to choose for; {nearest(name, sweep.cells)}", *here)
             if value not in sweep.grid:
                 grid = ", ".join(map(str, sweep.grid))
-                raise wrong(
-                    ("chosen", metric, name),
-                    f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid",
-                )
+                raise wrong(f"{value} was not tried for {name}; choose one of {grid}, or add it to the grid", *here)
 
 
-def _check_measures(experiment: Experiment, layer: Layer) -> None:
+def _check_measures(experiment: Experiment) -> None:
     """UserError for a measure whose name could be a path into a record."""
     for name in experiment.measures:
         if "." in name or metric_problem(name, Record) is None:
-            origin = layer.origin(("measures", name))
-            raise UserError(
-                f"{origin}: measures: {name!r} is, or looks like, a path into a record; choose another name"
-            )
+            line = experiment.at_line(("measures", name))
+            raise UserError(f"{line}measures: {name!r} is, or looks like, a path into a record; choose another name")
 
 
 def _by_entry(layer: Layer) -> dict[KeyPath, dict[KeyPath, str]]:

@@ -37,7 +37,7 @@ from hybridlab.papers.cells import Records, cell_runs
 from hybridlab.papers.claims.expression import cells_read, expression, is_exact
 from hybridlab.papers.claims.judge import judge, judge_together, metrics_of, test_in_words
 from hybridlab.papers.claims.verdict import Flag, Verdict
-from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in
+from hybridlab.papers.experiment import BENCHMARK, Claim, Experiment, Scalar, cell_of_arm, texts_in, with_all
 from hybridlab.papers.formula import reads_results
 from hybridlab.papers.ids import experiments_folder
 from hybridlab.papers.sweep import edges, metric_in_words
@@ -70,7 +70,8 @@ def plan_of(experiment: Experiment, scale: str) -> Content:
     rows: short name → cell. sweep: the search, without what it chose, which stands in the arms.
     """
     spec, sweep = experiment.at(scale), experiment.sweep
-    claims = {one.text: _definition(one) for one in experiment.claims if any(_cells_named(experiment, one))}
+    claimed = [one for one in experiment.claims if any(_cells_named(experiment, one))]
+    claims = {one.text: {"test": one.test, "controls": one.controls, "effect": one.effect} for one in claimed}
     computed = {"of", "formula"}
     measures = {name: one.model_dump(mode="json", include=computed) for name, one in experiment.measures.items()}
     used = _measures_used(_words(claims), measures)
@@ -102,10 +103,10 @@ def arm_of(experiment: Experiment, scale: str, name: str) -> dict[str, Any]:
         other, there = spec.places[name]
         return arm_of(experiment.other(other), scale, there)
     cell, settings = experiment.cells_at(scale)[name], dict[str, Any]()
-    own = spec.overrides.get(cell_of_arm(name), {})
-    for layer in (cell.settings or {}, spec.config, spec.phases.get(cell.phase) or {}, cell.config, own):
-        settings |= flat(layer)
-    settings |= experiment.swept_setting(scale, name)
+    for part in experiment.settings_of(scale, name):
+        settings |= flat(part)
+    if experiment.sweep is not None and name in (chosen := experiment.chosen(scale)):
+        settings[experiment.sweep.setting] = chosen[name]
     about = {"arch": cell.arch, "model": cell.model, "start": cell.start, "masks": cell.masks}
     about |= {"size": spec.size_of(cell), "data": spec.data} if cell.arch else {}
     return {key: value for key, value in {**about, **settings}.items() if value is not None}
@@ -117,10 +118,6 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     for name, value in values.items():
         found |= flat(value, f"{before}{name}.") if isinstance(value, dict) and value else {f"{before}{name}": value}
     return found
-
-
-def _definition(claim: Claim) -> dict[str, Any]:
-    return {"test": claim.test, "controls": claim.controls, "effect": claim.effect}
 
 
 def _cells_named(experiment: Experiment, claim: Claim) -> Iterator[str]:
@@ -287,15 +284,12 @@ def _stamp(run: Record, identifier: str, scale: str, plans: tuple[Planned, ...])
 def _arms_read(experiment: Experiment, scale: str, claim: Claim) -> list[str]:
     """The arms whose runs a claim reads: its cells at the rates of all metrics, and the cells that these start from."""
     cells = experiment.cells_at(scale)
-    arms: dict[str, None] = {}
-    waiting = list(_cells_named(experiment, claim))
-    while waiting:
-        name = waiting.pop()
-        if name not in arms:
-            arms[name] = None
-            waiting += cells[name].parents if name in cells else []
-            waiting += [arm for arm in cells if arm != name and cell_of_arm(arm) == name]
-    return list(arms)
+
+    def needs(name: str) -> list[str]:
+        arms = [arm for arm in cells if arm != name and cell_of_arm(arm) == name]
+        return [*(cells[name].parents if name in cells else []), *arms]
+
+    return with_all(_cells_named(experiment, claim), needs)
 
 
 def _since(plans: tuple[Planned, ...], today: Content, claim: Claim, seeds: Iterable[int] = ()) -> str | None:
@@ -329,7 +323,7 @@ def _changes(then: Content, now: Content, text: str, seeds: set[int]) -> list[st
     arms = [arm for arm in now["arms"] if arm in _named_in(new, now) and then["arms"].get(arm) != now["arms"][arm]]
     words += [_arm_in_words(arm, then["arms"].get(arm), now["arms"][arm]) for arm in arms[:3]]
     words += [f"and {len(arms) - 3} more"] if len(arms) > 3 else []
-    swept = {*_swept(then), *_swept(now)}
+    swept = {cell for plan in (then, now) if plan["sweep"] for cell in plan["sweep"]["cells"]}
     if then["sweep"] != now["sweep"] and any(cell_of_arm(arm) in swept for arm in _named_in(new, now)):
         words.append("the search for the swept setting")
     if added := sorted(seeds - {*then["seeds"]}):
@@ -351,15 +345,8 @@ def _named_in(definition: Mapping[str, Any], plan: Content) -> set[str]:
     """The arms of a plan that a claim's definition names, as cells or rows, with the arms that these start from."""
     words = _words(definition)
     cells = {plan["rows"].get(word, word) for word in words}
-    named = {arm for arm in plan["arms"] if cell_of_arm(arm) in cells}
-    while (
-        parents := {
-            value for arm in named for key in ("start", "masks") if (value := plan["arms"].get(arm, {}).get(key))
-        }
-        - named
-    ):
-        named |= parents
-    return named
+    named = [arm for arm in plan["arms"] if cell_of_arm(arm) in cells]
+    return {*with_all(named, lambda arm: filter(None, map(plan["arms"].get(arm, {}).get, ("start", "masks"))))}
 
 
 def _words(definition: Any) -> set[str]:
@@ -375,18 +362,8 @@ def _words(definition: Any) -> set[str]:
 
 def _measures_used(words: set[str], measures: Mapping[str, Any]) -> list[str]:
     """The measures among these words, and those that they are made of."""
-    used: dict[str, None] = {}
-    waiting = [name for name in measures if name in words]
-    while waiting:
-        name = waiting.pop()
-        if name not in used:
-            used[name] = None
-            waiting += [other for other in measures if json.dumps(other) in json.dumps(measures[name])]
-    return list(used)
-
-
-def _swept(plan: Content) -> list[str]:
-    return plan["sweep"]["cells"] if plan["sweep"] else []
+    named = (name for name in measures if name in words)
+    return with_all(named, lambda name: (one for one in measures if json.dumps(one) in json.dumps(measures[name])))
 
 
 def seeds_in_words(seeds: list[int]) -> str:
@@ -501,12 +478,13 @@ def check_arms(
     `differ_in`, of the claim or of the file. number: of the claim in the file. settings: by seed."""
     claim = experiment.claims[number]
     declared = [*experiment.differ_in, *claim.differ_in]
-    for cells in compared_cells(experiment, verdict):
+    for cells in compared_cells(verdict):
         for name, values in _differences_of_seeds(cells, settings):
             if not is_method(name) and not _begins(name, declared) and not _searched(experiment, scale, name, values):
+                shown = ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
                 raise UserError(
                     f"{experiment.at_line(('claims', number, 'text'))}{experiment.id}: the arms of the claim "
-                    f"{claim.text!r} differ in {name} ({_in_words(values)}), which its sentence does not say; make "
+                    f"{claim.text!r} differ in {name} ({shown}), which its sentence does not say; make "
                     f"them equal, or write `differ_in: [{name}]` under the claim if this is what it compares"
                 )
 
@@ -526,12 +504,12 @@ def _searched(experiment: Experiment, scale: str, name: str, cells: Iterable[str
     return all(arm is not None and arm.setting == name for arm in found)
 
 
-def arms_differ(experiment: Experiment, found: Sequence[Verdict], records: Records) -> dict[str, dict[str, Any]]:
+def arms_differ(found: Sequence[Verdict], records: Records) -> dict[str, dict[str, Any]]:
     """Setting → cell → its value, of all settings in which arms differ that some claim compares, from their records."""
     differ: dict[str, dict[str, Any]] = {}
     settings = settings_of(records)
     for verdict in found:
-        for cells in compared_cells(experiment, verdict):
+        for cells in compared_cells(verdict):
             for name, values in _differences_of_seeds(cells, settings):
                 # The first seed in which they differ is shown.
                 shown = differ.setdefault(name, {})
@@ -540,16 +518,12 @@ def arms_differ(experiment: Experiment, found: Sequence[Verdict], records: Recor
     return dict(sorted(differ.items()))
 
 
-def compared_cells(experiment: Experiment, verdict: Verdict) -> Iterator[list[str]]:
+def compared_cells(verdict: Verdict) -> Iterator[list[str]]:
     """The cells that stand side by side in one comparison of a claim or of its controls."""
     for one in (verdict, *(control.verdict for control in verdict.controls)):
         for comparison in one.comparisons:
             if len(comparison["cells"]) > 1:
                 yield comparison["cells"]
-
-
-def _in_words(values: dict[str, Any]) -> str:
-    return ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
 
 
 # ---- values that another metric chose ----

@@ -399,7 +399,7 @@ def test_the_method_may_differ_and_is_shown(toy):
     toy.train(a=A, b=B)
     experiment = toy.load()
     records = records_of(experiment, "desk", toy.results)
-    shown = arms_differ(experiment, toy.verdicts(), records)
+    shown = arms_differ(toy.verdicts(), records)
     assert shown["arch"] == {"a": "vanilla", "b": "all-window"} and not any(name.startswith("train") for name in shown)
     assert differences(["a", "a"], settings_of(records)[0]) == {}
 
