@@ -1,4 +1,4 @@
-"""Tests of the papers' claims: one file for each paper, and files with the tests that several papers share.
+"""Tests of the papers' claims: expressions, claim kinds beside them, and the verdict on both.
 
 Importing this package imports every module in it, which registers the claim kinds that they define.
 """

@@ -70,16 +70,8 @@ class Comparison:
         """Seeds for 80 % power; see `Above.seeds`. FEWEST_SEEDS where one seed shows no spread yet."""
         if self.n < 2:
             return FEWEST_SEEDS
-        return None if self.same_arm else self.asked.seeds(list(self.values.values()), effect, level)
-
-    @property
-    def same_arm(self) -> bool:
-        """Whether the two arms gave the same number in every seed."""
-        return self.paired and bool(self.values) and not any(self.values.values())
-
-    def described(self, p: float | None) -> str:
-        """The comparison as evidence. p: after Holm's correction."""
-        return in_words(self.as_json(p))
+        same_arm = self.paired and not any(self.values.values())
+        return None if same_arm else self.asked.seeds(list(self.values.values()), effect, level)
 
     def as_json(self, p: float | None) -> dict[str, Any]:
         """The comparison in numbers. interval: 95 %, Student's t, without Holm's correction. p: after it. asked: the

@@ -50,7 +50,7 @@ from hybridlab.papers.analytic import ANALYTIC, several
 from hybridlab.papers.calls import RefersIn, called
 from hybridlab.papers.claims.comparison import Comparison
 from hybridlab.papers.claims.in_words import Part, arguments_of
-from hybridlab.papers.claims.kinds import Given, claim_kind, value_at
+from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.numbers import TABLES, Bracket, Expression, cells_of, number_of, rows_of, size_of
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 from hybridlab.papers.experiment import Experiment
@@ -66,6 +66,7 @@ from hybridlab.papers.formula import (
     computed,
     names_in,
     problem,
+    values_of,
 )
 from hybridlab.runs.record import Record
 from hybridlab.statistics import FEWEST_SEEDS, Above, Always, Apart, Below, Between, Question, block_mean
@@ -138,10 +139,10 @@ def _check_questions(found: Expression, text: str) -> None:
     """ValueError where a part of an expression about runs is none of the questions."""
     parts = parts_of(found.tree)
     for name in OF_RUNS:
-        calls = [node for node in ast.walk(found.tree) if isinstance(node, ast.expr) and _argument(node, name)]
+        calls = [node for node in ast.walk(found.tree) if isinstance(node, ast.expr) and arguments_of(node, name)]
         if calls and (not found.of_runs or any(call not in parts for call in calls)):
             raise ValueError(f"expression {text!r}: {name}(…) is a whole part of an expression about runs")
-    counted = [_argument(part, "every") is not None for part in parts]
+    counted = [bool(arguments_of(part, "every")) for part in parts]
     if any(counted) and not all(counted):
         raise ValueError(f"expression {text!r}: write a claim of its own for every(…), which needs no seeds")
     for part in parts if found.of_runs else ():
@@ -150,12 +151,6 @@ def _check_questions(found: Expression, text: str) -> None:
             raise ValueError(f"expression {text!r}: {why}")
         if not counted[0]:
             _question(part, found, text)
-
-
-def _argument(tree: ast.expr, function: str) -> ast.expr | None:
-    """What stands in a call of this function, which takes one argument; None for anything else."""
-    called_so = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == function
-    return tree.args[0] if isinstance(tree, ast.Call) and called_so else None
 
 
 def _is_condition(tree: ast.expr) -> bool:
@@ -336,7 +331,7 @@ def says(
     try:
         if not found.of_runs:
             return _of_numbers(on, found)
-        counted = _argument(parts_of(found.tree)[0], "every") is not None
+        counted = arguments_of(parts_of(found.tree)[0], "every")
         return _of_every_run(on, found) if counted else list(_of_runs(on, found))
     except NotMeasured as missing:
         raise NotRun(str(missing)) from None
@@ -377,8 +372,8 @@ def _question(part: ast.expr, found: Expression, text: str) -> _Asked:
     def reads(node: ast.expr) -> bool:
         return any(name in found.brackets for name in names_in(node))
 
-    if (yes := _argument(part, "always")) is not None:
-        return _Asked(yes, Always())
+    if yes := arguments_of(part, "always"):
+        return _Asked(yes[0], Always())
     if not isinstance(part, ast.Compare):
         raise wrong("of runs write a comparison, such as `… < 0.9`, or `always(…)`")
     sides = [part.left, *part.comparators]
@@ -398,8 +393,8 @@ def _question(part: ast.expr, found: Expression, text: str) -> _Asked:
     number, bound = sides[0], bounds[1]
     if bound is None:
         number, bound = ast.BinOp(sides[0], ast.Sub(), sides[1]), 0.0
-    if (either_side := _argument(number, "abs")) is not None:
-        return _Asked(either_side, Apart(bound) if signs[0] == ">" else Between(-bound, bound))
+    if either_side := arguments_of(number, "abs"):
+        return _Asked(either_side[0], Apart(bound) if signs[0] == ">" else Between(-bound, bound))
     if signs[0] == "<=":
         return _Asked(number, Between(None, bound))
     return _Asked(number, Below(bound) if signs[0] == "<" else Above(bound))
@@ -559,10 +554,11 @@ def _over_windows(on: Given, tree: ast.expr, read: Mapping[str, _Read], calls: A
 def _windows(run: Record, metric: str) -> np.ndarray:
     """The values behind a metric that is the mean over windows; empty for another one."""
     try:
-        values = value_at(run, f"{metric.rpartition('.')[0]}.windows".removeprefix("."))
-    except NotRun:
+        found = values_of(run, f"{metric.rpartition('.')[0]}.windows".removeprefix("."), {})
+    except NotMeasured:
         return np.array([])
-    return np.array(values if isinstance(values, list) else [], dtype=float)
+    # Of a fine-tuned model it is their number.
+    return found if found.ndim else np.array([])
 
 
 # ---- what is counted, so that one run decides ----
@@ -573,7 +569,7 @@ def _of_every_run(on: Given, found: Expression) -> Verdict:
     on.require([cell for bracket in found.brackets.values() for cell in bracket.parts[0]])
     given = {name: np.asarray(number_of(call)) for name, call in found.calls.items()}
     given |= {name: _of_all_runs(on, bracket) for name, bracket in found.brackets.items()}
-    conditions = [condition for part in parts_of(found.tree) if (condition := _argument(part, "every")) is not None]
+    conditions = [condition for part in parts_of(found.tree) for condition in arguments_of(part, "every")]
     said = "; ".join(_counted_in_words(on, condition, given, found.brackets) for condition in conditions)
     return Verdict(all(_so_of_all(condition, given) for condition in conditions), f"counted: {said}")
 

@@ -12,8 +12,8 @@ from hybridlab.papers.cells import Records
 from hybridlab.papers.claims.comparison import Comparison, least_as_claimed
 from hybridlab.papers.claims.kinds import Given
 from hybridlab.papers.claims.verdict import DIRECTION_ONLY, MOST_SEEDS_HERE, Control, NotRun, Open, Verdict
-from hybridlab.papers.experiment import Claim, Experiment
-from hybridlab.runs.record import BenchmarkRecord, Record
+from hybridlab.papers.experiment import Claim, Experiment, with_all
+from hybridlab.runs.record import BenchmarkRecord
 from hybridlab.statistics import FEWEST_SEEDS, LEVEL, MOST_SEEDS, Decision, decide, known, mean_and_error
 
 
@@ -29,10 +29,10 @@ def judge(
     the values of swept settings there. beside: see `decide`."""
     given = Given(experiment, records, benchmark, scale)
     where = f"{experiment.id}, claim {claim.text!r}"
-    verdict = _judged(claim.test, given, where, claim.effect, scale, beside)
+    verdict = _judged(claim.test, given, where, claim.effect, beside)
     if not claim.controls or verdict.word == "not run":
         return verdict
-    controls = tuple(Control(test_in_words(test), _judged(test, given, where, None, scale)) for test in claim.controls)
+    controls = tuple(Control(test_in_words(test), _judged(test, given, where)) for test in claim.controls)
     return _under(replace(verdict, controls=controls))
 
 
@@ -57,12 +57,11 @@ def judge_together(
 def _under(verdict: Verdict) -> Verdict:
     """The verdict as its controls allow it. A control that enough seeds do not resolve holds as little as one that
     fails: where an oracle is not better than a random choice, nothing can be told of the arms between them."""
-    waiting = [one for one in verdict.controls if one.verdict.word != "holds"]
+    waiting = [control.verdict for control in verdict.controls if control.verdict.word != "holds"]
     if not waiting:
         return verdict
-    takes = [verdict] if verdict.n_needed is not None else [one.verdict for one in waiting]
-    dearest = max(takes, key=lambda one: one.n_needed or 0)
-    silent = [one for one in waiting if one.verdict.word == "fails" or _unresolved(one.verdict)]
+    dearest = max([verdict] if verdict.n_needed is not None else waiting, key=lambda one: one.n_needed or 0)
+    silent = any(one.word == "fails" or one.word == "open" and (one.n or 0) >= FEWEST_SEEDS for one in waiting)
     control = "" if dearest is verdict or not dearest.evidence else f"its control: {dearest.evidence}"
     evidence = "; ".join(filter(None, (verdict.evidence, control)))
     direction = verdict.direction if verdict.holds is None else ""
@@ -71,22 +70,11 @@ def _under(verdict: Verdict) -> Verdict:
     return replace(said, word="cannot tell here", note="", direction="") if silent else said
 
 
-def _unresolved(control: Verdict) -> bool:
-    """Whether a control is open although there are seeds enough for a test."""
-    return control.word == "open" and (control.n or 0) >= FEWEST_SEEDS
-
-
 def _judged(
-    test: dict[str, Any],
-    given: Given,
-    where: str,
-    effect: float | None,
-    scale: str | None,
-    beside: Sequence[float | None] = (),
+    test: dict[str, Any], given: Given, where: str, effect: float | None = None, beside: Sequence[float | None] = ()
 ) -> Verdict:
     """The verdict of one test. where: for errors."""
-    layer = Layer(test, {(): where})
-    kind, arguments = called(CLAIM_KINDS, "kind", layer)
+    kind, arguments = called(CLAIM_KINDS, "kind", Layer(test, {(): where}))
     given = replace(given, metric=next(iter(metrics_of(test)), ""))
     try:
         result: Verdict | list[Comparison] = kind.run(given, **arguments)
@@ -95,30 +83,24 @@ def _judged(
     if isinstance(result, Verdict):
         return result
     verdict = verdict_of(result, effect, beside)
-    p_values = decide([one.found for one in result], [one.needed for one in result], beside).p
-    numbers = tuple(one.as_json(p) for one, p in zip(result, p_values, strict=True))
-    verdict = replace(verdict, comparisons=numbers, uncorrected=tuple(one.found.p for one in result))
     cells = [one.name for one in kind.references(arguments) if one.to == "cell"]
-    sentence = None if scale is None or not verdict.n else scale_sentence(scale, given, cells, result)
+    if given.scale is not None and verdict.n:
+        verdict = replace(verdict, scale=_scale_sentence(given, cells, result))
     if verdict.word == "open" and verdict.n_needed is not None:
-        minutes = minutes_for(verdict.n_needed - (verdict.n or 0), given, cells, scale)
-        verdict = replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
-    return replace(_so_far(verdict, given.experiment, scale), scale=sentence)
+        minutes = _minutes_for(verdict.n_needed - (verdict.n or 0), given, cells)
+        return replace(verdict, minutes_needed=minutes, evidence=verdict.evidence + _in_minutes(minutes))
+    # Looking several times, before all seeds that the file plans, finds more than 5 % of effects that are not there.
+    scales = given.experiment.scales
+    planned = len(scales[given.scale].seeds) if given.scale in scales else 0
+    if verdict.holds is not None and verdict.n is not None and verdict.n < planned:
+        return replace(verdict, note=f"{verdict.n} of {planned} seeds so far")
+    return verdict
 
 
 def metrics_of(test: dict[str, Any]) -> list[str]:
     """The metrics that a test reads: dotted paths into a record, and measures."""
-    _, arguments = called(CLAIM_KINDS, "kind", Layer(test))
-    kind = CLAIM_KINDS.get(test["kind"])
+    kind, arguments = called(CLAIM_KINDS, "kind", Layer(test))
     return list(dict.fromkeys(one.name for one in kind.references(arguments) if one.to == "metric or measure"))
-
-
-def _so_far(verdict: Verdict, experiment: Experiment, scale: str | None) -> Verdict:
-    """With a note where a verdict comes before all seeds that the file plans: looking several times finds more than 5 %
-    of effects that are not there."""
-    planned = len(experiment.scales[scale].seeds) if scale in experiment.scales else 0
-    early = verdict.holds is not None and verdict.n is not None and verdict.n < planned
-    return replace(verdict, note=f"{verdict.n} of {planned} seeds so far") if early else verdict
 
 
 def verdict_of(
@@ -130,13 +112,17 @@ def verdict_of(
     `decide`.
     """
     decision = decide([one.found for one in comparisons], [one.needed for one in comparisons], beside)
+    numbers = tuple(one.as_json(p) for one, p in zip(comparisons, decision.p, strict=True))
+    verdict = Verdict(
+        decision.outcome, "", n=0, comparisons=numbers, uncorrected=tuple(one.found.p for one in comparisons)
+    )
     measured = [one.n for one in comparisons if one.n]
     if not measured:
         not_run = any(not one.run for one in comparisons)
         missing = "; ".join(dict.fromkeys(one.missing for one in comparisons))
-        return Verdict(None, missing, word="not run" if not_run else "open", n=0)
+        return replace(verdict, evidence=missing, word="not run" if not_run else "open")
     least = least_as_claimed(comparisons, decision.p)
-    verdict = Verdict(decision.outcome, "", n=min(measured), p=decision.p[least], deciding=least)
+    verdict = replace(verdict, n=min(measured), p=decision.p[least], deciding=least)
     if decision.outcome is False:
         return replace(verdict, direction=comparisons[least].direction)
     # The outcome rests on the largest p of those that have to be resolved.
@@ -204,48 +190,34 @@ JOBS = 2
 """Runs that are trained at the same time, as in `reproduce --jobs 2`."""
 
 
-def minutes_for(seeds: int, given: Given, cells: Sequence[str], scale: str | None = None) -> float | None:
+def _minutes_for(seeds: int, given: Given, cells: Sequence[str]) -> float | None:
     """Minutes to train and measure these cells, and all that they start from, with so many more seeds and two jobs.
-    None if a record is missing. scale: that of the records, which may have cells of its own."""
-    needed = _with_parents(given, cells, scale)
+    None if a record is missing."""
+    # A scale may have cells of its own.
+    specs = given.experiment.cells_at(given.scale)
+    needed = with_all(cells, lambda name: specs[name].parents if name in specs else [])
     if not needed or any(not given.runs(cell) for cell in needed):
         return None
     continued = {run.extended.run for cell in needed for run in given.runs(cell).values() if run.extended}
     seconds = 0.0
     for cell in needed:
         # The seconds of a run that was continued are in those of its continuation.
-        own = [_seconds(run) for run in given.runs(cell).values() if run.hash not in continued]
+        runs = [run for run in given.runs(cell).values() if run.hash not in continued]
+        own = [run.seconds + (run.evaluation_seconds or 0.0) for run in runs]
         seconds += known(mean_and_error(own)) if own else 0.0
     return max(0, seeds) * seconds / JOBS / 60
 
 
-def _with_parents(given: Given, cells: Sequence[str], scale: str | None) -> list[str]:
-    specs = given.experiment.cells_at(scale)
-    needed: dict[str, None] = {}
-    waiting = list(cells)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed[name] = None
-            spec = specs.get(name)
-            waiting += spec.parents if spec else []
-    return list(needed)
-
-
-def _seconds(run: Record) -> float:
-    return run.seconds + (run.evaluation_seconds or 0.0)
-
-
-def scale_sentence(scale: str, given: Given, cells: Sequence[str], comparisons: Sequence[Comparison]) -> str:
+def _scale_sentence(given: Given, cells: Sequence[str], comparisons: Sequence[Comparison]) -> str:
     """As "at desk scale (1M parameters, 2M tokens, n = 5)": sizes and tokens of the arms, and seeds."""
     runs = [run for cell in dict.fromkeys(cells) for run in given.runs(cell).values()]
     counts = sorted({one.n for one in comparisons if one.n})
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {max(counts)}"
     if not runs:
-        return f"at {scale} scale ({n} {comparisons[0].of}s)"
+        return f"at {given.scale} scale ({n} {comparisons[0].of}s)"
     sizes = [run.parameters.get("total", 0) for run in runs]
     tokens = [run.tokens for run in runs]
-    return f"at {scale} scale ({_range(sizes)} parameters, {_range(tokens)} tokens, {n})"
+    return f"at {given.scale} scale ({_range(sizes)} parameters, {_range(tokens)} tokens, {n})"
 
 
 def _range(counts: Sequence[int]) -> str:

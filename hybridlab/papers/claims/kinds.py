@@ -131,17 +131,15 @@ class Given:
         """The number of a record that a dotted path or a measure of the experiment names; NotRun without one."""
         if metric not in self.experiment.measures:
             return metric_of(record, metric)
-        try:
-            return number_of(record, metric, self.experiment.measures)
-        except NotMeasured as missing:
-            raise NotRun(str(missing)) from None
-        except NoValue as reason:
-            raise Open(str(reason)) from None
+        return float(self._read(number_of, record, metric))
 
     def values(self, record: Record, metric: str) -> np.ndarray:
         """The number, list or matrix that a metric is in a record; see `number`."""
+        return np.asarray(self._read(values_of, record, metric))
+
+    def _read(self, read: Callable[..., Any], record: Record, metric: str) -> Any:
         try:
-            return values_of(record, metric, self.experiment.measures)
+            return read(record, metric, self.experiment.measures)
         except NotMeasured as missing:
             raise NotRun(str(missing)) from None
         except NoValue as reason:
@@ -158,10 +156,6 @@ class Given:
         if measure is not None:
             return f" {measure.unit}" if measure.unit else ""
         return " nats" if "loss" in metric.split(".") else ""
-
-    def elsewhere(self, identifier: str) -> Given:
-        """Another experiment, without records: for claims about what the paper prints there."""
-        return Given(self.experiment.other(identifier), {})
 
     def speeds(self) -> BenchmarkRecord:
         """The record of the benchmark; NotRun without one."""
@@ -191,13 +185,3 @@ def metric_of(record: Record, path: str) -> float:
 def listed(items: Sequence[str]) -> str:
     """The exceptions, for the end of an evidence."""
     return f" (not: {'; '.join(items)})" if items else ""
-
-
-def value_at(record: Record, path: str) -> Any:
-    """What stands at a dotted path into a record, such as a table of a probe; NotRun without it."""
-    here: Any = record
-    for part in path.split("."):
-        here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
-        if here is None:
-            raise NotRun(f"not measured: {path}")
-    return here

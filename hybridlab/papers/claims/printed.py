@@ -9,7 +9,7 @@ from hybridlab.config.resolve import resolve
 from hybridlab.config.structures import final_structure
 from hybridlab.papers.calls import ColumnName, RowName, RowNames
 from hybridlab.papers.claims.kinds import Given, claim_kind, listed
-from hybridlab.papers.claims.speed import PARTS
+from hybridlab.papers.claims.of_runs import PARTS
 from hybridlab.papers.claims.verdict import NotRun, Open, Verdict
 
 
