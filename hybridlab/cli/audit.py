@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +56,7 @@ def audit_numbers(
     chosen = [check for check in checks if only in (None, check.verdict)]
     counted = audit.counts(checks)
     if as_json:
-        o.print_json({"checks": audit.as_json(chosen), "counts": counted})
+        o.print_json({"checks": [asdict(check) for check in chosen], "counts": counted})
         return
     shown = [check for check in chosen if only or every or check.verdict not in ("agrees", "cannot be checked")]
     _show(shown)

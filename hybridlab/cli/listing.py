@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,7 +139,7 @@ def _list_claims(
     counted = claim_list.counts(found)
     if as_json:
         total = claim_list.totals(counted)
-        o.print_json({"claims": claim_list.as_json(found), "counts": counted, "total": total})
+        o.print_json({"claims": [asdict(claim) for claim in found], "counts": counted, "total": total})
     elif not found:
         say("list: no claim matches; `hybridlab list --claims` without words and filters shows all")
     else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from hybridlab.papers.claims.numbers import Cells, Expression, cells_of, entry_a
 from hybridlab.papers.claims.verdict import Open
 from hybridlab.papers.experiment import Claim, Column, Experiment
 from hybridlab.papers.formula import NoValue, computed, names_in
-from hybridlab.papers.intervals import Interval, cut, interval_of, rounded, rounded_twice
+from hybridlab.papers.intervals import PRINTED, Interval, cut, interval_of, rounded, rounded_twice
 from hybridlab.papers.loading import all_experiments, experiment_ids, load_experiment
 from hybridlab.papers.own_table import read_table
 from hybridlab.papers.questions import check as score_check
@@ -94,11 +94,6 @@ def counts(checks: Iterable[Check]) -> dict[str, dict[str, int]]:
             table.setdefault(row, Counter())[check.verdict] += 1
     ordered = {name: table[name] for name in (*(one for one in table if one != "all"), "all") if name in table}
     return {name: {word: row[word] for word in VERDICTS if row[word]} for name, row in ordered.items()}
-
-
-def as_json(checks: Iterable[Check]) -> list[dict[str, str]]:
-    """The checks as plain objects."""
-    return [asdict(check) for check in checks]
 
 
 # ---- sentences ----
@@ -244,10 +239,8 @@ def _cells(experiment: Experiment) -> Iterator[Check]:
 def _of_number(printed: float, digits: int, value: float) -> str:
     """Whether a number is printed as it is."""
     number = Interval.of(value)
-    for word, form in (("agrees", rounded), ("rounded twice", rounded_twice), ("truncated", cut)):
-        if number.meets(form(printed, float(digits))):
-            return word
-    return "disagrees"
+    ways = (word for word, form in PRINTED.items() if number.meets(form(printed, float(digits))))
+    return next(ways, "disagrees")
 
 
 def _in_words(call: Mapping[str, Any], column: Column) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import tee
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,6 @@ def in_words(total: dict[str, Any]) -> str:
     about = {"printed arithmetic" if name == "printed" else name: n for name, n in total["about"].items()}
     parts = (", ".join(f"{n:,} {word}" for word, n in part.items()) for part in (about, total["verdicts"]))
     return f"{total['claims']:,} claim{'s' * (total['claims'] != 1)}: {'; '.join(parts)}"
-
-
-def as_json(listed: Iterable[Listed]) -> list[dict[str, Any]]:
-    """The claims as plain objects."""
-    return [asdict(claim) for claim in listed]
 
 
 def _places(experiment: Experiment, claim: Claim) -> tuple[str, str, str, str]:

@@ -10,6 +10,7 @@ Conditions are intervals too: from 1, where all numbers in the intervals make th
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hybridlab.papers.claims.numbers import on_cells
-from hybridlab.papers.formula import Computing, NoValue
+from hybridlab.papers.formula import Computing, NoValue, computed, names_in
 
 NOISE = 1e-9
 """What is left of binary fractions counts as nothing."""
@@ -33,54 +34,34 @@ class Interval:
 
     @staticmethod
     def of(value: Any) -> Interval:
-        """A value as an interval; a plain number, or an array of them, has no width."""
-        if isinstance(value, Interval):
-            return value
+        """A plain number, or an array of them, as an interval without width."""
         number = np.atleast_2d(np.asarray(value, dtype=np.float64))
         return Interval(number, number)
 
     def __neg__(self) -> Interval:
         return Interval(-self.high, -self.low)
 
-    def __add__(self, other: Any) -> Interval:
-        one = Interval.of(other)
-        return Interval(self.low + one.low, self.high + one.high)
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.high + other.high)
 
-    def __sub__(self, other: Any) -> Interval:
-        return self + -Interval.of(other)
+    def __sub__(self, other: Interval) -> Interval:
+        return self + -other
 
-    def __mul__(self, other: Any) -> Interval:
-        one = Interval.of(other)
-        corners = np.array(np.broadcast_arrays(*(a * b for a in (self.low, self.high) for b in (one.low, one.high))))
+    def __mul__(self, other: Interval) -> Interval:
+        ends = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
+        corners = np.array(np.broadcast_arrays(*ends))
         return Interval(corners.min(axis=0), corners.max(axis=0))
 
-    def __truediv__(self, other: Any) -> Interval:
-        one = Interval.of(other)
-        if np.any((one.low <= 0) & (one.high >= 0)):
+    def __truediv__(self, other: Interval) -> Interval:
+        if np.any((other.low <= 0) & (other.high >= 0)):
             raise NoValue("what it is divided by can be 0")
-        return self * Interval(1 / one.high, 1 / one.low)
+        return self * Interval(1 / other.high, 1 / other.low)
 
-    def __pow__(self, other: Any) -> Interval:
-        one = Interval.of(other)
+    def __pow__(self, other: Interval) -> Interval:
         if np.any(self.low <= 0):
             raise NoValue("powers of what can be 0 or less have no interval here")
-        corners = np.array([a**b for a in (self.low, self.high) for b in (one.low, one.high)])
+        corners = np.array([a**b for a in (self.low, self.high) for b in (other.low, other.high)])
         return Interval(corners.min(axis=0), corners.max(axis=0))
-
-    def __radd__(self, other: Any) -> Interval:
-        return self + other
-
-    def __rsub__(self, other: Any) -> Interval:
-        return Interval.of(other) - self
-
-    def __rmul__(self, other: Any) -> Interval:
-        return self * other
-
-    def __rtruediv__(self, other: Any) -> Interval:
-        return Interval.of(other) / self
-
-    def __rpow__(self, other: Any) -> Interval:
-        return Interval.of(other) ** self
 
     def both(self, function: Callable[..., np.ndarray]) -> Interval:
         """What a function that never falls makes of it."""
@@ -111,6 +92,10 @@ def rounded_twice(value: Any, digits: Any) -> Interval:
     return Interval(np.minimum(*ends), np.maximum(*ends))
 
 
+PRINTED = {"agrees": rounded, "rounded twice": rounded_twice, "truncated": cut}
+"""How a number can be printed → what it can be, of the printed one and its digits."""
+
+
 # ---- formulas ----
 
 
@@ -133,7 +118,7 @@ def _above(x: Interval) -> Interval:
 
 def _rounds_to(x: Interval, stated: Interval, digits: Interval) -> Interval:
     # A printed number is an interval already.
-    asked = Interval.of(stated) if np.any(stated.low < stated.high) else rounded(stated.low, digits.low)
+    asked = stated if np.any(stated.low < stated.high) else rounded(stated.low, digits.low)
     inside = (asked.low <= x.low + NOISE) & (x.high <= asked.high + NOISE)
     return Interval(inside.astype(float), x.meets(asked).astype(float))
 
@@ -171,19 +156,25 @@ class _OfIntervals(Computing):
     """A formula of matrices whose entries are intervals."""
 
     def value(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.expr) and not names_in(node):
+            return Interval.of(computed(node, {}))
         if isinstance(node, ast.Call):
-            assert isinstance(node.func, ast.Name), "it was checked when it was read"
-            if (function := _OF_INTERVALS.get(node.func.id)) is None:
-                raise NoValue(f"{node.func.id} has no interval")
-            return function(*(Interval.of(one) for one in map(self.value, node.args)))
+            name = ast.unparse(node.func)
+            if (function := _OF_INTERVALS.get(name)) is None:
+                raise NoValue(f"{name} has no interval")
+            return function(*map(self.value, node.args))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+            raise NoValue("// and % have no interval")
+        if isinstance(node, ast.List):
+            entries = [self.value(one) for one in node.elts]
+            return Interval(np.array([one.low for one in entries]), np.array([one.high for one in entries]))
         if isinstance(node, ast.Compare):
-            sides = [Interval.of(self.value(one)) for one in (node.left, *node.comparators)]
-            pairs = zip(sides, sides[1:], strict=False)
+            pairs = itertools.pairwise(map(self.value, (node.left, *node.comparators)))
             return reduce(_and, (_compared(type(op), *pair) for op, pair in zip(node.ops, pairs, strict=True)))
         if isinstance(node, ast.BoolOp):
             return reduce(_and if isinstance(node.op, ast.And) else _or, map(self.value, node.values))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = Interval.of(self.value(node.operand))
+            inner = self.value(node.operand)
             return Interval(1 - inner.high, 1 - inner.low)
         return super().value(node)
 
@@ -215,8 +206,7 @@ def _compared(op: type[ast.cmpop], left: Interval, right: Interval) -> Interval:
 def interval_of(tree: ast.expr, given: Mapping[str, Interval]) -> Interval:
     """The interval of a formula; NoValue where it has none. given: (rows, columns) by name."""
     with np.errstate(all="ignore"):
-        found = Interval.of(_OfIntervals(given, {}, None).value(tree))
-    low, high = np.atleast_2d(found.low), np.atleast_2d(found.high)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        found: Interval = _OfIntervals(given, {}, None).value(tree)
+    if not (np.isfinite(found.low).all() and np.isfinite(found.high).all()):
         raise NoValue("it divides by 0, or is too large")
-    return Interval(low, high)
+    return found

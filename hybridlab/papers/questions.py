@@ -8,7 +8,7 @@ column fit, unless chance alone would fit it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,10 +21,9 @@ from hybridlab.config.loading import check as checked
 from hybridlab.config.loading import read_yaml
 from hybridlab.config.types import Strict
 from hybridlab.errors import UserError, nearest
-from hybridlab.papers import intervals
 from hybridlab.papers.experiment import Column, Experiment
 from hybridlab.papers.ids import experiments_folder
-from hybridlab.papers.intervals import NOISE, Interval, cut, rounded
+from hybridlab.papers.intervals import NOISE, PRINTED, Interval, rounded
 
 Metric = Literal["accuracy", "exact match", "f1", "correlation", "perplexity", "mean", "judged"]
 SHARES: tuple[Metric, ...] = ("accuracy", "exact match")
@@ -45,26 +44,10 @@ _FEWEST = 3
 # ---- one value ----
 
 
-def possible(value: float, digits: int, questions: int) -> bool:
-    """Whether some k of so many questions is printed as this percentage when it is rounded to so many digits. A share
-    in the middle between two values can be either."""
-    return _some(value, questions, rounded(value, digits))
-
-
-def truncated(value: float, digits: int, questions: int) -> bool:
-    """Whether some k is printed as this percentage when its further digits are left out."""
-    return _some(value, questions, cut(value, digits))
-
-
-def rounded_twice(value: float, digits: int, questions: int) -> bool:
-    """Whether some k is printed so when it is rounded to one more digit and then again, halves up: 3.7148 → 3.715 →
-    3.72."""
-    return _some(value, questions, intervals.rounded_twice(value, digits))
-
-
-def _some(value: float, questions: int, asked: Interval) -> bool:
-    """Whether one of the two percentages around a value lies in an interval."""
-    return bool(Interval.of(_around(value, questions)).meets(asked).any())
+def possible(value: float, digits: int, questions: int, form: Callable[..., Interval] = rounded) -> bool:
+    """Whether some k of so many questions is printed as this percentage, with so many digits. form: how it is printed,
+    one of `PRINTED`. A share in the middle between two rounded values can be either."""
+    return bool(Interval.of(_around(value, questions)).meets(form(value, digits)).any())
 
 
 def _around(value: float, questions: int) -> tuple[float, float]:
@@ -78,13 +61,9 @@ def _counts(value: float, questions: int) -> tuple[int, int]:
     return max(0, min(math.floor(k + NOISE), questions)), max(0, min(math.ceil(k - NOISE), questions))
 
 
-def informative(digits: int, questions: int) -> float:
-    """The share of the percentages with so many digits that some k reaches. 1: a check says nothing."""
-    return float(_reached(digits, np.array([questions]))[0])
-
-
-def _reached(digits: int, questions: np.ndarray) -> np.ndarray:
-    """The same for several numbers of questions."""
+def informative(digits: int, questions: int | np.ndarray) -> np.ndarray:
+    """The share of the percentages with so many digits that some k reaches, for each number of questions. 1: a check
+    says nothing."""
     values = 100 * 10**digits
     # A share in the middle between two values reaches both: 2 · values · k / questions is an odd number.
     common = np.gcd(2 * values, questions)
@@ -109,7 +88,7 @@ def fitting(values: Sequence[float], digits: int, most: int = 20_000, misfits: i
     if not len(found):
         return None
     smallest = int(questions[found[0]])
-    share, cells = _reached(digits, questions[:smallest]), len(told)
+    share, cells = informative(digits, questions[:smallest]), len(told)
     chance = sum(
         float((math.comb(cells, miss) * share ** (cells - miss) * (1 - share) ** miss).sum())
         for miss in range(misfits + 1)
@@ -192,7 +171,7 @@ def scores(experiment: Experiment) -> Iterator[Score]:
     for column in experiment.columns:
         names = [family.columns[column.name] for family in families if column.name in family.columns]
         if column.questions is not None:
-            here = experiment.at_line(("columns", experiment.columns.index(column), "questions")).removesuffix(": ")
+            here = experiment.origin(("columns", experiment.columns.index(column), "questions"))
             about = Scored(title=column.title, questions=column.questions, source=here or "stated with the column")
         elif names:
             about = found.benchmarks[names[0]]
@@ -249,20 +228,14 @@ def check(score: Score) -> Outcome:
     if score.questions is None:
         return Outcome("cannot be checked", why=score.why)
     if informative(score.digits, score.questions) == 1:
-        with_digits = f"every value of {_digits(score.digits)} is possible"
-        return Outcome("cannot be checked", why=f"with {score.questions:,} questions {with_digits}")
+        words = {0: "no digits behind the point", 1: "one digit", 2: "two digits", 3: "three digits"}
+        digits = words.get(score.digits, f"{score.digits} digits")
+        return Outcome(
+            "cannot be checked", why=f"with {score.questions:,} questions every value of {digits} is possible"
+        )
     asked = (score.value, score.digits, score.questions)
-    verdict = "disagrees"
-    for word, holds in (("agrees", possible), ("rounded twice", rounded_twice), ("truncated", truncated)):
-        if holds(*asked):
-            verdict = word
-            break
+    verdict = next((word for word, form in PRINTED.items() if possible(*asked, form)), "disagrees")
     counts = _counts(score.value, score.questions)
     low, high = (f"{share:.{score.digits + 2}f}" for share in _around(score.value, score.questions))
     ways = dict.fromkeys(f"100 · {k} / {score.questions}" for k in counts)
     return Outcome(verdict, (low, high), " or ".join(ways))
-
-
-def _digits(digits: int) -> str:
-    words = {0: "no digits behind the point", 1: "one digit", 2: "two digits", 3: "three digits"}
-    return words.get(digits, f"{digits} digits")

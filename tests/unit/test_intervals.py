@@ -44,6 +44,7 @@ def test_what_a_printed_number_stands_for():
         "column_max(printed[A, B, C; x, y]) > 0",
         "log(printed[A; x]) + exp([A; y]) + log2([B; x]) + round([C; y]) > 0",
         "highest(printed[A, B; x, y]) - lowest([A, B; x, y]) > 0",
+        "max([sum(printed[A, B; x]), sum([C, D; x])]) > 0",
         "count(steps(printed[A, B, C; x]) > 0) > 0",
         "count(rises(printed[A, B, C; x])) > 0",
     ],
@@ -128,6 +129,7 @@ def test_what_has_no_interval():
         ("y / x", "what it is divided by can be 0"),
         ("x ** y", "powers of what can be 0 or less"),
         ("correlation(x, y)", "correlation has no interval"),
+        ("y % 2", "// and % have no interval"),
         ("log(x)", "it divides by 0, or is too large"),
     ):
         with pytest.raises(NoValue, match=why):

@@ -17,6 +17,7 @@ from hybridlab.config.loading import check as checked
 from hybridlab.errors import UserError
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.ids import entry_files, experiment_files, experiments_folder
+from hybridlab.papers.intervals import cut, rounded_twice
 from hybridlab.papers.loading import all_experiments
 from hybridlab.papers.questions import (
     Score,
@@ -25,9 +26,7 @@ from hybridlab.papers.questions import (
     informative,
     known,
     possible,
-    rounded_twice,
     scores,
-    truncated,
 )
 from tests.conftest import ROOT
 
@@ -70,7 +69,7 @@ def test_a_share_of_the_questions_is_printed_so(value, digits, questions, expect
     ],
 )
 def test_further_digits_are_left_out(value, digits, questions, expected):
-    assert truncated(value, digits, questions) is expected
+    assert possible(value, digits, questions, cut) is expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_further_digits_are_left_out(value, digits, questions, expected):
     ],
 )
 def test_a_share_is_rounded_to_three_digits_and_then_to_two(value, questions, expected):
-    assert rounded_twice(value, 2, questions) is expected
+    assert possible(value, 2, questions, rounded_twice) is expected
 
 
 @pytest.mark.parametrize("questions", [1, 3, 7, 8, 64, 100, 320, 999, 1000, 1001, 1838])
