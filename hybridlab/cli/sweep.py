@@ -56,7 +56,7 @@ def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[
         table.add_column(str(value), justify="right", no_wrap=True)
     table.add_column("best", overflow="fold")
     for swept in cells:
-        figures = [f"[{one.in_words}]" if one.value == swept.chosen else one.in_words for one in swept.tries]
+        figures = [f"[{one.in_words}]" if one.value == swept.chosen else one.in_words for one in swept.values]
         table.add_row(swept.cell, *figures, _best_in_words(swept))
     console().print(table)
 

@@ -17,6 +17,7 @@ from hybridlab.accounting.parameters import count_parameters, kv_bytes, recurren
 from hybridlab.accounting.summary import training_flops
 from hybridlab.config.loading import Layer, preset_names
 from hybridlab.config.resolve import resolve
+from hybridlab.config.schema import RunConfig
 from hybridlab.config.structures import forecast, full_structure
 from hybridlab.config.types import PositiveInt, Strict, fields_of, is_settings
 from hybridlab.errors import UserError, nearest
@@ -29,6 +30,9 @@ ArchName = Annotated[str, one_of("architecture", lambda: preset_names("arch"))]
 ConventionName = Annotated[str, one_of("convention", lambda: CONVENTIONS)]
 FieldName = Annotated[str, one_of("field of a shape", lambda: fields_of(Shape))]
 
+Changes = dict[str, Any] | None
+"""Changes of a configuration."""
+
 Analytic = TypeVar("Analytic", bound=Callable[..., float | str])
 ANALYTIC: Registry[Function] = Registry("analytic function", loads="hybridlab.papers.derived")
 
@@ -39,11 +43,15 @@ def analytic(function: Analytic) -> Analytic:
     return function
 
 
+def _run(size: str, arch: str, config: Changes) -> RunConfig:
+    return resolve(arch, size, layers=[Layer(config or {})])
+
+
 class Variant(Strict):
     """An architecture with changes of its configuration."""
 
     arch: ArchName
-    config: dict[str, Any] | None = None
+    config: Changes = None
 
 
 @analytic
@@ -53,7 +61,7 @@ def training_flops_per_step(
     convention: ConventionName,
     seq_len: int,
     batch: int,
-    config: dict[str, Any] | None = None,
+    config: Changes = None,
 ) -> float:
     """FLOPs of one optimizer step of `batch` sequences."""
     return flops(arch, seq_len, convention, size=size, **(config or {})).training * batch
@@ -72,32 +80,28 @@ def reduction_percent(
 
 
 @analytic
-def training_flops_of_run(
-    size: SizeName, arch: ArchName, convention: ConventionName, config: dict[str, Any] | None = None
-) -> float:
+def training_flops_of_run(size: SizeName, arch: ArchName, convention: ConventionName, config: Changes = None) -> float:
     """FLOPs of a whole run with the size's own settings, summed over the stages of a plan that grows."""
-    return training_flops(resolve(arch, size, layers=[Layer(config or {})]), convention)
+    return training_flops(_run(size, arch, config), convention)
 
 
 @analytic
-def overhead_percent(
-    size: SizeName, arch: ArchName, convention: ConventionName, config: dict[str, Any] | None = None
-) -> float:
+def overhead_percent(size: SizeName, arch: ArchName, convention: ConventionName, config: Changes = None) -> float:
     """The additional FLOPs of a whole run over those of the vanilla run of its size, in percent."""
     extra = training_flops_of_run(size, arch, convention, config) / training_flops_of_run(size, "vanilla", convention)
     return 100 * (extra - 1)
 
 
 @analytic
-def steps_before_full_depth(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+def steps_before_full_depth(size: SizeName, arch: ArchName, config: Changes = None) -> float:
     """Optimizer steps of a run before its model has all of its layers."""
-    run = resolve(arch, size, layers=[Layer(config or {})])
+    run = _run(size, arch, config)
     return sum(steps for structure, steps in forecast(run) if structure.shape.layers < run.shape.layers)
 
 
 @analytic
 def run_flops_ratio(
-    size: SizeName, arch: ArchName, over: Variant, convention: ConventionName, config: dict[str, Any] | None = None
+    size: SizeName, arch: ArchName, over: Variant, convention: ConventionName, config: Changes = None
 ) -> float:
     """FLOPs of a whole run over those of another run of its size."""
     base = training_flops_of_run(size, over.arch, convention, over.config)
@@ -105,13 +109,11 @@ def run_flops_ratio(
 
 
 @analytic
-def printed_parameters(
-    size: SizeName, arch: ArchName, config: dict[str, Any] | None = None, embedding: bool = True
-) -> float:
+def printed_parameters(size: SizeName, arch: ArchName, config: Changes = None, embedding: bool = True) -> float:
     """Parameters as SpiralFormer's table 1 counts them (CONVENTIONS.md): blocks with norms and biases, scorers and
     allocators at full resolution too; with embedding, both embedding tables and two d × d matrices that the text does
     not mention."""
-    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    resolved = _run(size, arch, config)
     shape, plan = resolved.shape, full_structure(resolved).plan
     count = count_parameters(shape)
     loops = sum(recurrence_parameters(loop, shape.width, printed=True) for loop in plan.loops.values())
@@ -120,15 +122,15 @@ def printed_parameters(
 
 
 @analytic
-def model_parameters(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+def model_parameters(size: SizeName, arch: ArchName, config: Changes = None) -> float:
     """Parameters of the model in this package."""
-    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    resolved = _run(size, arch, config)
     return count_parameters(resolved.shape, full_structure(resolved).plan).total
 
 
 @analytic
 def prefill_flops(
-    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: Changes = None
 ) -> float:
     """Forward FLOPs of one sequence."""
     return flops(arch, seq_len, convention, size=size, **(config or {})).forward
@@ -136,7 +138,7 @@ def prefill_flops(
 
 @analytic
 def prefill_ratio(
-    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: Changes = None
 ) -> float:
     """Forward FLOPs of an architecture relative to the vanilla stack of its size and changed shape."""
     shape = {"shape": config["shape"]} if config and "shape" in config else None
@@ -193,7 +195,7 @@ def setting(size: SizeName, path: str, arch: ArchName = "vanilla") -> float | st
 
 @analytic
 def attention_flops(
-    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: Changes = None
 ) -> float:
     """Forward FLOPs of the attention of one sequence (scores and weighted values), without projections and MLPs."""
     return flops(arch, seq_len, convention, size=size, **(config or {})).breakdown["attention"]
@@ -201,7 +203,7 @@ def attention_flops(
 
 @analytic
 def other_flops(
-    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: dict[str, Any] | None = None
+    size: SizeName, arch: ArchName, convention: ConventionName, seq_len: int, config: Changes = None
 ) -> float:
     """Forward FLOPs of one sequence without those of the attention."""
     cost = flops(arch, seq_len, convention, size=size, **(config or {}))
@@ -209,9 +211,9 @@ def other_flops(
 
 
 @analytic
-def kv_cache(size: SizeName, arch: ArchName, seq_len: int, config: dict[str, Any] | None = None) -> float:
+def kv_cache(size: SizeName, arch: ArchName, seq_len: int, config: Changes = None) -> float:
     """Bytes of keys and values of one sequence, in bf16."""
-    return kv_bytes(full_structure(resolve(arch, size, layers=[Layer(config or {})])), seq_len)
+    return kv_bytes(full_structure(_run(size, arch, config)), seq_len)
 
 
 @analytic
@@ -232,9 +234,9 @@ def mean_mask(alpha: float, beta: float = 2 / 3, low: float = -0.1, high: float 
 
 
 @analytic
-def share_in_loop(size: SizeName, arch: ArchName, config: dict[str, Any] | None = None) -> float:
+def share_in_loop(size: SizeName, arch: ArchName, config: Changes = None) -> float:
     """Layers of the loop's body over all layers of the model (SpiralFormer's recurrence ratio)."""
-    resolved = resolve(arch, size, layers=[Layer(config or {})])
+    resolved = _run(size, arch, config)
     bodies = [edit.size for edit in resolved.plan if edit.op == "recur"]
     if not bodies:
         raise UserError(f"share_in_loop: {arch} has no loop")

@@ -187,12 +187,12 @@ def _without(values: dict[str, Any], name: str, *inside: str) -> dict[str, Any]:
 # ---- the options ----
 
 
-def _search_of(text: str) -> tuple[str, list[Scalar]] | None:
-    """The setting that is searched, and its grid, empty for one that is made; None without a search."""
+def _search_of(text: str) -> tuple[str | None, list[Scalar]]:
+    """The setting that is searched, None without a search; and its grid, empty for one that is made."""
     key, equals, values = text.partition("=")
     setting = LR if key == "lr" else key
     if text == "none":
-        return None
+        return None, []
     if setting in _GIVEN or setting.split(".")[0] in ("runtime", *_GIVEN):
         raise UserError(f"--sweep {text}: {key} is the same for all arms; sweep another setting, or none")
     if not equals:
@@ -240,15 +240,16 @@ def defined(asked: CompareRequest, results_dir: Path, measuring: bool = True) ->
     each arm where that has not been done for the same question."""
     if asked.equal not in EQUAL:
         raise UserError(f"--equal {asked.equal}: write {', '.join(EQUAL[:-1])} or {EQUAL[-1]}")
-    metrics, search = metrics_of(asked.metrics), _search_of(asked.sweep)
-    arms = arms_of(asked.arms, search and search[0])
-    made = _of_arms(asked, arms, metrics, search and search[0])
+    metrics, (searched, grid) = metrics_of(asked.metrics), _search_of(asked.sweep)
+    arms = arms_of(asked.arms, searched)
+    made = _of_arms(asked, arms, metrics, searched)
     configs = {name: _config(made.experiment, name, asked.seeds[0]) for name in arms}
     base = configs[next(iter(arms))]
     _check(made.experiment, configs)
     made = _at_equal_cost(_split_alike(made, metrics, configs, base), asked, base)
-    if search is not None:
-        made = _with_search(made, asked, metrics, search[0], search[1] or _around(base.training.optimizer.lr))
+    if searched is not None:
+        rate = base.training.optimizer.lr
+        made = _with_search(made, asked, metrics, searched, grid or [rate / 2, rate, rate * 2])
     made = made.changed(columns=_columns(made.content, base, metrics))
     made = made.changed(id=COMPARISON + _digest(made.content, asked.equal))
     return _at_equal_time(made, results_dir, measuring) if asked.equal == "time" else made
@@ -378,9 +379,13 @@ def _split_alike(
             )
     if not split:
         return made
-    scale, own = made.content["scales"][SCALE], Layer({"evaluation": {"task_window": window}})
-    overrides = {name: merge(Layer(values), own).values for name, values in scale["overrides"].items()}
-    return made.changed(scales={SCALE: {**scale, "overrides": overrides}})
+    return _overridden(made, dict.fromkeys(configs, {"evaluation": {"task_window": window}}))
+
+
+def _overridden(made: Definition, settings: Mapping[str, dict[str, Any]]) -> Definition:
+    """With further settings of each arm."""
+    own = made.scale["overrides"]
+    return made.rescaled(overrides={arm: merge(Layer(own[arm]), Layer(more)).values for arm, more in settings.items()})
 
 
 # ---- equal cost ----
@@ -399,10 +404,10 @@ def _at_equal_cost(made: Definition, asked: CompareRequest, base: RunConfig) -> 
             "by the ledger (convention executed: all pairs of tokens, also where a kernel leaves some out)."
         )
     steps = [] if asked.equal == "tokens" else ["training.steps", "training.schedule.warmup_steps"]
-    scale = made.content["scales"][SCALE]
-    scale = {**scale, "machine": f"{scale['machine']}, {training.steps:,} steps of {name}", "phases": {"train": phase}}
+    machine = f"{made.scale['machine']}, {training.steps:,} steps of {name}"
     notes = [*made.content["notes"], *([note] if asked.equal != "time" else [])]
-    return made.changed(scales={SCALE: scale}, differ_in=[*made.content["differ_in"], *steps], notes=notes)
+    made = made.rescaled(machine=machine, phases={"train": phase})
+    return made.changed(differ_in=[*made.content["differ_in"], *steps], notes=notes)
 
 
 def _at_equal_time(made: Definition, results_dir: Path, measuring: bool) -> Definition:
@@ -415,14 +420,13 @@ def _at_equal_time(made: Definition, results_dir: Path, measuring: bool) -> Defi
             return made
         write_json(path, _measured(made.experiment))
     found = read_object(path, "measurement of steps", ("machine", "seconds"), "remove it")
-    seconds, scale, name = found["seconds"], made.content["scales"][SCALE], made.content["reference"]
-    steps = scale["phases"]["train"]["training"]["steps"]
+    seconds, name = found["seconds"], made.content["reference"]
+    steps = made.scale["phases"]["train"]["training"]["steps"]
     each = {arm: max(1, round(steps * seconds[name] / own)) for arm, own in seconds.items()}
-    own = scale["overrides"]
-    own = {arm: merge(Layer(own.get(arm, {})), Layer({"training": {"steps": each[arm]}})).values for arm in each}
     shown = ", ".join(f"{arm} {own * 1000:.1f} ms × {each[arm]:,}" for arm, own in seconds.items())
     note = f"Every arm has the time of {name} with {steps:,} steps. Measured in turns on {found['machine']}: {shown}."
-    return made.changed(scales={SCALE: {**scale, "overrides": own}}, notes=[*made.content["notes"], note])
+    made = _overridden(made, {arm: {"training": {"steps": own}} for arm, own in each.items()})
+    return made.changed(notes=[*made.content["notes"], note])
 
 
 def _measured(experiment: Experiment) -> dict[str, Any]:
@@ -434,8 +438,7 @@ def _measured(experiment: Experiment) -> dict[str, Any]:
     base = _config(experiment, next(iter(experiment.cells)), spec.seeds[0])
     models = {}
     for name, cell in experiment.cells.items():
-        layers = (spec.config, spec.phases[cell.phase] or {}, cell.config, spec.overrides.get(name, {}))
-        config, compiled = merge(*map(Layer, layers)).values, bool(base.runtime.compile)
+        config, compiled = merge(*map(Layer, experiment.settings_of(SCALE, name))).values, bool(base.runtime.compile)
         models[name] = BenchmarkModel(arch=str(cell.arch), config=config, compiled=compiled)
     size, rows = str(spec.size), base.runtime.micro_batch_rows or base.training.rows
     bench = Benchmark(
@@ -461,11 +464,6 @@ _STEPS, _ROUNDS = 4, 7
 
 
 # ---- the search ----
-
-
-def _around(value: float) -> list[Scalar]:
-    """A grid of one's own for a rate."""
-    return [value / 2, value, value * 2]
 
 
 def _with_search(
@@ -504,7 +502,7 @@ def tuned(made: Definition, results_dir: Path, train: Callable[[Experiment], Out
         chosen: dict[str, dict[str, Scalar]] = {}
         for one in found:
             if one.best is None:
-                what = f"{one.metric} was not measured" if not all(t.diverged for t in one.tries) else "all diverged"
+                what = f"{one.metric} was not measured" if not all(t.diverged for t in one.values) else "all diverged"
                 raise RunFailed(f"the search for {sweep.setting} of {one.cell} found nothing: {what}")
             chosen.setdefault(one.metric, {})[one.cell] = one.best
         return made.changed(sweep={**made.content["sweep"], "chosen": chosen}), outcome
@@ -522,9 +520,8 @@ def _extended(made: Definition, found: Sequence[Swept]) -> Definition | None:
         value = end * factor
         value = int(value) if isinstance(end, int) and value == int(value) else value
         if end in best and beyond < MOST_EXTENSIONS:
-            wider = made.changed(
-                sweep={**made.content["sweep"], "grid": sorted([*made.content["sweep"]["grid"], value])}
-            )
+            sweep = made.content["sweep"]
+            wider = made.changed(sweep={**sweep, "grid": sorted([*sweep["grid"], value])})
             with suppress(UserError):
                 sweep_runs(wider.experiment, sweep_of(wider.experiment, SCALE))
                 made = wider

@@ -187,6 +187,16 @@ class Definition:
         """The same with other parts."""
         return replace(self, content={**self.content, **parts})
 
+    @property
+    def scale(self) -> dict[str, Any]:
+        """How its cells are trained."""
+        scale: dict[str, Any] = self.content["scales"][SCALE]
+        return scale
+
+    def rescaled(self, **parts: Any) -> Definition:
+        """The same with other parts of its scale."""
+        return self.changed(scales={SCALE: {**self.scale, **parts}})
+
     def folder(self, results_dir: Path) -> Path:
         return results_dir / str(self.content["id"])
 

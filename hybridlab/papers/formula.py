@@ -50,33 +50,12 @@ def _known(x: Values) -> np.ndarray:
     return entries
 
 
-def _index(x: Values) -> np.ndarray:
-    """The numbers 0, 1, … of a list's entries."""
-    return np.arange(len(x))
-
-
-def _row(m: Values) -> np.ndarray:
-    """For each entry of a matrix the number of its row."""
-    return np.indices(m.shape)[0]
-
-
-def _column(m: Values) -> np.ndarray:
-    """For each entry of a matrix the number of its column."""
-    return np.indices(m.shape)[1]
-
-
 def _part(x: Values, begin: float, end: float) -> np.ndarray:
     """The entries of a list of n, or the rows of a matrix, from the share `begin` of n to the share `end`: entry i
     where begin · n ≤ i < end · n."""
     first, last = (int(np.ceil(share * len(x) - 1e-9)) for share in (begin, end))
     chosen: np.ndarray = x[first:last]
     return chosen
-
-
-def _fold(x: Values, width: float) -> np.ndarray:
-    """A list as a matrix with rows of `width` entries, such as layers by block."""
-    rows: np.ndarray = np.reshape(x, (-1, _whole(width)))
-    return rows
 
 
 def _highest(m: Values) -> np.ndarray:
@@ -96,11 +75,6 @@ def _row_variances(m: Values) -> np.ndarray:
     """The variance (divided by n) of the known entries of each row of a matrix, null for a row without any."""
     means = _row_means(m)
     return _row_means((m - means[..., None]) ** 2)
-
-
-def _turned(m: Values) -> np.ndarray:
-    """A matrix with its columns as rows; of more axes the first becomes the last."""
-    return np.moveaxis(m, 0, -1)
 
 
 def _smooth(y: Values, width: float) -> np.ndarray:
@@ -137,11 +111,6 @@ def _first(x: Values) -> float:
     if not len(true):
         raise NoValue("no entry is as asked")
     return float(true[0])
-
-
-def _order(x: Values) -> np.ndarray:
-    """The numbers of a list's entries, from that of the lowest to that of the highest."""
-    return np.argsort(x, kind="stable")
 
 
 def _only_if(x: Values, so: Values) -> Values:
@@ -268,24 +237,36 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Values], str]] = {
     "steps": (1, lambda x: _steps(x), "each entry less the one before"),
     "round": (1, np.rint, "nearest whole numbers"),
     "rounds_to": (3, _rounds_to, "whether numbers are others to so many digits: rounds_to(x, 0.57, 2)"),
-    "index": (1, _index, "the numbers 0, 1, … of the entries"),
-    "row": (1, _row, "for each entry of a matrix the number of its row"),
-    "column": (1, _column, "for each entry of a matrix the number of its column"),
+    "index": (1, lambda x: np.arange(len(x)), "the numbers 0, 1, … of the entries"),
+    "row": (1, lambda m: np.indices(m.shape)[0], "for each entry of a matrix the number of its row"),
+    "column": (1, lambda m: np.indices(m.shape)[1], "for each entry of a matrix the number of its column"),
     "part": (3, _part, "the entries from one share of the list to another: part(y, 1/2, 1)"),
-    "fold": (2, _fold, "a list as a matrix with rows of so many entries: fold(y, b)"),
+    "fold": (
+        2,
+        lambda x, width: np.reshape(x, (-1, _whole(width))),
+        "a list as a matrix with rows of so many entries: fold(y, b)",
+    ),
     "highest": (1, _highest, "the highest entry of each row of a matrix"),
     "lowest": (1, lambda m: -_highest(-m), "the lowest entry of each row of a matrix"),
     "row_means": (1, _row_means, "the mean of each row of a matrix"),
     "column_means": (1, lambda m: _row_means(m.T), "the mean of each column of a matrix"),
     "row_variances": (1, _row_variances, "the variance of each row of a matrix (divided by n)"),
-    "turned": (1, _turned, "a matrix with its columns as rows; of more axes the first becomes the last"),
+    "turned": (
+        1,
+        lambda m: np.moveaxis(m, 0, -1),
+        "a matrix with its columns as rows; of more axes the first becomes the last",
+    ),
     "smooth": (2, _smooth, "a moving average: smooth(y, 5)"),
     "spaced": (2, _spaced, "so many of the numbers 0, 1, … n − 1, evenly spaced: spaced(len(y), 4)"),
     "closest": (2, _closest, "for each wanted value the number of the closest entry: closest(x, 0.5 * x[-1])"),
     "firsts": (1, _firsts, "for each row of a matrix the number of its first entry that is true"),
     "evenness": (1, _evenness, "of each row of a matrix the entropy of its shares, 1 where all are equal"),
     "flat": (1, np.ravel, "all entries of a matrix as one list"),
-    "order": (1, _order, "the numbers of the entries, from the lowest to the highest: y[order(x)]"),
+    "order": (
+        1,
+        lambda x: np.argsort(x, kind="stable"),
+        "the numbers of the entries, from the lowest to the highest: y[order(x)]",
+    ),
     "lowest_so_far": (1, np.minimum.accumulate, "for each entry the lowest of those up to it"),
     "filled": (2, lambda x, y: np.where(np.isnan(x), y, x), "entries with a number in the place of null"),
     "only_if": (2, _only_if, "a value, where a condition is so: only_if(x, count(y) > 0)"),
@@ -570,18 +551,12 @@ def _under(here: Any, parts: list[str], path: str) -> Any:
         if isinstance(here, dict) and part not in here and "skipped" in here:
             raise NoValue(str(here["skipped"]))
         here = here.get(part) if isinstance(here, dict) else getattr(here, part, None)
-    value = _plain(here)
-    if value is None:
-        raise NotMeasured(f"not measured: {path}")
-    return value
-
-
-def _plain(here: Any) -> Any:
-    """A measurement's value; everything else as it is."""
     if isinstance(here, BaseModel):
         here = here.model_dump()
     if isinstance(here, dict) and {"value", "n"} <= here.keys():
-        return here["value"]
+        here = here["value"]  # of a measurement
+    if here is None:
+        raise NotMeasured(f"not measured: {path}")
     return here
 
 

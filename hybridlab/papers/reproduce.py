@@ -13,7 +13,7 @@ from hybridlab.config.study import Study
 from hybridlab.data.files import missing_files
 from hybridlab.errors import UserError
 from hybridlab.messages import say
-from hybridlab.papers.cells import CellRun, cell_runs, keeping
+from hybridlab.papers.cells import CellRun, cell_runs, keeping, with_runtime
 from hybridlab.papers.experiment import Experiment
 from hybridlab.papers.loading import experiment_ids
 from hybridlab.papers.speed import run_benchmark
@@ -78,7 +78,8 @@ class ExperimentAtScale:
         experiment.refuse_tuning_seed(scale, self._seeds)
         for name, _, run in self._named_runs():
             if isinstance(run.config, RunConfig):
-                ordered.setdefault(run.hash, (name, self._computed(run.config)))
+                compiled = {} if self.compile is None else {"compile": self.compile}
+                ordered.setdefault(run.hash, (name, with_runtime(run.config, **compiled)))
         return ordered
 
     @property
@@ -98,13 +99,6 @@ class ExperimentAtScale:
             if isinstance(run.config, Study):
                 found.setdefault(run.hash, QueuedStudy(name, run.config, seed))
         return found
-
-    def _computed(self, config: RunConfig) -> RunConfig:
-        """The settings of a run, with what is asked for about its computation."""
-        if self.compile is None:
-            return config
-        runtime = config.runtime.model_copy(update={"compile": self.compile})
-        return config.model_copy(update={"runtime": runtime})
 
 
 def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:

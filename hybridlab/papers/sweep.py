@@ -56,7 +56,7 @@ class Swept:
 
     metric: str
     cell: str
-    tries: list[Try]
+    values: list[Try]
     best: Scalar | None
     at_edge: bool
     chosen: Scalar | None
@@ -155,19 +155,15 @@ def _swept(experiment: Experiment, sweep: Sweep, metric: str, cell: str, tried: 
 
 def _mean(experiment: Experiment, metric: str, records: Iterable[Record | None]) -> float | None:
     """The mean of the number that decides over runs; None if one has none."""
-    values = [_measured(experiment, metric, record) for record in records]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
-
-
-def _measured(experiment: Experiment, metric: str, record: Record | None) -> float | None:
-    """The number that decides; None if there is none."""
-    if record is None or record.status != "finished":
-        return None
-    try:
-        return number_of(record, metric, experiment.measures)
-    except NoValue:
-        return None
+    values: list[float] = []
+    for record in records:
+        if record is None or record.status != "finished":
+            return None
+        try:
+            values.append(number_of(record, metric, experiment.measures))
+        except NoValue:
+            return None
+    return sum(values) / len(values)
 
 
 def _diverged(record: Record | None) -> bool:
@@ -186,17 +182,7 @@ def edges(grid: list[Scalar]) -> list[Scalar]:
 
 def sweep_data(experiment: Experiment, sweep: Sweep, results_dir: Path) -> dict[str, Any]:
     """The sweep as data: for each cell the figure of every value, the best and the chosen one."""
-    cells = [
-        {
-            "metric": swept.metric,
-            "cell": swept.cell,
-            "values": [asdict(one) for one in swept.tries],
-            "best": swept.best,
-            "at_edge": swept.at_edge,
-            "chosen": swept.chosen,
-        }
-        for swept in swept_cells(experiment, sweep, results_dir)
-    ]
+    cells = [asdict(swept) for swept in swept_cells(experiment, sweep, results_dir)]
     head = {"id": experiment.id, "scale": sweep.scale, "setting": sweep.setting, "grid": sweep.grid}
     seeds = {"seed": sweep.seed} | ({"further_seeds": sweep.further_seeds} if sweep.further_seeds else {})
     return {**head, **seeds, "metrics": sweep.metrics, "better": sweep.better, "cells": cells}
@@ -224,24 +210,17 @@ def sweep_notes(experiment: Experiment, scale: str, results_dir: Path) -> Iterat
         return
     grid = ", ".join(str(value) for value in sweep.grid)
     titles = [metric_in_words(experiment, metric) for metric in sweep.metrics]
+    extreme = "lowest" if sweep.better_of(sweep.metrics[0]) == "lower" else "highest"
+    several = f"seeds {', '.join(map(str, sweep.seeds))}, which are"
+    seeds = several if sweep.further_seeds else f"seed {sweep.seed}, which is"
     yield (
-        f"{sweep.setting} was chosen for each arm on {_tuning_in_words(sweep)} not reported, by the "
-        f"{_EXTREME[sweep.better_of(sweep.metrics[0])]} {titles[0]}"
+        f"{sweep.setting} was chosen for each arm on {seeds} not reported, by the {extreme} {titles[0]}"
         + (f", and where that is judged by {' and '.join(titles[1:])}" if titles[1:] else "")
         + f"; every arm had the same grid: {grid}."
     )
     for swept in swept_cells(experiment, sweep, results_dir):
         metric = f" by {metric_in_words(experiment, swept.metric)}" if titles[1:] else ""
         yield _in_words(swept, metric)
-
-
-_EXTREME = {"lower": "lowest", "higher": "highest"}
-
-
-def _tuning_in_words(sweep: Sweep) -> str:
-    """The tuning seeds, for a sentence that goes on with what they are not."""
-    several = f"seeds {', '.join(map(str, sweep.seeds))}, which are"
-    return several if sweep.further_seeds else f"seed {sweep.seed}, which is"
 
 
 def _shared_in_words(owner: Experiment, scale: str, cells: dict[str, str]) -> Iterator[str]:
@@ -261,7 +240,7 @@ def metric_in_words(experiment: Experiment, metric: str) -> str:
 
 def _in_words(swept: Swept, metric: str) -> str:
     """The figures of one cell, and a warning where its choice is not the one that they favour."""
-    figures = ", ".join(f"{one.value}: {one.in_words}" for one in swept.tries)
+    figures = ", ".join(f"{one.value}: {one.in_words}" for one in swept.values)
     text = f"Sweep of {swept.cell}{metric}: {figures}; chosen {'nothing' if swept.chosen is None else swept.chosen}"
     if swept.at_edge and not swept.outdated:
         text += " (at the edge of the grid)"

@@ -128,7 +128,7 @@ def test_the_best_of_the_records_is_named_and_a_diverged_run_is_the_worst(toy, t
     with_losses(experiment, tmp_path, [3.0, 2.5, None, 3.0, 2.9, 2.8])
     full, window = swept_cells(experiment, experiment.sweep, tmp_path)
     assert (full.best, full.at_edge, full.chosen, full.outdated) == (0.01, False, 0.01, False)
-    assert [one.in_words for one in full.tries] == ["3.0000", "2.5000", "diverged"]
+    assert [one.in_words for one in full.values] == ["3.0000", "2.5000", "diverged"]
     assert (window.best, window.at_edge, window.chosen, window.outdated) == (0.1, True, None, True)
     assert (
         advice([full, window]) == "write under `sweep.chosen`: {results.validation.loss: {window: 0.1}}"
@@ -171,9 +171,9 @@ def test_each_metric_has_its_own_better_and_several_seeds_count_by_their_mean(to
     # Value by value, seed 100 then 101.
     with_losses(experiment, tmp_path, [3.0, 2.0, 2.6, 2.6, 1.0, None])
     by_loss, by_perplexity = swept_cells(experiment, experiment.sweep, tmp_path)
-    assert [one.measured for one in by_loss.tries] == [2.5, 2.6, None] and by_loss.tries[2].diverged
+    assert [one.measured for one in by_loss.values] == [2.5, 2.6, None] and by_loss.values[2].diverged
     assert (by_loss.best, by_perplexity.best) == (0.001, 0.01)
-    assert all(len(one.runs) == 2 for one in by_loss.tries)
+    assert all(len(one.runs) == 2 for one in by_loss.values)
     assert "on seeds 100, 101, which are not reported" in next(sweep_notes(experiment, "smoke", tmp_path))
     spec = experiment.scales["smoke"].model_copy(update={"seeds": [0, 101]})
     with pytest.raises(UserError, match="on seed 101, so that this seed cannot be reported"):
@@ -189,7 +189,7 @@ def test_a_measure_of_the_file_can_decide(toy, tmp_path):
     experiment = toy(measures, metrics=["squared"], chosen={"squared": {"full": 0.01}}, cells=["full"])
     with_losses(experiment, tmp_path, [3.0, 2.0, 4.0])
     [swept] = swept_cells(experiment, experiment.sweep, tmp_path)
-    assert [one.measured for one in swept.tries] == [9.0, 4.0, 16.0] and swept.best == 0.01
+    assert [one.measured for one in swept.values] == [9.0, 4.0, 16.0] and swept.best == 0.01
     assert any("lowest loss, squared;" in note for note in sweep_notes(experiment, "smoke", tmp_path))
 
 
@@ -235,7 +235,7 @@ def test_a_sweep_is_trained_once_and_a_run_that_diverges_stays_a_result(toy, tmp
     outcome = run_sweep(experiment, "smoke", *places)
     assert not outcome.failed and len(outcome.finished) == 1
     (full,) = swept_cells(experiment, experiment.sweep, tmp_path / "results")
-    assert [one.diverged for one in full.tries] == [False, True] and full.best == 0.01
+    assert [one.diverged for one in full.values] == [False, True] and full.best == 0.01
     # A record is all that a sweep needs, also where the runs themselves are gone.
     shutil.rmtree(tmp_path / "runs")
     with heard_by(said.append):
