@@ -380,7 +380,8 @@ class Experiment(Strict):
     _written: Layer = PrivateAttr(default_factory=Layer)
     """The file that it was loaded from, with the line of every value."""
     _others: Callable[[str], Experiment] | None = PrivateAttr(default=None)
-    """Loads another experiment by its id; set when an experiment is loaded."""
+    """Reads another experiment by its id, without a check of the names in it, which may be of this one; set when an
+    experiment is loaded."""
     _loaded: dict[str, Experiment] = PrivateAttr(default_factory=dict)
     """The experiments that were loaded beside this one."""
 

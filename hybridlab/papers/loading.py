@@ -59,7 +59,7 @@ def all_experiments(paper: str | None = None) -> list[Experiment]:
     for path in ids.entry_files(experiments_folder()):
         if paper in (None, path.parent.name):
             for experiment in (_checked(entry.layer()) for entry in entries_in(path)):
-                experiment._others = lambda identifier: found.get(identifier) or load_experiment(identifier)
+                experiment._others = lambda identifier: found.get(identifier) or _read(identifier)
                 found[experiment.id] = experiment
     return [found[identifier] for identifier in sorted(found, key=ids.natural)]
 
@@ -112,7 +112,7 @@ def _read_file(path: Path, wanted: str, files: dict[str, Path]) -> Experiment:
 
 def _checked(layer: Layer) -> Experiment:
     experiment = check(Experiment, layer)
-    experiment._written, experiment._others = layer, load_experiment
+    experiment._written, experiment._others = layer, _read
     return experiment
 
 
@@ -121,13 +121,12 @@ def _checked(layer: Layer) -> Experiment:
 
 def _check_names(experiment: Experiment) -> None:
     """UserError for a name that the experiment does not have, and for a call that does not fit its function."""
-    names = _Names(experiment)
     _check_measures(experiment)
     for path, refers, name in references(Experiment, experiment):
-        names.check(path, refers.to, name)
-    _check_rows(names)
+        _check_name(experiment, path, refers.to, name)
+    _check_rows(experiment)
     _check_starts(experiment)
-    _check_shared(names)
+    _check_shared(experiment)
     _check_sweep(experiment)
     parts = _by_entry(experiment._written)
     for i, claim in enumerate(experiment.claims):
@@ -136,20 +135,20 @@ def _check_names(experiment: Experiment) -> None:
             call = Layer(test, _below(parts.get(("claims", i), {}), *key))
             kind, arguments = called(CLAIM_KINDS, "kind", call)
             for one in kind.references(arguments):
-                names.check(one.path, one.to, one.name, call, one.elsewhere)
+                _check_name(experiment, one.path, one.to, one.name, one.elsewhere, call)
             if test["kind"] == SAYS:
-                _check_expression(call, names)
+                _check_expression(experiment, call)
     for i, column in enumerate(experiment.columns):
         for j, row in enumerate(experiment.rows if column.compute else []):
             origins = _below(parts["columns", i], "compute") | _below(parts["rows", j], "given")
             called(ANALYTIC, "function", Layer({**(column.compute or {}), **row.given}, origins))
 
 
-def _check_expression(test: Layer, names: _Names) -> None:
+def _check_expression(experiment: Experiment, test: Layer) -> None:
     """UserError for an expression whose sizes do not fit, or for an unknown setting in one of its calls."""
     found, origin = expression(test.values["holds"]), test.origin(("holds",))
     try:
-        check_cells(found, names.experiment, lambda other: names.of(other).experiment)
+        check_cells(found, experiment)
     except ValueError as problem:
         raise UserError(f"{origin}: expression {test.values['holds']!r}: {problem}") from None
     for config in (config for call in found.calls.values() for one in several(call)[1] for config in _configs(one)):
@@ -227,96 +226,76 @@ def _check_studies(experiment: Experiment) -> None:
             study_of(experiment, scale, name, {})
 
 
-class _Names:
-    """The rows, columns, panels, models and cells of an experiment, which its file can name."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
-        self.others: dict[str, _Names] = {}
-
-    def check(
-        self, path: KeyPath, what: str, name: str, layer: Layer | None = None, elsewhere: str | None = None
-    ) -> None:
-        """layer: with the origin of the path, by default the file. elsewhere: the id of the experiment that must have
-        it, if it is another one."""
-        try:
-            owner = self if elsewhere is None else self.of(elsewhere)
-            problem = owner.problem(what, name)
-        except UserError as error:
-            problem = str(error)
-        if problem:
-            raise UserError(at(layer or self.experiment._written, path) + problem)
-
-    def problem(self, what: str, name: str) -> str | None:
-        """What is wrong with a name; None if the experiment has it."""
-        if what == "names":
-            return next(filter(None, (self.problem("metric or measure", path) for path in paths_in(name))), None)
-        if what == "metric or measure" and name in self.experiment.measures:
-            return measure_problem(name, self.experiment.measures)
-        if what == "metric or measure" and "." not in name and self.experiment.measures:
-            problem = metric_problem(name, Record)
-            near = nearest(name, list(self.experiment.measures))
-            return problem and f"{self.experiment.id} has no measure {name!r}, and a record no such metric; {near}"
-        if what in ("metric", "metric or measure"):
-            return metric_problem(name, BenchmarkRecord if self.experiment.benchmark else Record)
-        if what == "experiment":
-            self.of(name)
-            return None
-        if name.startswith("@"):
-            lists = list(self.experiment.lists)
-            return (
-                f"there is no list {name!r}; {nearest(name[1:], lists, None if lists else 'write it under `lists:`')}"
-            )
-        known = self._known(what)
-        if name in known:
-            return None
-        return f"{self.experiment.id} has no {what} {name!r}; {nearest(name, known, None if known else 'it has none')}"
-
-    def _known(self, what: str) -> list[str]:
-        experiment = self.experiment
-        if what == "row":
-            return [row.short for row in experiment.rows]
-        if what == "column":
-            return [column.name for column in experiment.columns]
-        if what == "panel":
-            return list(experiment.panels)
-        if what == "model":
-            return list(experiment.benchmark.models) if experiment.benchmark else []
-        return experiment.known_cells()
-
-    def of(self, identifier: str) -> _Names:
-        """The names of another experiment, or of this one."""
-        if identifier == self.experiment.id:
-            return self
-        if identifier not in self.others:
-            # One whose names are checked may check those of this one.
-            self.others[identifier] = _Names(_read(identifier))
-        return self.others[identifier]
+def _check_name(
+    experiment: Experiment,
+    path: KeyPath,
+    what: str,
+    name: str,
+    elsewhere: str | None = None,
+    layer: Layer | None = None,
+) -> None:
+    """UserError for a name that is not there. elsewhere: the id of the experiment that must have it, if it is another
+    one. layer: with the origin of the path, by default the file."""
+    try:
+        problem = _problem(experiment.other(elsewhere or experiment.id), what, name)
+    except UserError as error:
+        problem = str(error)
+    if problem:
+        raise UserError(at(layer or experiment._written, path) + problem)
 
 
-def _check_rows(names: _Names) -> None:
+def _problem(experiment: Experiment, what: str, name: str) -> str | None:
+    """What is wrong with a name; None if the experiment has it."""
+    if what == "names":
+        return next(filter(None, (_problem(experiment, "metric or measure", path) for path in paths_in(name))), None)
+    if what == "metric or measure" and name in experiment.measures:
+        return measure_problem(name, experiment.measures)
+    if what == "metric or measure" and "." not in name and experiment.measures:
+        near = nearest(name, list(experiment.measures))
+        problem = metric_problem(name, Record)
+        return problem and f"{experiment.id} has no measure {name!r}, and a record no such metric; {near}"
+    if what in ("metric", "metric or measure"):
+        return metric_problem(name, BenchmarkRecord if experiment.benchmark else Record)
+    if what == "experiment":
+        experiment.other(name)
+        return None
+    if name.startswith("@"):
+        near = nearest(name[1:], list(experiment.lists), None if experiment.lists else "write it under `lists:`")
+        return f"there is no list {name!r}; {near}"
+    known = {
+        "row": [row.short for row in experiment.rows],
+        "column": [column.name for column in experiment.columns],
+        "panel": list(experiment.panels),
+        "model": list(experiment.benchmark.models if experiment.benchmark else ()),
+        "cell": experiment.known_cells(),
+    }[what]
+    if name in known:
+        return None
+    return f"{experiment.id} has no {what} {name!r}; {nearest(name, known, None if known else 'it has none')}"
+
+
+def _check_rows(experiment: Experiment) -> None:
     """UserError for a cell, column or metric that a row, a column or a series names, and that is not there."""
-    experiment = names.experiment
     for i, row in enumerate(experiment.rows):
         if row.cell is not None and not (experiment.benchmark is not None and row.cell == BENCHMARK):
-            names.check(("rows", i, "cell"), "cell", row.cell)
+            _check_name(experiment, ("rows", i, "cell"), "cell", row.cell)
         for name in row.paper:
-            names.check(("rows", i, "paper", name), "column", name)
+            _check_name(experiment, ("rows", i, "paper", name), "column", name)
     for i, column in enumerate(experiment.columns):
         for row in experiment.rows:
             if column.run and (cell := column.cell_of(row)) not in (None, BENCHMARK):
-                names.check(("columns", i, "run"), "cell", str(cell))
+                _check_name(experiment, ("columns", i, "run"), "cell", str(cell))
         for row in experiment.rows if column.metric else []:
             path = ("columns", i, "metric")
             try:
                 metric = column.metric_of(row)
             except UserError as error:
                 raise UserError(f"{experiment.at_line(path)}{error}") from None
-            names.check(path, "metric or measure", metric)
+            _check_name(experiment, path, "metric or measure", metric)
     for i, panel in enumerate(experiment.plot.panels if experiment.plot else []):
         for j, series in enumerate(panel.series):
             if not series.cells:
-                names.check(("plot", "panels", i, "series", j, "cell"), "cell", series.cell)
+                _check_name(experiment, ("plot", "panels", i, "series", j, "cell"), "cell", series.cell)
 
 
 def _check_starts(experiment: Experiment) -> None:
@@ -333,15 +312,13 @@ def _check_starts(experiment: Experiment) -> None:
                 raise UserError(f"{line}{owner} has no cell {other!r}; {nearest(other, sorted(known))}")
 
 
-def _check_shared(names: _Names) -> None:
+def _check_shared(experiment: Experiment) -> None:
     """UserError for a cell that is to be the run of another experiment, which this does not have at the scale."""
-    experiment = names.experiment
     for scale, spec in experiment.scales.items():
         for here, (identifier, there) in spec.places.items():
             path: KeyPath = ("scales", scale, "shared", identifier, here)
-            names.check(path, "experiment", identifier)
-            names.check(path, "cell", there, elsewhere=identifier)
-            other = names.of(identifier).experiment
+            _check_name(experiment, path, "cell", there, identifier)
+            other = experiment.other(identifier)
             cells = other.cells_at(scale)
             if scale not in other.scales or there not in cells or other.scales[scale].size_of(cells[there]) is None:
                 raise UserError(f"{experiment.at_line(path)}{identifier} does not train {there!r} at scale {scale}")

@@ -36,7 +36,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any
@@ -267,14 +267,13 @@ def _shown(text: str, brackets: Mapping[str, Bracket]) -> str:
     return text
 
 
-def check_cells(found: Expression, experiment: Experiment, other: Callable[[str], Experiment]) -> None:
-    """ValueError for an expression on numbers whose sizes do not fit, or that reads what no column computes. other: the
-    experiment of an id."""
+def check_cells(found: Expression, experiment: Experiment) -> None:
+    """ValueError for an expression on numbers whose sizes do not fit, or that reads what no column computes."""
     if found.of_runs:
         return
     sizes: dict[str, tuple[int, int]] = {}
     for name, bracket in found.brackets.items():
-        there = other(bracket.elsewhere) if bracket.elsewhere else experiment
+        there = experiment.other(bracket.elsewhere or experiment.id)
         if bracket.of == ("computed",):
             for column in (one for one in bracket.parts[1] if there.column(one).compute is None):
                 raise ValueError(f"column {column} of {there.id} computes nothing; read it as printed[…]")

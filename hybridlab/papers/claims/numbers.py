@@ -105,7 +105,7 @@ def cells_of(on: Given, found: Expression) -> dict[str, Cells]:
 
 def _read(on: Given, bracket: Bracket) -> Cells:
     """The cells of a bracket."""
-    there = Given(on.experiment.other(bracket.elsewhere), {}) if bracket.elsewhere else on
+    there = Given(on.experiment.other(bracket.elsewhere or on.experiment.id), {})
     rows, columns = rows_of(bracket, there.experiment), bracket.parts[1]
     if bracket.of[0] == "printed":
         numbers, digits = there.printed(*itertools.product(rows, columns)), 10
