@@ -107,10 +107,10 @@ def _claim(
     ]
     if not rows:
         raise UserError(f"{at}: {said!r}: no row has numbers in all of these columns")
-    texts = [f"printed[{_quoted(there) if there else _list(rows)}; {_quoted(name)}]" for name, there in items]
+    texts = [f"printed[{_list([there] if there else rows)}; {_list([name])}]" for name, there in items]
     a, b = (*texts, "", "")[:2]
     formula = _FORMULAS[word].format(sum=" + ".join(texts), count=len(texts), a=a, b=b)
-    test = f"rounds_to({formula}, printed[{_list(rows)}; {_quoted(column)}], {digits})"
+    test = f"rounds_to({formula}, printed[{_list(rows)}; {_list([column])}], {digits})"
     return {"text": f"{column} is the {said}", "source": at, "test": test}
 
 
@@ -126,9 +126,5 @@ def _item(text: str, printed: dict[str, dict[str, float | str]], known: list[str
     return name, row
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
-
-
 def _list(names: list[str]) -> str:
-    return ", ".join(map(_quoted, names))
+    return ", ".join(f'"{name}"' for name in names)
