@@ -52,7 +52,7 @@ from hybridlab.papers.definition import (
 from hybridlab.papers.experiment import BENCHMARK, Benchmark, BenchmarkModel, Experiment, Scalar
 from hybridlab.papers.ids import COMPARISON, TUNING
 from hybridlab.papers.sweep import Swept, edges, left, sweep_of, sweep_runs, swept_cells
-from hybridlab.papers.verdicts import differences, flat, is_method
+from hybridlab.papers.verdicts import flat, is_method, unsaid_differences
 from hybridlab.runs.queue import Outcome
 
 EQUAL = ("flops", "tokens", "time")
@@ -94,12 +94,11 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class Arm:
-    """arch: the preset. own: the settings beside it. named: the presets of size and data that its files name."""
+    """arch: the preset. own: the settings beside it, with the presets of size and data that its files name."""
 
     name: str
     arch: str
     own: Layer
-    named: Mapping[str, str]
 
 
 def arms_of(texts: Sequence[str], searched: str | None = None) -> dict[str, Arm]:
@@ -142,8 +141,7 @@ def _arm(text: str, searched: str | None) -> Arm:
         _refuse_conflict(text, one, other)
     first = next((part for part in parts if part.arch is not None), None)
     own = merge(*(layer for part in parts for layer in (*([] if part is first else [part.preset]), part.file)))
-    named = {kind: choice.text for kind, choice in own.named.items()}
-    return Arm(name, "vanilla" if first is None else str(first.arch), _without_given(own, searched), named)
+    return Arm(name, "vanilla" if first is None else str(first.arch), _without_given(own, searched))
 
 
 def _part(text: str) -> _Part:
@@ -174,7 +172,7 @@ def _without_given(layer: Layer, searched: str | None) -> Layer:
         if key is not None and value_at(values, path := tuple(key.split("."))) is not None:
             say(f"{layer.origin(path)}: {key} is not used, since {_GIVEN.get(key, '--sweep')} gives it to all arms")
             values = _without(values, *path)
-    return replace(layer, values=values, named={})
+    return replace(layer, values=values)
 
 
 def _without(values: dict[str, Any], name: str, *inside: str) -> dict[str, Any]:
@@ -226,7 +224,7 @@ def _settings_of(texts: Sequence[str], arms: Mapping[str, Arm], swept: str | Non
 
 def _one_for_all(kind: str, option: str | None, arms: Iterable[Arm]) -> str | None:
     """The size or data of all arms: of the option, else what their files name."""
-    named = list(dict.fromkeys(arm.named[kind] for arm in arms if kind in arm.named))
+    named = list(dict.fromkeys(arm.own.named[kind].text for arm in arms if kind in arm.own.named))
     if option is None and len(named) > 1:
         raise UserError(f"the arms name {kind} {' and '.join(named)}; give one for all, as in --{kind} {named[0]}")
     return option or (named[0] if named else None)
@@ -350,13 +348,12 @@ def _check(experiment: Experiment, configs: Mapping[str, RunConfig]) -> None:
                 "with `hybridlab learn-masks`, and give a file with `map: {kind: explicit, …}` as the arm"
             )
     settings = {name: flat(config.model_dump(mode="json")) for name, config in configs.items()}
-    for name, values in differences(list(configs), settings).items():
-        if not is_method(name) and not any(name == one or name.startswith(f"{one}.") for one in experiment.differ_in):
-            arm, value = next((arm, one) for arm, one in values.items() if one != next(iter(values.values())))
-            shown = ", ".join(f"{arm}: {one}" for arm, one in values.items())
-            meant = f", or say that this is meant with --set {arm}:{name}={json.dumps(value)}"
-            meant = "" if name.split(".")[0] in _SAME else meant
-            raise UserError(f"the arms differ in {name} ({shown}); give all the same with --set {name}=VALUE{meant}")
+    for name, values in unsaid_differences(list(configs), settings, experiment.differ_in):
+        arm, value = next((arm, one) for arm, one in values.items() if one != next(iter(values.values())))
+        shown = ", ".join(f"{arm}: {one}" for arm, one in values.items())
+        meant = f", or say that this is meant with --set {arm}:{name}={json.dumps(value)}"
+        meant = "" if name.split(".")[0] in _SAME else meant
+        raise UserError(f"the arms differ in {name} ({shown}); give all the same with --set {name}=VALUE{meant}")
 
 
 def _split_alike(
@@ -368,7 +365,7 @@ def _split_alike(
     split = False
     for metric in metrics:
         require_rows(metric, base)
-        _, part = metric.task or (None, "all")
+        _, part = metric.task
         split |= part != "all"
         reach = {name: window_reach(final_structure(one).plan, window or 0) for name, one in configs.items()}
         if part in ("outside", "relayed") and len(set(reach.values())) > 1:

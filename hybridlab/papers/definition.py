@@ -86,10 +86,10 @@ class Metric:
         return self.text.partition(":")[0]
 
     @property
-    def task(self) -> tuple[str, str] | None:
-        """The synthetic task whose answers it reads, and which of them."""
+    def task(self) -> tuple[str | None, str]:
+        """The synthetic task whose answers it reads, None without one, and which of them."""
         parts = self.path.split(".")
-        return (parts[2], parts[-1]) if parts[:2] == ["results", "tasks"] and len(parts) > 3 else None
+        return (parts[2], parts[-1]) if parts[:2] == ["results", "tasks"] and len(parts) > 3 else (None, "all")
 
     @property
     def column(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def metrics_of(texts: Sequence[str]) -> list[Metric]:
 
 def require_rows(metric: Metric, config: RunConfig) -> None:
     """UserError for a task that the data do not ask, and for a part of its answers that nothing splits off."""
-    task, part = metric.task or (None, "all")
+    task, part = metric.task
     if task is not None and task not in config.data.mix.tasks:
         data = "recall" if task == "retrieval" else f"a mix with {task}"
         raise UserError(f"--metric {metric.text}: the data have no rows of the task {task}; give --data {data}")

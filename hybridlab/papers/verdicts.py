@@ -19,6 +19,7 @@ its digest into the record of every run that it starts (`plans`).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -478,9 +479,9 @@ def check_arms(
     `differ_in`, of the claim or of the file. number: of the claim in the file. settings: by seed."""
     claim = experiment.claims[number]
     declared = [*experiment.differ_in, *claim.differ_in]
-    for cells in compared_cells(verdict):
-        for name, values in _differences_of_seeds(cells, settings):
-            if not is_method(name) and not _begins(name, declared) and not _searched(experiment, scale, name, values):
+    for cells, one in itertools.product(compared_cells(verdict), settings.values()):
+        for name, values in unsaid_differences(cells, one, declared):
+            if not _searched(experiment, scale, name, values):
                 shown = ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
                 raise UserError(
                     f"{experiment.at_line(('claims', number, 'text'))}{experiment.id}: the arms of the claim "
@@ -489,12 +490,13 @@ def check_arms(
                 )
 
 
-def _differences_of_seeds(
-    cells: Sequence[str], settings: Mapping[int, Settings]
+def unsaid_differences(
+    cells: Sequence[str], settings: Settings, declared: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(setting, cell → its value) of all seeds; see `differences`."""
-    for one in settings.values():
-        yield from differences(cells, one).items()
+    """(setting, cell → its value) of the `differences` that neither belong to a method nor are declared."""
+    for name, values in differences(cells, settings).items():
+        if not is_method(name) and not _begins(name, declared):
+            yield name, values
 
 
 def _searched(experiment: Experiment, scale: str, name: str, cells: Iterable[str]) -> bool:
@@ -508,13 +510,13 @@ def arms_differ(found: Sequence[Verdict], records: Records) -> dict[str, dict[st
     """Setting → cell → its value, of all settings in which arms differ that some claim compares, from their records."""
     differ: dict[str, dict[str, Any]] = {}
     settings = settings_of(records)
-    for verdict in found:
-        for cells in compared_cells(verdict):
-            for name, values in _differences_of_seeds(cells, settings):
-                # The first seed in which they differ is shown.
-                shown = differ.setdefault(name, {})
-                for cell, value in values.items():
-                    shown.setdefault(cell, value)
+    compared = (cells for verdict in found for cells in compared_cells(verdict))
+    for cells, one in itertools.product(compared, settings.values()):
+        for name, values in differences(cells, one).items():
+            # The first seed in which they differ is shown.
+            shown = differ.setdefault(name, {})
+            for cell, value in values.items():
+                shown.setdefault(cell, value)
     return dict(sorted(differ.items()))
 
 
