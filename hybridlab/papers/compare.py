@@ -435,8 +435,8 @@ def _measured(experiment: Experiment) -> dict[str, Any]:
     base = _config(experiment, next(iter(experiment.cells)), spec.seeds[0])
     models = {}
     for name, cell in experiment.cells.items():
-        config, compiled = merge(*map(Layer, experiment.settings_of(SCALE, name))).values, bool(base.runtime.compile)
-        models[name] = BenchmarkModel(arch=str(cell.arch), config=config, compiled=compiled)
+        config = merge(*map(Layer, experiment.settings_of(SCALE, name))).values
+        models[name] = BenchmarkModel(arch=str(cell.arch), config=config, compiled=bool(base.runtime.compile))
     size, rows = str(spec.size), base.runtime.micro_batch_rows or base.training.rows
     bench = Benchmark(
         kind="training",

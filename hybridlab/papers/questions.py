@@ -230,9 +230,8 @@ def check(score: Score) -> Outcome:
     if informative(score.digits, score.questions) == 1:
         words = {0: "no digits behind the point", 1: "one digit", 2: "two digits", 3: "three digits"}
         digits = words.get(score.digits, f"{score.digits} digits")
-        return Outcome(
-            "cannot be checked", why=f"with {score.questions:,} questions every value of {digits} is possible"
-        )
+        why = f"with {score.questions:,} questions every value of {digits} is possible"
+        return Outcome("cannot be checked", why=why)
     asked = (score.value, score.digits, score.questions)
     verdict = next((word for word, form in PRINTED.items() if possible(*asked, form)), "disagrees")
     counts = _counts(score.value, score.questions)
