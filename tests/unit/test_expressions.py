@@ -166,6 +166,7 @@ def test_a_verdict_under_controls():
     assert _under(replace(held, controls=(failed,))).evidence == ""
     assert _under(replace(held, controls=(early,))).direction == ""
     assert _under(replace(held, controls=(early,))).evidence == "its control: more"
+    assert _under(replace(held, controls=(early, failed))).word == "cannot tell here"
 
 
 def test_a_moving_average_is_over_fewer_values_at_both_ends():
