@@ -30,8 +30,7 @@ from hybridlab.evaluation.results import NO_LOSS, FinetuneResult, LossResult
 from hybridlab.evaluation.text import Text, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.statistics import Measurement, clustered_mean
-from hybridlab.training.batch import Batch, spaced
-from hybridlab.training.finetuning import Answers, FineTuning
+from hybridlab.training.objective import Answers, Batch, FineTuning, spaced
 from hybridlab.training.world import world
 
 ANSWER_TOKENS = 30

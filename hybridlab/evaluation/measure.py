@@ -31,9 +31,8 @@ from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES, TASKS
 from hybridlab.statistics import Measurement, clustered_mean, mean_and_error
-from hybridlab.training.finetuning import Answers
 from hybridlab.training.machine import autocast
-from hybridlab.training.objective import Batch, Objective, make_objective
+from hybridlab.training.objective import Answers, Batch, Objective, make_objective
 from hybridlab.training.world import world
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.summary import sequence_flops
 from hybridlab.attention.kernels import choose
 from hybridlab.attention.mistakes import explained
+from hybridlab.config.schema import RunConfig
+from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import say
 from hybridlab.models.adapters import adapt
@@ -32,12 +34,14 @@ from hybridlab.models.export import factors_to_json, size_of
 from hybridlab.models.loss import LARGE_VOCABULARY
 from hybridlab.plan.structure import Structure
 from hybridlab.store import checkpoints
+from hybridlab.store.checkpoints import Checkpoint
+from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.hooks import Hook
-from hybridlab.training.job import Beginning, Job
 from hybridlab.training.machine import Speed, autocast, dtype_of
-from hybridlab.training.objective import Batch
+from hybridlab.training.objective import Batch, Objective
 from hybridlab.training.optimizer import (
+    Group,
     Optimizers,
     load_optimizer_tensors,
     model_groups,
@@ -59,6 +63,39 @@ class Spent:
     tokens: int = 0
     flops: float = 0.0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The place in another run from which a run goes on with all its state. step: steps done there. checkpoint: of that
+    step; None if the run has checkpoints of its own. branch: it is a middle step, after which that run went on itself.
+    fresh: the hooks, by name, that begin anew. own_structure: go on with the structure of the own settings."""
+
+    folder: RunFolder
+    step: int
+    checkpoint: Checkpoint | None
+    branch: bool = False
+    fresh: frozenset[str] = frozenset()
+    own_structure: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that can start, with everything that it needs, found, opened and checked; runs/link.py makes it from
+    settings. config: its settings, as they are hashed. model: of the first step, without weights; fill: gives such a
+    model its weights. begins: the place in another run from which it goes on. facts: what run.json keeps from the first
+    start on."""
+
+    config: RunConfig
+    folder: RunFolder
+    model: Transformer
+    fill: Callable[[Transformer], None]
+    corpus: Corpus
+    objective: Objective
+    hooks: list[Hook]
+    device: torch.device
+    begins: Beginning | None
+    facts: dict[str, Any]
 
 
 class Run:
@@ -110,7 +147,7 @@ class Run:
     def _optimize(self, tensors: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
         """Make the optimizer of the model and the hooks; see `rebuild`."""
         self.groups = model_groups(self.model, self.config.training.optimizer)
-        for group in (group for hook in self.hooks for group in hook.parameter_groups()):
+        for group in _groups_of(self.hooks):
             self.groups.append(group)
             with torch.no_grad():
                 for name, tensor in group.tensors.items():
@@ -186,9 +223,9 @@ class Run:
 
         RunFailed if the loss is not finite. Interrupted after Ctrl-C or SIGTERM, once a checkpoint is written.
         """
-        settings = self.config.training
-        pace = checkpoints.Pace(self.config.runtime.checkpoint_seconds)
-        speed = Speed(self.device, self.config.runtime.peak_flops, self.spent.tokens, self.spent.flops)
+        settings, runtime = self.config.training, self.config.runtime
+        pace = checkpoints.Pace(runtime.checkpoint_seconds)
+        speed = Speed(self.device, runtime.peak_flops, self.spent.tokens, self.spent.flops)
         started = time.monotonic()
         for hook in self.hooks:
             hook.before_first_step(self)
@@ -199,10 +236,12 @@ class Run:
                 speed.pause(self._pauses)
                 started, self._pauses = time.monotonic(), 0.0
                 last = self.step == settings.steps
-                if last or self.step % self.config.runtime.log_every == 0 or self._asked_for_line():
+                due = last or self.step % runtime.log_every == 0
+                if due or any(hook.logs(self.step - 1) for hook in self.hooks):
                     self._log(numbers, progress, speed)
                 stopped = world().agree(stop.requested or 0)
-                if last or stopped or self._checkpoint_due() or world().agree(pace.due()):
+                due = last or self.step % runtime.checkpoint_every == 0 or self.step in runtime.keep_steps
+                if due or stopped or world().agree(pace.due()):
                     self._require_finite()
                     with pace.saving():
                         self.save()
@@ -262,7 +301,7 @@ class Run:
                 inputs |= hook.forward_inputs(step)
             if self.model.shape.vocab >= LARGE_VOCABULARY:
                 inputs["targets"] = self.objective.targets(part)
-            with self.autocast(), explained(self.model.attention_map.each_kind()):
+            with autocast(self.device, self.precision), explained(self.model.attention_map.each_kind()):
                 output = self.model(**inputs)
             terms = [hook.after_forward(step, output, len(part) / examples) for hook in self.hooks]
             share = self.objective.loss(output, part) / total
@@ -272,11 +311,10 @@ class Run:
                 penalized = penalized + term
             penalized.backward()
             loss += share.detach()
-        for tensor in (
-            tensor for hook in self.hooks for group in hook.parameter_groups() for tensor in group.tensors.values()
-        ):
-            if tensor.grad is not None:
-                tensor.grad = world().sum(tensor.grad)
+        for group in _groups_of(self.hooks):
+            for tensor in group.tensors.values():
+                if tensor.grad is not None:
+                    tensor.grad = world().sum(tensor.grad)
         return world().sum(loss)
 
     def evaluation_inputs(self, step: int) -> dict[str, Any]:
@@ -299,9 +337,6 @@ class Run:
         finally:
             self._pauses += time.monotonic() - started
 
-    def autocast(self) -> AbstractContextManager[None]:
-        return autocast(self.device, self.precision)
-
     def _step_flops(self) -> float:
         """FLOPs of one step as executed."""
         settings = self.config.training
@@ -323,15 +358,6 @@ class Run:
                 self.kernels[softmax] = sorted({*self.kernels.get(softmax, ()), *names})
 
     # ---- log and state ----
-
-    def _checkpoint_due(self) -> bool:
-        """Whether the settings ask for a checkpoint of this step."""
-        runtime = self.config.runtime
-        return self.step % runtime.checkpoint_every == 0 or self.step in runtime.keep_steps
-
-    def _asked_for_line(self) -> bool:
-        """Whether a hook wants the step that has just been done in the log."""
-        return any(hook.logs(self.step - 1) for hook in self.hooks)
 
     def _log(self, numbers: dict[str, Any], progress: Progress, speed: Speed) -> None:
         """Write a line of metrics.jsonl and update the progress bar."""
@@ -403,27 +429,22 @@ class Run:
         self.step, self.events = state["step"], state["events"]
         self.spent, self.kernels = Spent(**state["spent"]), state.get("kernels", {})
         # Where a run goes on from another, it may measure more than that one did, and a branch may do something else.
-        fresh = {hook.name for hook in self.hooks if begins and hook.name not in state["hooks"]}
-        fresh |= begins.fresh if begins is not None else set()
-        known = [hook for hook in self.hooks if hook.name not in fresh]
-        own = {name for hook in self.hooks if hook.name in fresh for name in _tensors_of(hook)}
+        new = [hook for hook in self.hooks if begins and (hook.name in begins.fresh or hook.name not in state["hooks"])]
+        known = [hook for hook in self.hooks if hook not in new]
+        own = {name for group in _groups_of(new) for name in group.tensors}
         tensors = {name: tensor for name, tensor in checkpoint.model.items() if name not in own}
         moments = {name: tensor for name, tensor in checkpoint.optimizer.items() if name.rpartition("/")[0] not in own}
         self.rebuild(Structure.from_json(state["structure"]), tensors, moments)
         for hook in known:
             hook.load_state(state["hooks"][hook.name], self)
         world().once(self.metrics.cut, self.step, self.events)
-        if begins is not None:
-            self._begin(begins, known, tensors)
-
-    def _begin(self, begins: Beginning, known: list[Hook], tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a place in another run, whose state is loaded. known: the hooks that go on with theirs. tensors:
-        those of the other run."""
+        if begins is None:
+            return
         if begins.own_structure:
             # The layers are the same ones, and so is where they come from.
-            own = replace(self.initial, lineage=self.model.structure.lineage)
-            if own != self.model.structure:
-                self.change_structure("branched", own, {**tensors, **self.tensors()})
+            structure = replace(self.initial, lineage=self.model.structure.lineage)
+            if structure != self.model.structure:
+                self.change_structure("branched", structure, {**tensors, **self.tensors()})
         for hook in known:
             if begins.branch:
                 hook.branch(self, begins.folder)
@@ -431,6 +452,5 @@ class Run:
                 hook.extend(self, begins.folder)
 
 
-def _tensors_of(hook: Hook) -> Iterator[str]:
-    """The names of a hook's tensors."""
-    return (name for group in hook.parameter_groups() for name in group.tensors)
+def _groups_of(hooks: Iterable[Hook]) -> list[Group]:
+    return [group for hook in hooks for group in hook.parameter_groups()]

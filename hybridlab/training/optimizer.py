@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ from hybridlab.models.decoder import divided_as
 
 _MOMENTS = {"AdamW": ("step", "exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 """What an optimizer keeps of each tensor."""
+_MADE_BY: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "AdamW": partial(torch.optim.AdamW, fused=True),
+    "Muon": partial(torch.optim.Muon, adjust_lr_fn="match_rms_adamw"),
+}
 _MUON_MOMENTUM = 0.95
 
 
@@ -81,33 +86,29 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
     the model has none. With Muon the matrices of the blocks are.
     """
     own_rate, decay, muon = settings.router_lr_factor, settings.weight_decay, settings.kind == "muon"
-    decayed: dict[str, Tensor] = {}
-    rest: dict[str, Tensor] = {}
-    routers: dict[str, Tensor] = {}
-    blocks: dict[str, Tensor] = {}
+    momentum = _MUON_MOMENTUM if settings.muon_momentum is None else settings.muon_momentum
+    of_routers = decay if settings.decay_all else 0.0
+    groups = (decayed, rest, routers, blocks) = (
+        Group("matrices", {}, settings.lr, settings.betas, decay, eps=settings.eps),
+        Group("rest", {}, settings.lr, settings.betas, eps=settings.eps),
+        Group("routers", {}, settings.lr * (own_rate or 0.0), settings.betas, of_routers, eps=settings.eps),
+        Group("blocks", {}, settings.lr * (settings.muon_lr_factor or 1.0), settings.betas, decay, momentum=momentum),
+    )
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         matrix = parameter.dim() > 1 and "embedding" not in name and not name.startswith("recurrences")
         if own_rate is not None and ROUTER.match(name):
-            routers[name] = parameter
+            routers.tensors[name] = parameter
         elif muon and parameter.dim() == 2 and name.startswith("blocks."):
-            blocks[name] = parameter
+            blocks.tensors[name] = parameter
         else:
-            (decayed if matrix or settings.decay_all else rest)[name] = parameter
-    if own_rate is not None and not routers:
+            (decayed if matrix or settings.decay_all else rest).tensors[name] = parameter
+    if own_rate is not None and not routers.tensors:
         raise UserError(
             f"training.optimizer.router_lr_factor {own_rate:g} has no effect: the model has no routers; remove it, or "
             "set recurrence.topology to mesh"
         )
-    of_routers, momentum = decay if settings.decay_all else 0.0, settings.muon_momentum
-    groups = [
-        Group("matrices", decayed, settings.lr, settings.betas, decay, eps=settings.eps),
-        Group("rest", rest, settings.lr, settings.betas, eps=settings.eps),
-        Group("routers", routers, settings.lr * (own_rate or 0.0), settings.betas, of_routers, eps=settings.eps),
-        Group("blocks", blocks, settings.lr * (settings.muon_lr_factor or 1.0), settings.betas, decay),
-    ]
-    groups[-1].momentum = _MUON_MOMENTUM if momentum is None else momentum
     return [group for group in groups if group.tensors]
 
 
@@ -118,14 +119,10 @@ class Optimizers:
     """
 
     def __init__(self, groups: list[Group]) -> None:
-        settings: dict[str, list[dict[str, Any]]] = {"AdamW": [], "Muon": []}
-        for group in groups:
-            settings[group.trained_by].append(_settings_of(group))
         made: dict[str, torch.optim.Optimizer] = {}
-        if settings["AdamW"]:
-            made["AdamW"] = torch.optim.AdamW(settings["AdamW"], fused=True)
-        if settings["Muon"]:
-            made["Muon"] = torch.optim.Muon(settings["Muon"], adjust_lr_fn="match_rms_adamw")
+        for kind, make in _MADE_BY.items():
+            if own := [_settings_of(group) for group in groups if group.trained_by == kind]:
+                made[kind] = make(own)
         self.parts = list(made.values())
         self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
         for part in self.parts:

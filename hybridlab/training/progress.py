@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
-from hybridlab.bars import WithBar
+from hybridlab.bars import Bar, WithBar
 from hybridlab.messages import on_screen, print_line
 
 _SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress(WithBar):
-    """Progress over `total` steps of `tokens_per_step` tokens, of which `done` were done earlier."""
+    """Progress over `total` steps of `tokens_per_step` tokens, of which `done` were done earlier. shared: the bars of a
+    board, in which it gets a line."""
 
-    def __init__(self, title: str, total: int, tokens_per_step: int, done: int = 0) -> None:
+    def __init__(self, title: str, total: int, tokens_per_step: int, done: int = 0, shared: Bar | None = None) -> None:
         self.title, self.total, self.tokens_per_step = title, total, tokens_per_step
-        self.first, self.started, self.printed = done, time.monotonic(), 0.0
-        super().__init__(on_screen(), 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
+        self.first, self.step, self.started, self.printed = done, done, time.monotonic(), 0.0
+        super().__init__(on_screen() and not shared, 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
+        self.bar = shared or self.bar
         if self.bar:
             self.task = self.bar.add_task(title, total=total, completed=done, note="")
 
     def update(self, step: int, loss: float, mfu: float | None = None) -> None:
         """Show that `step` steps are done; outside a terminal, at most one line in ten seconds."""
+        self.step = step
         if not on_screen():
             return
         seconds = max(1e-9, time.monotonic() - self.started)
@@ -53,17 +55,6 @@ def clock(seconds: float) -> str:
 # ---- several runs at once: a line for each, and one for all of them ----
 
 
-@dataclass
-class _Line:
-    """One running run. first: its step at the start of this process."""
-
-    task: Any
-    first: int
-    tokens_per_step: int
-    step: int
-    started: float = field(default_factory=time.monotonic)
-
-
 class Board(WithBar):
     """On a terminal a bar for each running run and one for all; elsewhere the plain lines of `Progress`.
 
@@ -71,49 +62,33 @@ class Board(WithBar):
     """
 
     def __init__(self, total: int) -> None:
-        self.lines: dict[str, _Line] = {}
-        self.plain: dict[str, Progress] = {}
-        self.steps: dict[str, tuple[int, int, int]] = {}
+        self.runs: dict[str, Progress] = {}
         super().__init__(on_screen(), 16, MofNCompleteColumn(), after=(TimeElapsedColumn(),))
         if self.bar:
             self.all = self.bar.add_task("all runs", total=total, note="")
 
     def begin(self, key: str, title: str, total: int, tokens_per_step: int, done: int) -> None:
         """A run starts, of whose `total` steps `done` were done earlier."""
-        self.steps[key] = (done, done, total)
-        if self.bar:
-            task = self.bar.add_task(title, total=total, completed=done, note="")
-            self.lines[key] = _Line(task, done, tokens_per_step, done)
-        else:
-            self.plain[key] = Progress(title, total, tokens_per_step, done)
+        self.runs[key] = Progress(title, total, tokens_per_step, done, self.bar)
 
-    def update(self, key: str, step: int, loss: float, *more: Any) -> None:
-        """The run has done `step` steps. more: what else its `Progress` was given."""
-        if key in self.steps:
-            first, _, total = self.steps[key]
-            self.steps[key] = (first, step, total)
-        if key in self.plain:
-            self.plain[key].update(step, loss, *more)
-        if self.bar is None or key not in self.lines:
+    def update(self, key: str, step: int, loss: float, mfu: float | None = None) -> None:
+        """The run has done `step` steps; see `Progress.update`. A bar does not show the MFU."""
+        if key not in self.runs:
             return
-        line = self.lines[key]
-        seconds = max(1e-9, time.monotonic() - line.started)
-        rate = (step - line.first) * line.tokens_per_step / seconds
-        self.bar.update(line.task, completed=step, note=f"loss {loss:.3f}  {rate:,.0f} tok/s")
-        self.bar.advance(self.all, step - line.step)
-        line.step = step
+        run = self.runs[key]
+        if self.bar:
+            self.bar.advance(self.all, step - run.step)
+        run.update(step, loss, None if self.bar else mfu)
 
     def progress(self) -> dict[str, float]:
         """Of each running run the share that is done, of the steps that were left when it started."""
-        return {key: (step - first) / max(1, total - first) for key, (first, step, total) in self.steps.items()}
+        return {key: (run.step - run.first) / max(1, run.total - run.first) for key, run in self.runs.items()}
 
     def end(self, key: str) -> None:
         """The run has ended, in whatever way; its line goes."""
-        self.steps.pop(key, None)
-        self.plain.pop(key, None)
-        line = self.lines.pop(key, None)
-        if self.bar and line:
-            self.bar.remove_task(line.task)
+        run = self.runs.pop(key, None)
+        if self.bar and run:
+            self.bar.remove_task(run.task)
 
 
 # ---- changes of the structure as lines for the terminal ----
@@ -138,13 +113,11 @@ def event_line(event: dict[str, Any]) -> str:
         elif name.endswith(_AFTER) and isinstance(value, int):
             what = name.removesuffix(_AFTER)
             parts.append(f"{event[what + _BEFORE]} → {value} {what}")
-        elif name not in ("step", "kind") and isinstance(value, str | int | float) and not _of_structure(name):
+        elif name.endswith((_BEFORE, _AFTER)) or name in ("step", "kind"):
+            continue
+        elif isinstance(value, str | int | float):
             parts.append(value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}")
     if not parts:
         parts = [f"{part} {event[f'{part}_after']}" for part in ("plan", "map") if f"{part}_after" in event]
     line = f"step {event['step']}: {event['kind']}" + (f": {', '.join(parts)}" if parts else "")
     return line if len(line) <= _MOST_LETTERS else line[: _MOST_LETTERS - 2] + " …"
-
-
-def _of_structure(name: str) -> bool:
-    return name.endswith((_BEFORE, _AFTER))

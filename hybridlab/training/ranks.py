@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -47,25 +47,18 @@ def joined(wait: int) -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(timeout=timedelta(seconds=wait))
-    if dist.get_rank() == 0:
-        yield
-    else:
-        with heard_by(silent), _first_speaks_first():
+    first = dist.get_rank() == 0
+    try:
+        with nullcontext() if first else heard_by(silent):
             yield
+    except Exception:
+        # Most mistakes end every rank, and once the first one has said it the agent ends the others. What only another
+        # rank has found is said a little later.
+        if not first:
+            time.sleep(_SECONDS_FOR_THE_FIRST)
+        raise
     # Not after an error: the others may not come.
     dist.destroy_process_group()
-
-
-@contextmanager
-def _first_speaks_first() -> Iterator[None]:
-    """A context that an error leaves late: most mistakes end every rank, and once the first one has said it the agent
-    ends the others. What only this rank has found is said a little later.
-    """
-    try:
-        yield
-    except Exception:
-        time.sleep(_SECONDS_FOR_THE_FIRST)
-        raise
 
 
 @dataclass(frozen=True)
@@ -130,12 +123,8 @@ def _exit_code(failed: object, logs: Path) -> int:
     if code < 0:
         how = f"rank {first} was ended by {signal.Signals(-code).name}"
         raise RunFailed(f"{how}; the same command goes on from the last checkpoint, and --max-restarts does so itself")
-    for line in _last_lines(failures[first], logs):
-        say(f"rank {first}: {line}")
+    # The end of what it has written to standard error, at its last start.
+    for file in sorted(logs.rglob(f"{failures[first].local_rank}/stderr.log"))[-1:]:
+        for line in file.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]:
+            say(f"rank {first}: {line}")
     return int(code)
-
-
-def _last_lines(failure: object, logs: Path) -> list[str]:
-    """The end of what a rank has written to standard error."""
-    files = sorted(logs.rglob(f"{failure.local_rank}/stderr.log"))  # type: ignore[attr-defined]
-    return files[-1].read_text(errors="replace").strip().splitlines()[-_LAST_LINES:] if files else []

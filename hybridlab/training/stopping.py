@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn
 
 from hybridlab.errors import Interrupted
@@ -30,9 +30,7 @@ class StopRequest:
             self._before = {number: signal.signal(number, self._request) for number in _SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore()
 
     def _request(self, number: int, frame: FrameType | None) -> None:

@@ -38,9 +38,7 @@ class Tracked:
 
 
 class Tracker(ABC):
-    """The interface of trackers. package: what must be installed."""
-
-    package: str
+    """The interface of trackers."""
 
     @abstractmethod
     def open(self, run: Tracked) -> bool:
@@ -61,8 +59,6 @@ class Tracker(ABC):
 
 class TensorBoard(Tracker):
     """Event files in the run folder, in `tensorboard/`."""
-
-    package = "tensorboard"
 
     def open(self, run: Tracked) -> bool:
         from torch.utils.tensorboard import SummaryWriter
@@ -92,8 +88,6 @@ class Trackio(Tracker):
 
     trackio.json in the run folder says that trackio knows the run.
     """
-
-    package = "trackio"
 
     def open(self, run: Tracked) -> bool:
         import trackio
@@ -126,8 +120,6 @@ class Trackio(Tracker):
 
 class WeightsAndBiases(Tracker):
     """The project WANDB_PROJECT, or `hybridlab`; files in the run folder, in `wandb/`. Offline with WANDB_MODE."""
-
-    package = "wandb"
 
     def open(self, run: Tracked) -> bool:
         import wandb
@@ -171,13 +163,11 @@ def require_trackers(names: Sequence[str]) -> None:
 
 
 class Trackers:
-    """The trackers of a run, each left out from its first failure on."""
+    """The trackers of a run, each left out from its first failure on. lines: the log so far, which a tracker gets that
+    does not know the run yet."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], run: Tracked, lines: list[Line]) -> None:
         self.open_ones = {name: TRACKERS[name]() for name in dict.fromkeys(names)}
-
-    def open(self, run: Tracked, lines: list[Line]) -> None:
-        """Begin. lines: the log so far, which a tracker gets that does not know the run yet."""
 
         def begin(tracker: Tracker) -> None:
             if not tracker.open(run):
@@ -216,8 +206,7 @@ def _send(tracker: Tracker, line: Line) -> None:
 @contextmanager
 def tracking(names: Sequence[str], run: Tracked, lines: list[Line]) -> Iterator[Trackers]:
     """A context in which trackers are open."""
-    trackers = Trackers(names)
-    trackers.open(run, lines)
+    trackers = Trackers(names, run, lines)
     finished = False
     try:
         yield trackers

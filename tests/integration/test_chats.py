@@ -16,7 +16,7 @@ from hybridlab.messages import heard_by
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.store.folders import Runs
-from hybridlab.training.finetuning import ExampleRows
+from hybridlab.training.objective import ExampleRows
 from tests.conftest import SMALL_SHAPE
 from tests.integration.test_finetuning import composed, decoder, encoder, parent, written  # noqa: F401
 from tests.training import assert_resumes_exactly, train

@@ -17,8 +17,7 @@ from hybridlab.models.export import load_checkpoint
 from hybridlab.runs.compose import Request, compose, task_layer
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.store.folders import Runs
-from hybridlab.training.batch import Batch
-from hybridlab.training.objective import make_objective
+from hybridlab.training.objective import Batch, make_objective
 from hybridlab.training.world import World
 from tests.conftest import ROOT, SMALL_SHAPE, SMALL_TRAINING
 from tests.training import assert_resumes_exactly, assert_survives_kills, train, weights
