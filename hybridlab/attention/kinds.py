@@ -202,18 +202,10 @@ class Window(AttentionKind):
 
 
 @dataclass(frozen=True)
-class Mixed(AttentionKind):
+class Mixed(Window):
     """z · full + (1 − z) · window, where z is a tensor from a controller; both are computed (ConSA, Eq. 3)."""
 
     name, letter, colour = "mixed", "m", "#CC79A7"
-    width: int
-
-    def __post_init__(self) -> None:
-        check_width(self.width)
-
-    @property
-    def window(self) -> int:
-        return self.width
 
     @property
     def apart(self) -> bool:

@@ -102,6 +102,11 @@ def config_of(model: Transformer, lineage: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def plugins_of(model: Transformer) -> dict[str, str]:
+    """Name and version of the plug-ins whose attention kinds a model has."""
+    return plugins_in_use({(ATTENTION_KINDS.what, kind.name) for kind in model.attention_map.each_kind()})
+
+
 def model_damage(folder: Path) -> str | None:
     """What is wrong with the final model of a run, in words; None if it is whole.
 
@@ -128,12 +133,11 @@ def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = 
     known = {*FILES, DIGESTS}
     if folder.exists() and (not folder.is_dir() or not {path.name for path in folder.iterdir()} <= known):
         raise UserError(f"{folder}: it holds something else than a saved model; choose another folder")
-    kinds = {(ATTENTION_KINDS.what, kind.name) for kind in model.attention_map.each_kind()}
     try:
         text = None if tokenizer is None else Path(tokenizer).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{tokenizer}: it cannot be read as a tokenizer.json; give the path of one") from None
-    save_model(folder, model, {}, text, plugins_in_use(kinds))
+    save_model(folder, model, {}, text, plugins_of(model))
     return folder
 
 

@@ -24,11 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.errors import UserError
 from hybridlab.files import json_text, new_folder, write_json, write_text
 from hybridlab.models.decoder import Transformer
-from hybridlab.models.export import INDEX, config_of, save_tensors, size_of
+from hybridlab.models.export import INDEX, config_of, plugins_of, save_tensors, size_of
 from hybridlab.models.hf_layouts import (
     embedding_scale,
     has_its_biases,
@@ -46,7 +45,6 @@ from hybridlab.models.hf_types import LAYOUTS, OLMO_EPS, Layout
 from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import FAMILIES, ClassesOutput, Shape
 from hybridlab.plan.structure import Structure
-from hybridlab.plugins import plugins_in_use
 
 MODELLING = "modeling_hybridlab.py"
 _ROOT = "hybridlab.models.modeling_hybridlab"
@@ -92,7 +90,9 @@ class Form:
 def form_of(model: Transformer, pads_with_end: bool = False) -> Form:
     """How a model is written. pads_with_end: see `why_not_native`. UserError for a model that cannot be exported."""
     structure = model.structure
-    _check(structure)
+    if structure.map.learning:
+        raise UserError("export: the masks of this model are still being learned; export the run that trains with them")
+    source_files(structure)
     reason = why_not_native(structure, pads_with_end)
     if reason is None and model.factors:
         reason = "some of its heads have factors on their outputs"
@@ -100,12 +100,6 @@ def form_of(model: Transformer, pads_with_end: bool = False) -> Form:
     task = _TASKS[output.kind] if output else "CausalLM" if structure.causal else "MaskedLM"
     own = native_class(structure) if reason is None else None
     return Form(own or f"HybridlabFor{task}", f"AutoModelFor{task}", reason)
-
-
-def _check(structure: Structure) -> None:
-    if structure.map.learning:
-        raise UserError("export: the masks of this model are still being learned; export the run that trains with them")
-    source_files(structure)
 
 
 # ---- the modules beside the weights ----
@@ -293,8 +287,7 @@ def check_free(folder: Path) -> None:
 
 def _own_config(model: Transformer, form: Form, max_positions: int, lineage: dict[str, Any]) -> dict[str, Any]:
     """config.json for the modelling file: that of a model folder of hybridlab, with what transformers looks for."""
-    shape, kinds = model.shape, {(ATTENTION_KINDS.what, kind.name) for kind in model.attention_map.each_kind()}
-    plugins = plugins_in_use(kinds)
+    shape, plugins = model.shape, plugins_of(model)
     return {
         **config_of(model, lineage | ({"plugins": plugins} if plugins else {})),
         "architectures": [form.architecture],

@@ -26,7 +26,7 @@ from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer, make_model
-from hybridlab.models.export import load_checkpoint
+from hybridlab.models.export import INDEX, load_checkpoint
 from hybridlab.models.hf_layouts import (
     fields_of,
     found_head,
@@ -44,7 +44,6 @@ from hybridlab.plan.plan import Plan
 from hybridlab.plan.shape import Shape
 from hybridlab.plan.structure import Structure
 
-INDEX = "model.safetensors.index.json"
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -281,7 +280,7 @@ def _tied(name: str, layout: Layout, shape: Shape) -> bool:
 HUB = "hub:"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FETCHED = [
-    *("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),
+    *("config.json", "generation_config.json", "model.safetensors", INDEX),
     *("model-*-of-*.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     "chat_template.jinja",
 ]

@@ -55,14 +55,9 @@ def growth_steps(lineage: Lineage) -> Iterator[tuple[int, ...]]:
     for stage in range(1, 1 + max((origin.stage for origin in lineage), default=0)):
         now = [origin for origin in lineage if origin.stage <= stage]
         before = iter(range(len(now)))
-        yield tuple(_source(origin, stage, before) for origin in now)
-
-
-def _source(origin: Origin, stage: int, before: Iterator[int]) -> int:
-    if origin.stage == stage:
-        assert origin.index is not None, "a layer that was added has a parent"
-        return origin.index
-    return next(before)
+        yield tuple(
+            origin.index if origin.stage == stage and origin.index is not None else next(before) for origin in now
+        )
 
 
 def lineage_from_json(data: Sequence[dict[str, Any]]) -> Lineage:

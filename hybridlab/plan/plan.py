@@ -204,7 +204,8 @@ class Plan:
                 f"growth copies {names}, but the plan does not run {layer_name(skipped[0])}; leave out the edit that "
                 "skips it"
             )
-        if sum(bool(_span(sequence, layers)) for sequence in self._sequences()) > 1:
+        sequences = [self.visits, *(body for loop in self.loops.values() for body in loop.bodies)]
+        if sum(bool(_span(sequence, layers)) for sequence in sequences) > 1:
             raise UserError(
                 f"growth copies {names}, but the plan runs some of them in one place and some in another, such as the "
                 "body of a loop and what lies around it; change the loop, or the block and the start of the growth"
@@ -216,10 +217,6 @@ class Plan:
             for item in self._with_copies(self.visits, layers, names)
         )
         return replace(self, visits=visits, num_layers=self.num_layers + len(layers))
-
-    def _sequences(self) -> list[tuple[Item, ...]]:
-        """The visits of the plan, and those in the body of each loop."""
-        return [self.visits, *(body for loop in self.loops.values() for body in loop.bodies)]
 
     def _with_copies(self, sequence: tuple[AnyItem, ...], layers: range, names: str) -> tuple[AnyItem, ...]:
         """A sequence of visits with those of the copies, and the numbers of the new model."""

@@ -52,16 +52,11 @@ def pick_precision(name: str, device: torch.device) -> str:
         return name
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    flags = _cpu_flags()
-    return "bf16" if "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"
-
-
-def _cpu_flags() -> set[str]:
-    try:
+    with suppress(OSError):  # other systems
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return {flag for line in lines if line.startswith("flags") for flag in line.split()}
+        if {"avx512_bf16", "amx_bf16"} & {flag for line in lines if line.startswith("flags") for flag in line.split()}:
+            return "bf16"
+    return "fp32"
 
 
 def cpu_cores() -> int:

@@ -12,9 +12,8 @@ No torch: what computes stands in the other files of this folder, which are impo
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from hybridlab.attention.kinds import AttentionKind, Counting, Standard
 from hybridlab.errors import UserError, nearest
@@ -52,32 +51,30 @@ class Belief(AttentionKind):
     length_ref: int | None = None
     detach_messages: bool = False
 
-    decides: ClassVar[dict[str, tuple[str, ...]]] = {"factor": FACTORS, "send": SENDERS}
-
     @property
     def apart(self) -> bool:
         return True
 
     def __post_init__(self) -> None:
-        for name, known in self.decides.items():
+        for name, known in (("factor", FACTORS), ("send", SENDERS)):
             if (value := getattr(self, name)) not in known:
                 raise UserError(f"belief: {name} {value!r} is unknown; {nearest(str(value), list(known))}")
         if self.factor == "elemmul":
-            self._refuse_settings_of_messages()
+            for name, unset in (("strength", None), ("length_ref", None), ("detach_messages", False)):
+                if (value := getattr(self, name)) != unset or type(value) is not type(unset):
+                    raise UserError(
+                        f"belief: {name} has no effect on factor elemmul, which sends no messages; leave it out"
+                    )
         else:
-            object.__setattr__(self, "strength", _checked_strength(self.strength))
+            strength = STRENGTH if self.strength is None else self.strength
+            if not (_is_number(strength, int, float) and 0 <= strength <= MAX_STRENGTH):
+                raise UserError(f"belief: strength {strength!r} must be a number from 0 to {MAX_STRENGTH:g}")
+            object.__setattr__(self, "strength", float(strength) + 0.0)  # 0 for −0
         reference, detach = self.length_ref, self.detach_messages
         if reference is not None and not (_is_number(reference, int) and 1 <= reference < 2**31):
             raise UserError(f"belief: length_ref {reference!r} must be a whole number of 1 or more, or left out")
         if not isinstance(detach, bool):
             raise UserError(f"belief: detach_messages {detach!r} must be true or false")
-
-    def _refuse_settings_of_messages(self) -> None:
-        for name, unset in (("strength", None), ("length_ref", None), ("detach_messages", False)):
-            if getattr(self, name) != unset or type(getattr(self, name)) is not type(unset):
-                raise UserError(
-                    f"belief: {name} has no effect on factor elemmul, which sends no messages; leave it out"
-                )
 
     @property
     def exponent(self) -> float:
@@ -154,15 +151,6 @@ class Belief(AttentionKind):
         parts += [self.send] if self.send != "visible" else []
         parts += [f"length_ref {self.length_ref}"] if self.length_ref else []
         return f"belief({', '.join([*parts, *(['detached'] if self.detach_messages else [])])})"
-
-
-def _checked_strength(strength: Any) -> float:
-    """λ as a float; the default for None."""
-    if strength is None:
-        return STRENGTH
-    if not _is_number(strength, int, float) or not 0 <= strength <= MAX_STRENGTH or not math.isfinite(strength):
-        raise UserError(f"belief: strength {strength!r} must be a number from 0 to {MAX_STRENGTH:g}")
-    return float(strength) + 0.0
 
 
 def _is_number(value: Any, *types: type) -> bool:

@@ -62,7 +62,7 @@ class Tile:
         for start in reversed(starts) if backwards else starts:
             rows = slice(start, min(start + self.block, length))
             keys, own, seen = self.seen(rows)
-            scores = self._product(self.q[:, :, rows], self.k[:, keys].mT).masked_fill_(~seen, float("-inf"))
+            scores = self.product(self.q[:, :, rows], self.k[:, keys].mT).masked_fill_(~seen, float("-inf"))
             yield Block(rows, keys, own, seen, scores, torch.softmax(scores, dim=-1))
 
     def seen(self, rows: slice) -> tuple[slice, slice, Tensor]:
@@ -73,17 +73,13 @@ class Tile:
         valid, segments = (None if t is None else t[:, keys] for t in (self.visible.valid, self.visible.segments))
         return keys, rows, replace(self.visible, valid=valid, segments=segments).mask(positions, keys.stop)
 
-    def weigh(self, weights: Tensor, values: Tensor) -> Tensor:
-        """weights (T, G, b, e) times values (T, e, D) → (T, G, b, D)."""
-        return self._product(weights, values)
+    def product(self, rows: Tensor, matrix: Tensor) -> Tensor:
+        """rows (T, G, b, X) times a matrix (T, X, Y) that the query heads share → (T, G, b, Y)."""
+        return (rows.flatten(1, 2) @ matrix).unflatten(1, rows.shape[1:3])
 
     def gather(self, weights: Tensor, rows: Tensor) -> Tensor:
         """The transposed weights (T, G, b, e) times rows (T, G, b, D), summed over the query heads → (T, e, D)."""
         return weights.flatten(1, 2).mT @ rows.flatten(1, 2)
-
-    def _product(self, rows: Tensor, matrix: Tensor) -> Tensor:
-        """rows (T, G, b, X) times a matrix (T, X, Y) that the query heads share → (T, G, b, Y)."""
-        return (rows.flatten(1, 2) @ matrix).unflatten(1, rows.shape[1:3])
 
     def valid(self, rows: slice) -> Tensor | None:
         """(T, 1, b, 1): 0 for rows that are padding; None if none is."""
@@ -96,7 +92,7 @@ class Tile:
 
     def score_gradients(self, block: Block, ds: Tensor, dq: Tensor, dk: Tensor) -> None:
         """Add the gradients of a block's scores, (T, G, b, e), to those of q (T, G, S, D) and k (T, S, D)."""
-        dq[:, :, block.rows] = self._product(ds, self.k[:, block.keys]) / math.sqrt(self.q.shape[-1])
+        dq[:, :, block.rows] = self.product(ds, self.k[:, block.keys]) / math.sqrt(self.q.shape[-1])
         dk[:, block.keys] += self.gather(ds, self.q[:, :, block.rows])
 
 
@@ -130,7 +126,7 @@ class Messages:
         for block in tile.blocks():
             sent = self._sent(block)
             weights = self._refined(block, sent, before)
-            out[:, :, block.rows] = tile.weigh(weights, tile.v[:, block.keys])
+            out[:, :, block.rows] = tile.product(weights, tile.v[:, block.keys])
             if tile.earlier:
                 before[..., block.keys] += sent.sum(-2, dtype=torch.float64)
         return before
@@ -179,7 +175,7 @@ class Messages:
     def _row_gradients(self, block: Block, sent: Tensor, before: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of what the softmax of the refined weights takes, and these weights, each (T, G, b, e)."""
         weights = self._refined(block, sent, before)
-        dweights = self.tile.weigh(dout[:, :, block.rows], self.tile.v[:, block.keys].mT)
+        dweights = self.tile.product(dout[:, :, block.rows], self.tile.v[:, block.keys].mT)
         return softmax_backward(weights, dweights), weights
 
     def _prior_gradients(self, block: Block, received: Tensor, after: Tensor) -> Tensor:
@@ -238,7 +234,7 @@ class Products:
             valid = tile.valid(block.rows)
             dvalues = dvalues if valid is None else dvalues * valid
             if inside is not None and kept is not None:
-                dinside = tile.weigh(dwhole, values.mT) * kept
+                dinside = tile.product(dwhole, values.mT) * kept
                 dprior += (dinside + dinside.mT) @ block.prior
                 dvalues += inside.mT @ dwhole
             if tile.earlier:
@@ -266,7 +262,7 @@ class Products:
         if kept is None:
             return whole, None, None
         inside = block.prior @ block.prior.mT * kept
-        return whole + self.tile.weigh(inside, self.values[:, block.own]), inside, kept
+        return whole + self.tile.product(inside, self.values[:, block.own]), inside, kept
 
     def _whole_gradients(
         self, block: Block, state: Tensor, dout: Tensor

@@ -113,10 +113,6 @@ class LearnedAllocation(Hook):
         """
         return self.allocation.ranked(self.scores.detach().tolist())
 
-    def to_heads(self, kept: Tensor) -> list[list[int]]:
-        """Masks per unit (L, 1 or K) as masks per KV head (L, K)."""
-        return kept.int().expand(-1, self.shape.kv_heads).tolist()
-
     def fix(self, run: TrainingRun, masks: list[list[int]], results: dict[str, Any]) -> dict[str, Any]:
         """Give the model its final map and write masks.json; returns the results for the record."""
         chosen = AttentionMap.from_masks(masks, self.window)
@@ -201,7 +197,8 @@ class MaskLearning(LearnedAllocation):
 
     def forward_inputs(self, step: int) -> dict[str, Any]:
         """The gates z of this step."""
-        generator = torch.Generator().manual_seed(_mixed_seed(self.seed, step))
+        mixed = np.random.SeedSequence((_DRAW, self.seed, step)).generate_state(1, np.uint64)[0]
+        generator = torch.Generator().manual_seed(int(mixed >> np.uint64(1)))  # 63 bits
         u = torch.rand(self.scores.shape, generator=generator).to(self.scores.device)
         return self.gates(self.distribution.sample(self.scores, u))
 
@@ -269,8 +266,8 @@ class MaskLearning(LearnedAllocation):
         return windows.view(self.num_rows, -1).mean(1)
 
     def threshold_masks(self) -> list[list[int]]:
-        """z = 1[α > 0] (Eq. 11) as masks; the target may be missed."""
-        return self.to_heads(self.scores.detach() > 0)
+        """Masks (L, K): z = 1[α > 0] (Eq. 11); the target may be missed."""
+        return (self.scores.detach() > 0).int().expand(-1, self.shape.kv_heads).tolist()
 
     def _gap(self) -> float:
         """The largest distance of an expected sparsity from its target."""
@@ -285,11 +282,6 @@ class MaskLearning(LearnedAllocation):
         """The target sparsity in step `step`, which rises linearly at first."""
         warmup = self.config.target_warmup_steps
         return self.target * min(1.0, (step + 1) / warmup) if warmup else self.target
-
-
-def _mixed_seed(seed: int, step: int) -> int:
-    """A 63-bit seed from (seed, step)."""
-    return int(np.random.SeedSequence((_DRAW, seed, step)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class L1Gates(LearnedAllocation):

@@ -39,7 +39,10 @@ def growth_layer(
     if rounding is not None:
         controller["rounding"] = rounding
     if schedule is not None:
-        controller["alpha"] = _alpha(schedule)
+        written = re.fullmatch(r"prop-(\d+(?:\.\d+)?)", schedule)
+        if written is None:
+            raise UserError(f"--schedule {schedule}: write it as prop-ALPHA, such as prop-1, the schedule of the paper")
+        controller["alpha"] = float(written[1])
     origins: dict[KeyPath, str] = {("controller", name): f"--{name}" for name in controller}
     origins |= {("controller", "alpha"): "--schedule", ("controller", "kind"): "hybridlab grow"}
     run, step = branch_of(start)
@@ -50,14 +53,6 @@ def growth_layer(
     if layers is not None:
         values["shape"], origins["shape", "layers"] = {"layers": layers}, "--layers"
     return Layer(values, origins)
-
-
-def _alpha(schedule: str) -> float:
-    """The exponent in `prop-ALPHA`."""
-    written = re.fullmatch(r"prop-(\d+(?:\.\d+)?)", schedule)
-    if written is None:
-        raise UserError(f"--schedule {schedule}: write it as prop-ALPHA, such as prop-1, the schedule of the paper")
-    return float(written[1])
 
 
 def check_arch(arch: str, method: str, masks: bool) -> None:

@@ -76,7 +76,9 @@ class Stacking(Hook):
 
     def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
         layers = run.model.shape.layers
-        self._count(layers, step)
+        if not self.trained or self.trained[-1]["layers"] != layers:
+            self.trained.append({"layers": layers, "first_step": step + 1, "steps": 0})
+        self.trained[-1]["steps"] += 1
         while run.model.shape.layers < self.depth_after(step + 1):
             self._grow(run)
         return {"layers": float(layers)}
@@ -114,12 +116,6 @@ class Stacking(Hook):
         }
 
     # ---- the method ----
-
-    def _count(self, layers: int, step: int) -> None:
-        """Write down that a step was done with so many layers."""
-        if not self.trained or self.trained[-1]["layers"] != layers:
-            self.trained.append({"layers": layers, "first_step": step + 1, "steps": 0})
-        self.trained[-1]["steps"] += 1
 
     def _grow(self, run: TrainingRun) -> None:
         """One growth step: structure, weights and the optimizer's state."""

@@ -273,10 +273,10 @@ class Growth:
 
     def _grow(self, step: int, entropies: Entropies) -> list[Event]:
         pool = self._pool(entropies)
-        deepened = next((looped for looped in self._may_deepen() if looped.layer in pool), None)
-        if deepened is not None:
-            deepened.passes += 1
-            return [self._event("loop-deepened", deepened)]
+        for looped in self._growing():
+            if looped.passes < self.config.max_passes and looped.layer in pool:
+                looped.passes += 1
+                return [self._event("loop-deepened", looped)]
         if len(self.looped) < self.config.target_layers:
             new = self._next_layer(pool)
             if new is None:
@@ -292,12 +292,9 @@ class Growth:
         size = self.config.candidates or self.config.target_layers
         return sorted(self.candidates, key=lambda layer: (-_mean(entropies[layer]), layer))[:size]
 
-    def _may_deepen(self) -> list[LoopedLayer]:
-        """The layers that may get another pass, first choice first."""
-        return [looped for looped in self._growing() if looped.passes < self.config.max_passes]
-
     def _growing(self) -> list[LoopedLayer]:
-        """Algorithm 1: only the newest layer. Released code: all chosen layers, the first chosen one first."""
+        """The layers that get further passes. Algorithm 1: only the newest one. Released code: all chosen layers, the
+        first chosen one first."""
         return self.looped if self.config.policy == "released" else self.looped[-1:]
 
     def _next_layer(self, pool: Sequence[int]) -> int | None:
@@ -311,7 +308,7 @@ class Growth:
         new = LoopedLayer(layer, step)
         self.looped.append(new)
         keep = self.config.shortlist or self.config.heads
-        self._drop(new, step, self._ranked(layer, entropies, range(self.num_heads))[keep:])
+        new.dropped = dict.fromkeys(self._ranked(layer, entropies, range(self.num_heads))[keep:], step)
         if self.config.shortlist is not None:
             self.undecided = layer
         return self._event("loop-added", new, entropies)
@@ -319,7 +316,7 @@ class Growth:
     def _decide(self, step: int, entropies: Entropies) -> Event:
         chosen = next(looped for looped in self.looped if looped.layer == self.undecided)
         ranked = self._ranked(chosen.layer, entropies, chosen.kept(self.num_heads))
-        self._drop(chosen, step, ranked[self.config.heads :])
+        chosen.dropped |= dict.fromkeys(ranked[self.config.heads :], step)
         self.undecided = None
         return self._event("heads-chosen", chosen, entropies)
 
@@ -333,9 +330,6 @@ class Growth:
             return sorted(heads, key=drawn.index)
         sign = -1 if self.config.select == "high" else 1
         return sorted(heads, key=lambda head: (sign * entropies[layer][head], head))
-
-    def _drop(self, looped: LoopedLayer, step: int, heads: Sequence[int]) -> None:
-        looped.dropped |= dict.fromkeys(heads, step)
 
     def _target_reached(self) -> bool:
         if len(self.looped) < self.config.target_layers or self.undecided is not None:

@@ -11,6 +11,7 @@ in a record do not include the measurement of entropies (one row of attention we
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -58,23 +59,17 @@ class EntropyAverage:
         return [] if self.average is None else (self.average / (1 - self.decay**self.updates)).tolist()
 
     def state(self) -> dict[str, Any]:
-        average = None if self.average is None else _plain(self.average.tolist())
+        average = None
+        if self.average is not None:
+            # JSON has null for NaN, the entropy of a head that does not run.
+            average = [[None if value != value else value for value in row] for row in self.average.tolist()]
         return {"average": average, "updates": self.updates}
 
     def load_state(self, state: dict[str, Any], device: torch.device) -> None:
-        rows = state["average"]
-        self.average = None if rows is None else torch.tensor(_numbers(rows), device=device)
-        self.updates, self.pending = state["updates"], None
-
-
-def _plain(rows: list[list[float]]) -> list[list[float | None]]:
-    """NaN, the entropy of a head that does not run, as None for JSON."""
-    return [[None if value != value else value for value in row] for row in rows]
-
-
-def _numbers(rows: list[list[float | None]]) -> list[list[float]]:
-    """The inverse of `_plain`."""
-    return [[float("nan") if value is None else value for value in row] for row in rows]
+        self.average, self.updates, self.pending = None, state["updates"], None
+        if state["average"] is not None:
+            rows = [[math.nan if value is None else value for value in row] for row in state["average"]]
+            self.average = torch.tensor(rows, device=device)
 
 
 class EntropyGrowth(Hook):
@@ -107,9 +102,7 @@ class EntropyGrowth(Hook):
 
     def forward_inputs(self, step: int) -> dict[str, Any]:
         measures = self.config.entropies is None and not self.growth.frozen
-        inputs: dict[str, Any] = {"need": "last_row"} if measures else {}
-        factors = self.factors(step)
-        return inputs | ({"factors": factors} if factors else {})
+        return self.evaluation_inputs(step) | ({"need": "last_row"} if measures else {})
 
     def evaluation_inputs(self, step: int) -> dict[str, Any]:
         factors = self.factors(step)
