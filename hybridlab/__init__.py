@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hybridlab.runs.train import evaluate as evaluate
     from hybridlab.runs.train import finetune as finetune
     from hybridlab.runs.train import train as train
-    from hybridlab.training.hooks import Hook as Hook
+    from hybridlab.training.engine import Hook as Hook
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,7 @@ _PUBLIC = {
     "Decoder": "hybridlab.models.decoder",
     "Encoder": "hybridlab.models.decoder",
     "Exported": "hybridlab.runs.export",
-    "Hook": "hybridlab.training.hooks",
+    "Hook": "hybridlab.training.engine",
     "Interrupted": "hybridlab.errors",
     "Loop": "hybridlab.plan.loop",
     "Method": "hybridlab.config.method",

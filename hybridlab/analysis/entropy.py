@@ -18,7 +18,7 @@ from torch import Tensor
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.plan.plan import Place, Plan
 from hybridlab.statistics import rank_correlation
-from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.engine import Hook, Run
 from hybridlab.training.world import world
 
 
@@ -94,7 +94,7 @@ class EntropyLog(Hook):
         self.steps: list[int] = []
         self.tables: list[list[list[float | None]]] = []
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: Run) -> None:
         self.run = run
         self.pending: Tensor | None = None
 
@@ -109,7 +109,7 @@ class EntropyLog(Hook):
             table = share * head_entropies(self.run.model.plan, output, self.run.model.shape.heads)
             self.pending = table if self.pending is None else self.pending + table
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         if self.pending is not None:
             # The entropy of a head that does not run is NaN, which JSON does not have.
             rows = [[None if v != v else round(v, 4) for v in row] for row in world().sum(self.pending).tolist()]
@@ -121,10 +121,10 @@ class EntropyLog(Hook):
     def state(self) -> dict[str, Any]:
         return {"steps": self.steps, "entropies": self.tables}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         self.steps, self.tables = list(state["steps"]), list(state["entropies"])
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         """Tables of one size: in a model that grew, layers that were not there yet have no entropies."""
         layers, heads = run.model.shape.layers, run.model.shape.heads
         missing: list[float | None] = [None] * heads

@@ -20,13 +20,13 @@ from hybridlab.models.decoder import Transformer
 from hybridlab.models.export import read_model_config
 from hybridlab.store.checkpoints import copy_model, save_trained
 from hybridlab.store.folders import RunFolder
-from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.engine import Hook, Run
 from hybridlab.training.machine import autocast
 from hybridlab.training.world import world
 
 
 @contextmanager
-def as_measured(run: TrainingRun, step: int) -> Iterator[Text]:
+def as_measured(run: Run, step: int) -> Iterator[Text]:
     """A context in which `run.model` is to be measured as optimizer step `step` runs it; its time is no time of
     training. Yields the validation text, with the arguments of the forward pass."""
     with run.paused():
@@ -56,7 +56,7 @@ class AtSteps(Hook):
         self.steps = steps
         self.measured: dict[str, AtStep] = {}
 
-    def before_first_step(self, run: TrainingRun) -> None:
+    def before_first_step(self, run: Run) -> None:
         over = [step for step in self.steps if step < run.step and str(step) not in self.measured]
         if over:
             left = ",".join(str(step) for step in self.steps if step >= run.step)
@@ -67,12 +67,12 @@ class AtSteps(Hook):
         if run.step in self.steps and str(run.step) not in self.measured:
             self._measure(run, run.step)
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         if run.step in self.steps:
             self._measure(run, step)
         return {}
 
-    def _measure(self, run: TrainingRun, step: int) -> None:
+    def _measure(self, run: Run, step: int) -> None:
         """Measure the model after `run.step` steps, as optimizer step `step` runs it."""
         with as_measured(run, step) as text:
             config, names = run.config, run.config.evaluation.probes or []
@@ -92,10 +92,10 @@ class AtSteps(Hook):
     def state(self) -> dict[str, Any]:
         return {step: result.model_dump(mode="json") for step, result in self.measured.items()}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         self.measured = {step: AtStep(**result) for step, result in state.items() if int(step) in self.steps}
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         return dict(self.measured)
 
 
@@ -122,7 +122,7 @@ class ValidationLog(Hook):
         self.kept: float | None = None
         """The loss of the weights in best/."""
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: Run) -> None:
         length = run.config.training.seq_len
         for part in run.corpus.parts if run.objective.reads_text else ():
             if not len(Windows(part.corpus.validation, length)):
@@ -134,7 +134,7 @@ class ValidationLog(Hook):
     def logs(self, step: int) -> bool:
         return (step + 1) % self.every == 0 or step + 1 == self.last
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         if not self.logs(step):
             return {}
         with as_measured(run, step) as text:
@@ -162,24 +162,24 @@ class ValidationLog(Hook):
     def state(self) -> dict[str, Any]:
         return {"steps": self.steps, "loss": self.losses, "stderr": self.errors, "kept": self.kept}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         self.steps, self.losses, self.errors = list(state["steps"]), list(state["loss"]), list(state["stderr"])
         self.kept = state["kept"]
 
-    def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
+    def extend(self, run: Run, shorter: RunFolder) -> None:
         if self.keeps and shorter.best.is_dir():
             world().once(copy_model, run.folder.best, shorter.best)
         else:
             self.kept = None
 
-    def branch(self, run: TrainingRun, other: RunFolder) -> None:
+    def branch(self, run: Run, other: RunFolder) -> None:
         there = other.best.is_dir() and read_model_config(other.best).lineage.get("step", math.inf) <= run.step
         if self.keeps and self.kept is not None and there:
             world().once(copy_model, run.folder.best, other.best)
         else:
             self.kept = None
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         lowest = min(self.losses)
         columns = {"steps": self.steps, "loss": self.losses, "stderr": self.errors}
         return columns | {"best_step": self.steps[self.losses.index(lowest)], "best_loss": lowest}

@@ -34,8 +34,7 @@ from hybridlab.runs.hooks import fresh_hooks
 from hybridlab.store import checkpoints
 from hybridlab.store.artifacts import model_folder, require_tokenizer
 from hybridlab.store.folders import RunFolder, Runs, part_of_run
-from hybridlab.training.engine import Beginning
-from hybridlab.training.hooks import Hook
+from hybridlab.training.engine import Beginning, Hook
 from hybridlab.training.optimizer import learning_rate_factor
 
 _FREE = ("evaluation", "runtime", "training.schedule", "training.optimizer", "training.clip")

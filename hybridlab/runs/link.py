@@ -35,8 +35,7 @@ from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
 from hybridlab.store.artifacts import Artifact, find_start
 from hybridlab.store.folders import RunFolder, Runs, start_facts
-from hybridlab.training.engine import Job
-from hybridlab.training.hooks import Hook
+from hybridlab.training.engine import Hook, Job
 from hybridlab.training.machine import pick_device, pick_precision, require_memory, within_memory
 from hybridlab.training.objective import Objective, make_objective
 from hybridlab.training.trackers import require_trackers

@@ -43,8 +43,7 @@ from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import save_trained
 from hybridlab.store.folders import UNLABELLED, Label, RunFolder, Runs
 from hybridlab.store.metrics import history, read_metrics
-from hybridlab.training.engine import Job, Run
-from hybridlab.training.hooks import Hook
+from hybridlab.training.engine import Hook, Job, Run
 from hybridlab.training.machine import (
     describe_machine,
     git_revision,

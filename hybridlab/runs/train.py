@@ -24,7 +24,7 @@ from hybridlab.runs.evaluate import evaluate_model, evaluate_run
 from hybridlab.runs.record import Record
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import Label, RunFolder, Runs
-from hybridlab.training.hooks import Hook
+from hybridlab.training.engine import Hook
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridlab.errors import UserError
-from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.engine import Hook, Run
 
 _DIGITS = 5
 """Significant digits: a loss of 3.8437, within the noise of a batch, in nine bytes of the record."""
@@ -27,11 +27,11 @@ class EachStep(Hook):
         self.columns: dict[str, list[float]] = {name: [] for name in names}
         self.pending: dict[str, Any] | None = None
 
-    def before_first_step(self, run: TrainingRun) -> None:
+    def before_first_step(self, run: Run) -> None:
         if not any(self.columns.values()):
             self.first = run.step + 1
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         self._take()
         # Later hooks add their numbers to it.
         self.pending = run.last
@@ -52,8 +52,8 @@ class EachStep(Hook):
         self._take()
         return {"first": self.first, **self.columns}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         self.first, self.columns = state["first"], {name: list(state[name]) for name in self.names}
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         return self.state()

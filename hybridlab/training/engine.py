@@ -1,4 +1,4 @@
-"""The training loop, the same for all methods: they act on it through hooks.
+"""The training loop, the same for all methods: they act on it through hooks (`Hook`).
 
     hybridlab pretrain --arch vanilla --size tiny --data embedded --steps 100 --run-dir runs/first
 
@@ -29,7 +29,7 @@ from hybridlab.data.shards import Corpus
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import say
 from hybridlab.models.adapters import adapt
-from hybridlab.models.decoder import Factors, Transformer
+from hybridlab.models.decoder import Factors, Output, Transformer
 from hybridlab.models.export import factors_to_json, size_of
 from hybridlab.models.loss import LARGE_VOCABULARY
 from hybridlab.plan.structure import Structure
@@ -37,7 +37,6 @@ from hybridlab.store import checkpoints
 from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import MetricsLog
-from hybridlab.training.hooks import Hook
 from hybridlab.training.machine import Speed, autocast, dtype_of
 from hybridlab.training.objective import Batch, Objective
 from hybridlab.training.optimizer import (
@@ -63,6 +62,98 @@ class Spent:
     tokens: int = 0
     flops: float = 0.0
     seconds: float = 0.0
+
+
+class Hook:
+    """Base class of hooks, by which a method acts on a run while it trains; does nothing. A subclass overrides the
+    methods that it needs, which the engine calls in the order below.
+
+    A controller changes the model's structure through `Run.change_structure`, which records the event and rebuilds the
+    model. All random draws of a hook are functions of (seed, step), so that a resumed run draws the same numbers.
+    Several processes may train a run together (training/world.py). Each calls every hook, with its part of the batch: a
+    hook that decides by a statistic of the outputs decides by `world().sum` of it, and writes files by `world().once`.
+
+    name: key of its state in the checkpoint and of its results in the record. logged: how the names of its numbers in
+    the log begin; a run in which the hook begins anew does not take those of another run over. version: for a hook
+    that a Python program passes to `hybridlab.train`, which puts name and version into the run's identity: a text that
+    changes whenever the hook would act otherwise, its settings included. A hook of a plug-in needs none.
+
+        class Shrink(hybridlab.Hook):
+            name, version = "shrink", "1"
+
+            def after_step(self, run, step):
+                with torch.no_grad():
+                    for tensor in run.tensors().values():
+                        tensor.mul_(0.999)
+                return {}
+    """
+
+    name: str = "hook"
+    version: str | None = None
+    logged: str | None = None
+
+    def begin(self, run: Run) -> None:
+        """Called once before the first step of this process: create tensors, read the configuration."""
+
+    def before_first_step(self, run: Run) -> None:
+        """Called once in every process before the first step that it does, after `begin` and `load_state`; `run.step`
+        is the number of steps done."""
+
+    def parameter_groups(self) -> list[Group]:
+        """Optimizer groups of the hook. Their tensors are saved in checkpoints, but are no part of the model."""
+        return []
+
+    def forward_inputs(self, step: int) -> dict[str, Any]:
+        """Further arguments of the model's forward pass; called for each micro-batch of the step."""
+        return {}
+
+    def after_forward(self, step: int, output: Output, share: float) -> Tensor | None:
+        """Called after the forward pass of a micro-batch. share: its share of all rows of the step. With a vocabulary
+        of 32,768 or more the output has the loss and no logits, see models/loss.py.
+
+        Returns a term that depends on this output and is added to its loss, or None. A mean over rows must be
+        multiplied by `share`, so that the size of micro-batches does not matter.
+        """
+        return None
+
+    def penalty(self, step: int) -> Tensor | None:
+        """A term that is added to the loss once per optimizer step."""
+        return None
+
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
+        """Called after optimizer step `step` (0-based; `run.step` is step + 1). Returns numbers for the log."""
+        return {}
+
+    def logs(self, step: int) -> bool:
+        """Whether the log gets a line of optimizer step `step`, also if `runtime.log_every` gives it none."""
+        return False
+
+    def evaluation_inputs(self, step: int) -> dict[str, Any]:
+        """Arguments of the forward pass to measure the model as optimizer step `step` runs it; nothing random."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """What to save in a checkpoint besides the tensors of the groups, as JSON."""
+        return {}
+
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
+        """Restore what `state` returned; the run's model already has the structure of that step."""
+
+    def extend(self, run: Run, shorter: RunFolder) -> None:
+        """Called after `load_state` when the run goes on from the end of a shorter one, whose folder this is: do what
+        that run left out because the step was its last."""
+
+    def branch(self, run: Run, other: RunFolder) -> None:
+        """Called after `load_state` when the run goes on from a middle step of another one, whose folder this is: what
+        is in that folder may be of later steps. A hook with other settings begins anew instead, without its state."""
+
+    def finish(self, run: Run) -> dict[str, Any]:
+        """Called after the last step, for final changes of structure. Returns results for the record.
+
+        Sentences in a list `warnings` among the results are also said on the terminal, now and at every repeat of the
+        command.
+        """
+        return {}
 
 
 @dataclass(frozen=True)
@@ -101,9 +192,10 @@ class Job:
 class Run:
     """A run in progress; hooks read and change it.
 
-    model: at first with the initial weights; `initial` is the structure at the start. step: number of optimizer steps
-    done. last: the numbers of the last step. kernels: those of each softmax in the steps done. source: the rows of the
-    training steps.
+    model: at first with the initial weights; `initial` is the structure before the first step. step: number of
+    optimizer steps done. precision: fp32, bf16 or fp64. last: the numbers of the last step by name; those of hooks are
+    added one hook after another. kernels: those of each softmax in the steps done. source: the rows of the training
+    steps.
     """
 
     def __init__(self, job: Job) -> None:
@@ -179,7 +271,7 @@ class Run:
         self._optimize(tensors, optimizer)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name: those of the model and of the hooks."""
+        """All tensors by name: those of the model, of which adapters train none but their own, and those of hooks."""
         trained = {name: tensor for group in self.groups for name, tensor in group.tensors.items()}
         return {**dict(self.model.named_parameters()), **trained}
 

@@ -27,7 +27,7 @@ from hybridlab.models.blocks import head_index
 from hybridlab.models.decoder import Output, Transformer, make_model
 from hybridlab.models.loss import LARGE_VOCABULARY, Targets
 from hybridlab.plan.structure import Structure
-from hybridlab.training.hooks import Hook
+from hybridlab.training.engine import Hook
 from hybridlab.training.machine import autocast, dtype_of
 from hybridlab.training.objective import PREDICTED
 from hybridlab.training.optimizer import Optimizers, model_groups

@@ -19,7 +19,7 @@ from hybridlab.runs.compose import Request, compose
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.store.metrics import read_metrics
-from hybridlab.training.hooks import Hook
+from hybridlab.training.engine import Hook
 from tests.conftest import SMALL_SHAPE, SMALL_TRAINING, write_text
 from tests.integration.test_cli import hybridlab, json_of
 from tests.integration.test_engine import LEARN

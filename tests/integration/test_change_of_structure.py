@@ -19,8 +19,7 @@ from hybridlab.runs.run import train_run
 from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training import engine
-from hybridlab.training.engine import Run
-from hybridlab.training.hooks import Hook
+from hybridlab.training.engine import Hook, Run
 from hybridlab.training.optimizer import optimizer_tensors
 from tests.training import assert_resumes_exactly, train, train_until
 

@@ -20,7 +20,7 @@ from hybridlab.config.types import Beta, Finite, Fraction, Granularity, NonNegat
 from hybridlab.errors import SettingsConflict
 
 if TYPE_CHECKING:
-    from hybridlab.training.hooks import Hook
+    from hybridlab.training.engine import Hook
 
 
 class LearnsMasks(Method):

@@ -33,7 +33,7 @@ from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.plan.allocation import Allocation
 from hybridlab.plan.attention_map import AttentionMap
 from hybridlab.plan.shape import Shape
-from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.engine import Hook, Run
 from hybridlab.training.optimizer import Group
 from hybridlab.training.world import world
 
@@ -72,18 +72,18 @@ class LearnedAllocation(Hook):
         """The tensors that are learned in addition to the model, by attribute name."""
         return {"scores": self.scores}
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: Run) -> None:
         for name, tensor in self.own_tensors().items():
             setattr(self, name, tensor.to(next(run.model.parameters())).requires_grad_())
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         self.held = self.held + 1 if self.holds() else 0
         return {}
 
     def state(self) -> dict[str, Any]:
         return {"held": self.held}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         # Checkpoints of older versions lack it.
         self.held = state.get("held", 0)
 
@@ -113,7 +113,7 @@ class LearnedAllocation(Hook):
         """
         return self.allocation.ranked(self.scores.detach().tolist())
 
-    def fix(self, run: TrainingRun, masks: list[list[int]], results: dict[str, Any]) -> dict[str, Any]:
+    def fix(self, run: Run, masks: list[list[int]], results: dict[str, Any]) -> dict[str, Any]:
         """Give the model its final map and write masks.json; returns the results for the record."""
         chosen = AttentionMap.from_masks(masks, self.window)
         results = {"rho": self.config.rho, "target": self.target, "realised_sparsity": chosen.sparsity(), **results}
@@ -182,7 +182,7 @@ class MaskLearning(LearnedAllocation):
     def own_tensors(self) -> dict[str, Tensor]:
         return {"scores": self.scores, "lambda_": self.lambda_, "phi": self.phi}
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: Run) -> None:
         super().begin(run)
         self.seed = run.config.training.seed
 
@@ -211,7 +211,7 @@ class MaskLearning(LearnedAllocation):
         gap = self.expected_sparsity() - self._target_at(step)
         return (self.lambda_ * gap + self.phi * gap.square()).sum()
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         super().after_step(run, step)
         with torch.no_grad():
             expected = float(self.expected_sparsity().mean())
@@ -226,11 +226,11 @@ class MaskLearning(LearnedAllocation):
     def state(self) -> dict[str, Any]:
         return {"highest": self.highest, **super().state()}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         super().load_state(state, run)
         self.highest = state["highest"]
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         """Binarise the masks; the results also state the sparsity of the paper's threshold."""
         threshold = self.threshold_masks()
         by_threshold = AttentionMap.from_masks(threshold, self.window).sparsity()
@@ -311,7 +311,7 @@ class L1Gates(LearnedAllocation):
     def penalty(self, step: int) -> Tensor:
         return self.config.strength * self.scores.abs().mean()
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         super().load_state(state, run)
         self.chosen = self.ranked_masks()
 
@@ -325,12 +325,12 @@ class L1Gates(LearnedAllocation):
     def unsettled(self) -> str:
         return "settled means that the same units have the lowest gates"
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         with torch.no_grad():
             self.scores.clamp_(0, 1)
             super().after_step(run, step)
             return {"mean_gate": float(self.scores.mean()), "gate_spread": float(self.scores.std())}
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         gates = self.scores.detach()
         return self.fix(run, self.ranked_masks(), {"mean_gate": float(gates.mean()), "gate_spread": float(gates.std())})

@@ -25,7 +25,7 @@ from hybridlab.plan.lineage import first_lineage, grown_lineage
 from hybridlab.plan.structure import Structure
 
 if TYPE_CHECKING:
-    from hybridlab.training.hooks import Hook
+    from hybridlab.training.engine import Hook
 
 Copied = Literal["midas", "lidas", "top", "random"]
 Rounding = Literal["floor", "largest-remainder"]

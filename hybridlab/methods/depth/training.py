@@ -20,7 +20,7 @@ from hybridlab.errors import UserError
 from hybridlab.methods.depth import StackingConfig, copied_layers, grown, order_after
 from hybridlab.plan.visit import layer_name
 from hybridlab.store.folders import RunFolder
-from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.engine import Hook, Run
 from hybridlab.training.optimizer import optimizer_tensors
 
 _BLOCKS = "blocks."
@@ -68,13 +68,13 @@ class Stacking(Hook):
 
     # ---- hook ----
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: Run) -> None:
         """UserError if the plan cannot take the layers of a later stage."""
         structure = run.initial
         for _ in self.stages[1:]:
             structure = grown(structure, self.config.method, self.config.block, self.config.drawn)
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         layers = run.model.shape.layers
         if not self.trained or self.trained[-1]["layers"] != layers:
             self.trained.append({"layers": layers, "first_step": step + 1, "steps": 0})
@@ -83,17 +83,17 @@ class Stacking(Hook):
             self._grow(run)
         return {"layers": float(layers)}
 
-    def branch(self, run: TrainingRun, other: RunFolder) -> None:
+    def branch(self, run: Run, other: RunFolder) -> None:
         """A branch with another number of steps would have its stages at other steps than the run that it goes on."""
         if run.model.shape.layers != self.depth_after(run.step):
             self._refuse(run)
 
-    def before_first_step(self, run: TrainingRun) -> None:
+    def before_first_step(self, run: Run) -> None:
         # Deeper than its stages is only a run that was extended, which goes on at full depth.
         if run.model.shape.layers < self.depth_after(run.step):
             self._refuse(run)
 
-    def _refuse(self, run: TrainingRun) -> None:
+    def _refuse(self, run: Run) -> None:
         raise UserError(
             f"controller: the model has {run.model.shape.layers} layers after step {run.step}, where the stages of "
             f"this run have {self.depth_after(run.step)}; keep training.steps, begin at another step, or set "
@@ -103,10 +103,10 @@ class Stacking(Hook):
     def state(self) -> dict[str, Any]:
         return {"trained": self.trained}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         self.trained = [dict(part) for part in state["trained"]]
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         return {
             "method": self.config.method,
             "block": self.config.block,
@@ -117,7 +117,7 @@ class Stacking(Hook):
 
     # ---- the method ----
 
-    def _grow(self, run: TrainingRun) -> None:
+    def _grow(self, run: Run) -> None:
         """One growth step: structure, weights and the optimizer's state."""
         before, method, block, draw = run.model.structure, self.config.method, self.config.block, self.config.drawn
         after = grown(before, method, block, draw)

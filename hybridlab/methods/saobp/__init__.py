@@ -12,7 +12,7 @@ from hybridlab.config.other_runs import Configuration
 from hybridlab.config.types import Finite, Fraction, PositiveFloat
 
 if TYPE_CHECKING:
-    from hybridlab.training.hooks import Hook
+    from hybridlab.training.engine import Hook
 
 
 @register_hook("entropy-reg")

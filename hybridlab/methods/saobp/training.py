@@ -16,7 +16,7 @@ from torch import Tensor
 from hybridlab.methods.saobp import EigenRegConfig, EntropyRegConfig
 from hybridlab.models.blocks import Block
 from hybridlab.models.decoder import Output, Transformer
-from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.engine import Hook, Run
 from hybridlab.training.world import world
 
 _SMALLEST = torch.finfo(torch.float32).tiny
@@ -48,7 +48,7 @@ class EntropyReg(Hook):
         self.value += penalty.item()
         return penalty
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         value, self.value = torch.tensor(self.value, dtype=torch.float64), 0.0
         return {"entropy_penalty": world().sum(value).item()}
 
@@ -76,7 +76,7 @@ class EigenReg(Hook):
         self.config = config
         self.value = 0.0
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: Run) -> None:
         self.run = run
 
     def penalty(self, step: int) -> Tensor:
@@ -85,7 +85,7 @@ class EigenReg(Hook):
         self.value = penalty.item()
         return penalty
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         return {"eigen_penalty": self.value}
 
 

@@ -27,7 +27,7 @@ from hybridlab.plan.structure import Structure
 from hybridlab.plan.visit import layer_name
 
 if TYPE_CHECKING:
-    from hybridlab.training.hooks import Hook
+    from hybridlab.training.engine import Hook
 
 Entropies = Sequence[Sequence[float]]
 """[layer][head]; a higher entropy means that the head spreads its attention more."""

@@ -24,7 +24,7 @@ from hybridlab.models.decoder import Output
 from hybridlab.plan.plan import Place
 from hybridlab.plan.visit import layer_name
 from hybridlab.store.folders import RunFolder
-from hybridlab.training.hooks import Hook, TrainingRun
+from hybridlab.training.engine import Hook, Run
 from hybridlab.training.world import world
 
 
@@ -81,7 +81,7 @@ class EntropyGrowth(Hook):
 
     # ---- hook ----
 
-    def begin(self, run: TrainingRun) -> None:
+    def begin(self, run: Run) -> None:
         self.base, self.num_heads, self.device = run.initial.plan, run.initial.shape.heads, run.device
         candidates = growable_layers(self.base)
         missing = [layer for layer in self.config.layers or [] if layer not in candidates]
@@ -113,7 +113,7 @@ class EntropyGrowth(Hook):
             entropies = head_entropies(self.plan, output, self.num_heads, self.growth.kept_heads())
             self.average.add(entropies, share)
 
-    def after_step(self, run: TrainingRun, step: int) -> dict[str, float]:
+    def after_step(self, run: Run, step: int) -> dict[str, float]:
         done = step + 1
         if self.growth.frozen is None:
             self.average.update()
@@ -130,14 +130,14 @@ class EntropyGrowth(Hook):
         passes = {looped.layer: looped.passes for looped in self.growth.looped}
         return {"looped_layers": len(passes), "extra_passes": sum(passes.values()), "fade": max(factors, default=0.0)}
 
-    def extend(self, run: TrainingRun, shorter: RunFolder) -> None:
+    def extend(self, run: Run, shorter: RunFolder) -> None:
         """The shorter run made no decision after its last step."""
         if self.growth.due(run.step):
             events = self.growth.act(run.step, self._entropies())
             self.growth.settle(run.step)
             self._change(run, events, run.step)
 
-    def finish(self, run: TrainingRun) -> dict[str, Any]:
+    def finish(self, run: Run) -> dict[str, Any]:
         """If heads are still fading, their factors are saved with the model, which is evaluated as it was trained."""
         factors = self.factors(run.step)
         if factors:
@@ -151,7 +151,7 @@ class EntropyGrowth(Hook):
     def state(self) -> dict[str, Any]:
         return {"growth": self.growth.state(), "average": self.average.state()}
 
-    def load_state(self, state: dict[str, Any], run: TrainingRun) -> None:
+    def load_state(self, state: dict[str, Any], run: Run) -> None:
         self.growth.load_state(state["growth"])
         self.average.load_state(state["average"], self.device)
         self.plan = run.model.plan
@@ -162,7 +162,7 @@ class EntropyGrowth(Hook):
         """[layer][head]: what layers and heads are chosen by."""
         return self.average.rows() if self.config.entropies is None else self.config.entropies
 
-    def _change(self, run: TrainingRun, events: list[Event], done: int) -> None:
+    def _change(self, run: Run, events: list[Event], done: int) -> None:
         """Run the plan of the step after `done`, with these events."""
         for event in events:
             self.plan = self.growth.plan(self.base, done)
