@@ -40,9 +40,6 @@ def parse_heads(text: str, layers: int, heads: int) -> list[Head]:
 
 def without_heads(plan: Plan, dropped: Iterable[Head], num_heads: int) -> Plan:
     """The plan without these query heads, in all visits of their layers."""
-    by_layer: dict[int, set[int]] = {}
     for layer, head in dropped:
-        by_layer.setdefault(layer, set()).add(head)
-    for layer, heads in sorted(by_layer.items()):
-        plan = plan.drop_heads(layer, heads, num_heads)
+        plan = plan.drop_heads(layer, [head], num_heads)
     return plan

@@ -39,14 +39,7 @@ from hybridlab.store.folders import RunFolder
 from hybridlab.store.metrics import MetricsLog
 from hybridlab.training.machine import Speed, autocast, dtype_of
 from hybridlab.training.objective import Batch, Objective
-from hybridlab.training.optimizer import (
-    Group,
-    Optimizers,
-    load_optimizer_tensors,
-    model_groups,
-    optimizer_tensors,
-    set_learning_rates,
-)
+from hybridlab.training.optimizer import Group, Optimizers, model_groups
 from hybridlab.training.progress import Progress, event_line
 from hybridlab.training.stopping import StopRequest
 from hybridlab.training.world import world
@@ -245,7 +238,7 @@ class Run:
                 for name, tensor in group.tensors.items():
                     tensor.copy_(tensors.get(name, tensor))
         self.optimizer = Optimizers(self.groups)
-        load_optimizer_tensors(self.optimizer, self.groups, optimizer)
+        self.optimizer.load(optimizer)
 
     def rebuild(
         self,
@@ -257,12 +250,11 @@ class Run:
         """Make model and optimizer for a structure: on resume and at every change of structure.
 
         tensors: the model's parameters and the hooks' tensors by name; tensors of hooks that are missing keep their
-        values. optimizer: the optimizer's state, as `optimizer_tensors` gives it; tensors without an entry start
+        values. optimizer: the optimizer's state, as `Optimizers.tensors` gives it; tensors without an entry start
         without moments. factors: see `Transformer`.
         """
         tensors, optimizer = world().gather(tensors), world().gather(optimizer)
         # What is not given on is freed before the new model takes its room.
-        self.groups.clear()
         self.optimizer.clear()
         model = self._new_model(structure, self.model.kernel, factors)
         model.require(tensors)
@@ -300,8 +292,7 @@ class Run:
         self.events.append(event)
         world().once(self.metrics.write, {"event": event})
         say(event_line(event))
-        if optimizer is None:
-            optimizer = optimizer_tensors(self.optimizer, self.groups)
+        optimizer = self.optimizer.tensors() if optimizer is None else optimizer
         tensors = self.tensors() if tensors is None else tensors
         if world().divides(tensors.values()):
             needed = (size_of(tensors) + size_of(optimizer)) / 1e9
@@ -345,7 +336,7 @@ class Run:
     def take_step(self) -> dict[str, Any]:
         """One optimizer step: gradients of the whole batch, penalties once, clipping, update."""
         settings, step = self.config.training, self.step
-        set_learning_rates(self.optimizer, self.groups, settings.schedule, step, settings.steps)
+        self.optimizer.set_learning_rates(settings.schedule, step, settings.steps)
         batch = self.objective.batch(self.source.rows(step, world().part), settings.seed, step)
         loss = self._gradients(batch, step)
         for hook in self.hooks:
@@ -484,7 +475,7 @@ class Run:
             "factors": factors_to_json(self.evaluation_inputs(self.step).get("factors", {})),
         }
         world().once(self.metrics.flush)
-        settings, entries = self.config.runtime, optimizer_tensors(self.optimizer, self.groups)
+        settings, entries = self.config.runtime, self.optimizer.tensors()
         with (
             world().collected(self.tensors(), self.folder.part_of("weights")) as tensors,
             world().collected(entries, self.folder.part_of("optimizer")) as moments,

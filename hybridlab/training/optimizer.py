@@ -119,6 +119,7 @@ class Optimizers:
     """
 
     def __init__(self, groups: list[Group]) -> None:
+        self.groups = groups
         made: dict[str, torch.optim.Optimizer] = {}
         for kind, make in _MADE_BY.items():
             if own := [_settings_of(group) for group in groups if group.trained_by == kind]:
@@ -130,6 +131,11 @@ class Optimizers:
         ordered = {name: iter(part.param_groups) for name, part in made.items()}
         self.param_groups = [next(ordered[group.trained_by]) for group in groups]
 
+    def set_learning_rates(self, schedule: Schedule, step: int, steps: int) -> None:
+        """Set the learning rates for optimizer step `step` (0-based) of `steps`."""
+        for settings, group in zip(self.param_groups, self.groups, strict=True):
+            settings["lr"] = group.lr * learning_rate_factor(group.schedule or schedule, step, steps)
+
     def step(self) -> None:
         for part in self.parts:
             part.step()
@@ -140,9 +146,33 @@ class Optimizers:
 
     def clear(self) -> None:
         """Let go of all tensors."""
-        self.parts.clear()
-        self.param_groups.clear()
-        self.state.clear()
+        for held in (self.groups, self.parts, self.param_groups, self.state):
+            held.clear()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state as named tensors: `<parameter>/exp_avg`, `/exp_avg_sq` and `/step`, or `/momentum_buffer` of
+        Muon."""
+        return {
+            f"{name}/{key}": value.detach()
+            for group in self.groups
+            for name, tensor in group.tensors.items()
+            for key, value in self.state[tensor].items()
+        }
+
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Load what `tensors` gave. A tensor without saved state starts without moments; UserError for one whose state
+        is that of another optimizer."""
+        for group in self.groups:
+            for name, tensor in group.tensors.items():
+                known = {key: saved[f"{name}/{key}"] for key in _MOMENTS[group.trained_by] if f"{name}/{key}" in saved}
+                self.state[tensor] = {key: _own(value, tensor) for key, value in known.items()}
+                others = (kind for kind, keys in _MOMENTS.items() if f"{name}/{keys[-1]}" in saved)
+                if not known and (other := next(others, None)) is not None:
+                    raise UserError(
+                        f"training.optimizer.kind: the saved state of {name} is that of {other}, with which "
+                        f"{group.trained_by} cannot go on; keep the kind, or start from the weights alone (init.load: "
+                        "weights)"
+                    )
 
 
 def _settings_of(group: Group) -> dict[str, Any]:
@@ -151,39 +181,6 @@ def _settings_of(group: Group) -> dict[str, Any]:
     if group.momentum is not None:
         return {**settings, "momentum": group.momentum}
     return {**settings, "betas": group.betas, "eps": group.eps, "maximize": group.maximize}
-
-
-def set_learning_rates(optimizer: Optimizers, groups: list[Group], schedule: Schedule, step: int, steps: int) -> None:
-    """Set the learning rates for optimizer step `step` (0-based) of `steps`."""
-    for settings, group in zip(optimizer.param_groups, groups, strict=True):
-        settings["lr"] = group.lr * learning_rate_factor(group.schedule or schedule, step, steps)
-
-
-def optimizer_tensors(optimizer: Optimizers, groups: list[Group]) -> dict[str, Tensor]:
-    """The optimizer's state as named tensors: `<parameter>/exp_avg`, `/exp_avg_sq` and `/step`, or `/momentum_buffer`
-    of Muon."""
-    return {
-        f"{name}/{key}": value.detach()
-        for group in groups
-        for name, tensor in group.tensors.items()
-        for key, value in optimizer.state[tensor].items()
-    }
-
-
-def load_optimizer_tensors(optimizer: Optimizers, groups: list[Group], saved: Mapping[str, Tensor]) -> None:
-    """Load state saved by `optimizer_tensors`. A tensor without saved state starts without moments; UserError for one
-    whose state is that of another optimizer."""
-    for group in groups:
-        for name, tensor in group.tensors.items():
-            known = {key: saved[f"{name}/{key}"] for key in _MOMENTS[group.trained_by] if f"{name}/{key}" in saved}
-            optimizer.state[tensor] = {key: _own(value, tensor) for key, value in known.items()}
-            others = (kind for kind, keys in _MOMENTS.items() if f"{name}/{keys[-1]}" in saved)
-            if not known and (other := next(others, None)) is not None:
-                raise UserError(
-                    f"training.optimizer.kind: the saved state of {name} is that of {other}, with which "
-                    f"{group.trained_by} cannot go on; keep the kind, or start from the weights alone (init.load: "
-                    "weights)"
-                )
 
 
 def _own(value: Tensor, tensor: Tensor) -> Tensor:

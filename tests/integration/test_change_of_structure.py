@@ -20,7 +20,6 @@ from hybridlab.store import checkpoints
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training import engine
 from hybridlab.training.engine import Hook, Run
-from hybridlab.training.optimizer import optimizer_tensors
 from tests.training import assert_resumes_exactly, train, train_until
 
 
@@ -57,7 +56,7 @@ class Stacks(Hook):
         if step + 1 == self.after:
             before = run.model.structure
             structure, parents = stacked(before, (before.shape.layers - 2, before.shape.layers - 1))
-            state = optimizer_tensors(run.optimizer, run.groups)
+            state = run.optimizer.tensors()
             run.change_structure(
                 "stacked", structure, copied(run.tensors(), parents), copied(state, parents), parents=parents
             )
@@ -84,7 +83,7 @@ def test_copied_layers_take_groups_moments_and_step_along(small, tmp_path, runs_
     # The checkpoint of the step of the change.
     saved = checkpoints.load_newest(tmp_path / "a" / "checkpoints")
     seen = stacking[-1].seen
-    new = optimizer_tensors(seen["optimizer"], seen["groups"])
+    new = seen["optimizer"].tensors()
     for layer, parent in enumerate(seen["parents"]):
         names = [name for name in seen["old"] if name.startswith(f"blocks.{parent}.")]
         assert names and all(f"blocks.{layer}.{name.split('.', 2)[2]}" in new for name in names)

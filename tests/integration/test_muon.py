@@ -10,7 +10,7 @@ from hybridlab.errors import UserError
 from hybridlab.methods.depth.training import Stacking
 from hybridlab.models.build import build_model
 from hybridlab.runs.record import read_record
-from hybridlab.training.optimizer import Optimizers, model_groups, optimizer_tensors
+from hybridlab.training.optimizer import Optimizers, model_groups
 from tests.combinations import some
 from tests.conftest import SMALL_SHAPE
 from tests.processes import in_ranks
@@ -63,7 +63,7 @@ def test_its_state_is_momentum_alone_and_as_large_a_step_as_adamws():
     optimizer, before = Optimizers(groups), model.blocks[0].mlp.up.weight.detach().clone()
     model(torch.arange(20)[None]).logits.square().mean().backward()
     optimizer.step()
-    state = optimizer_tensors(optimizer, groups)
+    state = optimizer.tensors()
     assert {name.rpartition("/")[2] for name in state if "mlp.up" in name} == {"momentum_buffer"}
     assert {name.rpartition("/")[2] for name in state if "norm" in name} == {"step", "exp_avg", "exp_avg_sq"}
     step = (model.blocks[0].mlp.up.weight.detach() - before).square().mean().sqrt()
@@ -105,7 +105,7 @@ def test_what_grows_keeps_its_momentum_and_resumes_exactly(small, tmp_path, runs
     grow = Stacking._grow
 
     def state(run):
-        return {name: tensor.clone() for name, tensor in optimizer_tensors(run.optimizer, run.groups).items()}
+        return {name: tensor.clone() for name, tensor in run.optimizer.tensors().items()}
 
     def watched(hook, run):
         before = state(run)

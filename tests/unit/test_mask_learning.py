@@ -8,7 +8,7 @@ from hybridlab.errors import UserError
 from hybridlab.methods.consa import L1GatesConfig, MaskLearningConfig
 from hybridlab.methods.consa.training import HardConcrete, L1Gates, MaskLearning
 from hybridlab.plan.shape import Shape
-from hybridlab.training.optimizer import Optimizers, set_learning_rates
+from hybridlab.training.optimizer import Optimizers
 
 SHAPE = Shape(family="qwen3", layers=8, width=32, heads=8, kv_heads=4, head_width=4, ffn_width=32, vocab=64)
 
@@ -57,14 +57,13 @@ def test_the_lagrangian_overshoots_then_settles(granularity, rho):
     """A toy: units with different costs of being a window, under the paper's schedule."""
     made = controller(granularity, rho)
     costs = torch.rand(made.scores.shape, generator=torch.Generator().manual_seed(0)) * 0.02
-    groups = made.parameter_groups()
-    optimizer = Optimizers(groups)
+    optimizer = Optimizers(made.parameter_groups())
     schedule = Schedule(name="cosine", warmup_steps=300, final_ratio=0.1)
     path, lambdas, phis = [], [], []
     for step in range(1000):
         z = torch.stack(list(made.forward_inputs(step)["gates"].values()))[:, : costs.shape[1]]
         loss = ((1 - z) * costs).sum() + made.penalty(step)
-        set_learning_rates(optimizer, groups, schedule, step, 1000)
+        optimizer.set_learning_rates(schedule, step, 1000)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -21,7 +21,6 @@ from hybridlab.methods.depth import StackingConfig, copied_layers, grown, order_
 from hybridlab.plan.visit import layer_name
 from hybridlab.store.folders import RunFolder
 from hybridlab.training.engine import Hook, Run
-from hybridlab.training.optimizer import optimizer_tensors
 
 _BLOCKS = "blocks."
 
@@ -139,6 +138,6 @@ class Stacking(Hook):
             "stacked",
             after,
             grown_tensors(run.tensors(), order),
-            grown_tensors(optimizer_tensors(run.optimizer, run.groups), order),
+            grown_tensors(run.optimizer.tensors(), order),
             **details,
         )
