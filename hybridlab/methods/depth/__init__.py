@@ -199,18 +199,14 @@ def copied_layers(method: Copied, num_layers: int, block: int, draw: Draw | None
         end = (num_layers + 1) // 2 + block // 2
     elif method == "top":
         end = num_layers
-    else:
-        end = (1 + _drawn(blocks, draw)) * block
-    return range(end - block, end)
-
-
-def _drawn(blocks: int, draw: Draw | None) -> int:
-    """The block that the method `random` copies of so many. Growth steps of a run differ in that number."""
-    import numpy as np  # here, so that plans load fast
-
-    if draw is None:
+    elif draw is None:
         raise UserError("stacking: the method random needs a draw, which is a seed and a number")
-    return int(np.random.default_rng((_STREAM, *draw, blocks)).integers(blocks))
+    else:
+        import numpy as np  # here, so that plans load fast
+
+        # Growth steps of a run differ in the number of blocks.
+        end = (1 + int(np.random.default_rng((_STREAM, *draw, blocks)).integers(blocks))) * block
+    return range(end - block, end)
 
 
 def order_after(method: Copied, num_layers: int, block: int, draw: Draw | None = None) -> tuple[int, ...]:

@@ -143,17 +143,7 @@ class EntropyGrowthConfig(Method):
         return True
 
     def check(self, config: Configuration) -> None:
-        self._check_heads(config.shape.layers, config.shape.heads)
-        if self.start_step >= config.training.steps:
-            raise SettingsConflict(
-                f"controller.start_step {self.start_step}: nothing would grow in {config.training.steps} steps; lower "
-                "start_step, and also controller.interval and fade_steps",
-                "controller.start_step",
-                "training.steps",
-            )
-
-    def _check_heads(self, num_layers: int, num_heads: int) -> None:
-        """SettingsConflict for heads or layers that the shape does not have."""
+        num_layers, num_heads = config.shape.layers, config.shape.heads
         for name in ("heads", "shortlist"):
             if (getattr(self, name) or 0) > num_heads:
                 message = f"controller.{name} {getattr(self, name)}: a layer has {num_heads} heads"
@@ -173,6 +163,13 @@ class EntropyGrowthConfig(Method):
             if number > free:
                 message = f"controller.{name} {number}: only {free} of {num_layers} layers may loop"
                 raise SettingsConflict(message, f"controller.{name}", "controller.exclude", "shape.layers")
+        if self.start_step >= config.training.steps:
+            raise SettingsConflict(
+                f"controller.start_step {self.start_step}: nothing would grow in {config.training.steps} steps; lower "
+                "start_step, and also controller.interval and fade_steps",
+                "controller.start_step",
+                "training.steps",
+            )
 
     def linked(self, config: Configuration, finished: Finished) -> Self:
         if self.entropies_of is None:
