@@ -231,9 +231,7 @@ class Mixed(Window):
             raise ValueError("mixed heads need their gate z, which a controller passes to the forward pass")
         full, window = heads.softmax(None), heads.softmax(self.width, beside=True)
         z = heads.gate.repeat_interleave(heads.group).view(1, -1, 1, 1)
-        weights = None
-        if full.weights is not None and window.weights is not None:
-            weights = z * full.weights + (1 - z) * window.weights
+        weights = None if full.weights is None else z * full.weights + (1 - z) * window.weights
         z = z.to(full.out.dtype)
         return replace(full, out=z * full.out + (1 - z) * window.out, weights=weights)
 

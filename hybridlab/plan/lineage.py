@@ -55,6 +55,7 @@ def growth_steps(lineage: Lineage) -> Iterator[tuple[int, ...]]:
     for stage in range(1, 1 + max((origin.stage for origin in lineage), default=0)):
         now = [origin for origin in lineage if origin.stage <= stage]
         before = iter(range(len(now)))
+        # A layer that was added in this step is a copy; the others continue those before it, in their order.
         yield tuple(
             origin.index if origin.stage == stage and origin.index is not None else next(before) for origin in now
         )

@@ -319,12 +319,12 @@ class Run:
                 speed.pause(self._pauses)
                 started, self._pauses = time.monotonic(), 0.0
                 last = self.step == settings.steps
-                due = last or self.step % runtime.log_every == 0
-                if due or any(hook.logs(self.step - 1) for hook in self.hooks):
+                logged = last or self.step % runtime.log_every == 0
+                if logged or any(hook.logs(self.step - 1) for hook in self.hooks):
                     self._log(numbers, progress, speed)
                 stopped = world().agree(stop.requested or 0)
-                due = last or self.step % runtime.checkpoint_every == 0 or self.step in runtime.keep_steps
-                if due or stopped or world().agree(pace.due()):
+                kept = last or self.step % runtime.checkpoint_every == 0 or self.step in runtime.keep_steps
+                if kept or stopped or world().agree(pace.due()):
                     self._require_finite()
                     with pace.saving():
                         self.save()

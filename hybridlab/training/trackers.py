@@ -45,12 +45,8 @@ class Tracker(ABC):
         """Begin, or go on with the same run; returns whether the tracker knew the run."""
 
     @abstractmethod
-    def numbers(self, step: int, numbers: dict[str, float]) -> None:
-        """Numbers of a step by name."""
-
-    @abstractmethod
-    def event(self, step: int, event: dict[str, Any]) -> None:
-        """A change of the structure."""
+    def log(self, step: int, values: dict[str, float | str]) -> None:
+        """Numbers of a step by name or, as `event`, a change of the structure in JSON."""
 
     @abstractmethod
     def close(self, finished: bool) -> None:
@@ -70,14 +66,14 @@ class TensorBoard(Tracker):
             self.writer.add_text("config", f"```json\n{json.dumps(run.config, indent=1)}\n```", 0)
         return known
 
-    def numbers(self, step: int, numbers: dict[str, float]) -> None:
-        for name, value in numbers.items():
-            self.writer.add_scalar(name, value, step)
+    def log(self, step: int, values: dict[str, float | str]) -> None:
+        for name, value in values.items():
+            if isinstance(value, str):
+                self.writer.add_text("events", f"```json\n{value}\n```", step)
+            else:
+                self.writer.add_scalar(name, value, step)
         # A kill loses what is not flushed.
         self.writer.flush()
-
-    def event(self, step: int, event: dict[str, Any]) -> None:
-        self.writer.add_text("events", f"```json\n{json.dumps(event)}\n```", step)
 
     def close(self, finished: bool) -> None:
         self.writer.close()
@@ -106,11 +102,8 @@ class Trackio(Tracker):
         run.folder.write(note.name, {"project": PROJECT, "name": run.digest})
         return known
 
-    def numbers(self, step: int, numbers: dict[str, float]) -> None:
-        self.run.log(dict(numbers), step=step)
-
-    def event(self, step: int, event: dict[str, Any]) -> None:
-        self.run.log({"event": json.dumps(event)}, step=step)
+    def log(self, step: int, values: dict[str, float | str]) -> None:
+        self.run.log(values, step=step)
 
     def close(self, finished: bool) -> None:
         import trackio
@@ -138,11 +131,8 @@ class WeightsAndBiases(Tracker):
         self.run.define_metric("*", step_metric="step")
         return known
 
-    def numbers(self, step: int, numbers: dict[str, float]) -> None:
-        self.run.log({"step": step, **numbers})
-
-    def event(self, step: int, event: dict[str, Any]) -> None:
-        self.run.log({"step": step, "event": json.dumps(event)})
+    def log(self, step: int, values: dict[str, float | str]) -> None:
+        self.run.log({"step": step, **values})
 
     def close(self, finished: bool) -> None:
         self.run.finish(exit_code=0 if finished else 1)
@@ -197,10 +187,9 @@ class Trackers:
 
 def _send(tracker: Tracker, line: Line) -> None:
     if "event" in line:
-        tracker.event(line["event"]["step"], line["event"])
+        tracker.log(line["event"]["step"], {"event": json.dumps(line["event"])})
     elif "step" in line:
-        numbers = {k: float(v) for k, v in line.items() if k != "step" and isinstance(v, int | float)}
-        tracker.numbers(line["step"], numbers)
+        tracker.log(line["step"], {k: float(v) for k, v in line.items() if k != "step" and isinstance(v, int | float)})
 
 
 @contextmanager

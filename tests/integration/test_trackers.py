@@ -89,12 +89,10 @@ def test_a_tracker_that_fails_ends_with_one_warning(small, tmp_path, runs_dir, m
             print("hello")
             return False
 
-        def numbers(self, step, numbers):
+        def log(self, step, values):
             calls.append(step)
             if step == 3:
                 raise ConnectionError("no network\nat all")
-
-        def event(self, step, event): ...
 
         def close(self, finished):
             calls.append("closed")

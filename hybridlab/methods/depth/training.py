@@ -67,12 +67,6 @@ class Stacking(Hook):
 
     # ---- hook ----
 
-    def begin(self, run: Run) -> None:
-        """UserError if the plan cannot take the layers of a later stage."""
-        structure = run.initial
-        for _ in self.stages[1:]:
-            structure = grown(structure, self.config.method, self.config.block, self.config.drawn)
-
     def after_step(self, run: Run, step: int) -> dict[str, float]:
         layers = run.model.shape.layers
         if not self.trained or self.trained[-1]["layers"] != layers:
