@@ -44,8 +44,9 @@ class ModelOnText:
 def open_run(reference: str, runs: Runs, data: str | list[str] | None, settings: list[str]) -> ModelOnText:
     """Load a model (see `open_model`); other text is tokenized with the model's own tokenizer."""
     opened = open_model(reference, runs)
-    given = _given(opened, data, settings)
-    config = _settings(opened, given)
+    trained = _trained_with(opened, runs, data)
+    given = _given(opened, trained, data, settings)
+    config = _settings(opened, trained, given)
     corpus = corpus_of(config, runs.directory / "data")
     written = asked_for(given, "data", "tokenizer")
     again = " ".join(f"--data {text}" for text in config.data.written)
@@ -59,22 +60,41 @@ def open_run(reference: str, runs: Runs, data: str | list[str] | None, settings:
     if precision is None:
         precision = pick_precision("auto", device)
         say(f"{opened.path}: measured on sequences of {config.training.seq_len} tokens in {precision}")
-    elsewhere = opened.config is None or config.data.written != opened.config.data.written
+    elsewhere = trained is None or config.data.written != trained.data.written
     return ModelOnText(opened.model.to(device), config, corpus, precision, elsewhere)
 
 
-def _given(opened: Artifact, data: str | list[str] | None, settings: list[str]) -> list[Layer]:
+def _trained_with(opened: Artifact, runs: Runs, data: str | list[str] | None) -> RunConfig | None:
+    """The settings of the model's run. A model of chats that is measured on text has those of the run that it was
+    fine-tuned from, if that is there, so that both are measured on the same windows."""
+    config, run = opened.config, opened.run
+    if config is None or config.finetune is None or data is None or not _is_text(data, config.finetune.task):
+        return config
+    while config.finetune is not None and config.init is not None:
+        assert run is not None, "a folder that is no run has no settings"
+        try:
+            run = Runs(runs.directory, {**run.started().get("places", {}), **runs.places}).find(config.init.run)
+        except UserError:
+            # The folder has been removed, or is in the Hugging Face layout.
+            say(f"{opened.path}: fine-tuned from {config.init.run}, which is no run here: measured on all of the text")
+            break
+        config = run.config()
+    return config.model_copy(update={"finetune": None})
+
+
+def _given(
+    opened: Artifact, trained: RunConfig | None, data: str | list[str] | None, settings: list[str]
+) -> list[Layer]:
     """`--data` and the `--set` texts as layers; UserError for settings that an evaluation cannot change."""
-    if opened.config is None and data is None:
+    if trained is None and data is None:
         raise UserError(f"{opened.path}: name the text to measure this model on, with --data text:PATH or embedded")
-    task = None if opened.config is None or opened.config.finetune is None else opened.config.finetune.task
-    if task is not None and data is not None and _is_text(data, task):
-        given = [Layer({"finetune": None}), data_layer(data)]
-    elif task is not None and data is not None:
-        given = [_task_file(data, task)]
+    if data is None:
+        given = []
+    elif trained is not None and trained.finetune is not None:
+        given = [_task_file(data, trained.finetune.task)]
     else:
-        given = [] if data is None else [data_layer(data)]
-    also = (_LENGTH,) if opened.config is None else ()
+        given = [data_layer(data)]
+    also = (_LENGTH,) if trained is None else ()
     return given + [parse_setting(text) for text in _checked(settings, also)]
 
 
@@ -102,15 +122,15 @@ def _task_file(data: str | list[str], task: str) -> Layer:
     return Layer({"finetune": section}, {(): f"--data {path}"})
 
 
-def _settings(opened: Artifact, given: list[Layer]) -> RunConfig:
+def _settings(opened: Artifact, trained: RunConfig | None, given: list[Layer]) -> RunConfig:
     """The settings of the model's run, or usual ones for a model without a run, with those that are given."""
-    below = [Layer(opened.config.model_dump(mode="json") if opened.config else _without_a_run(opened))]
+    below = [Layer(trained.model_dump(mode="json") if trained else _without_a_run(opened))]
     asked = [replace(layer, asked=True) for layer in given]
     other = any(asked_for(asked, "data", name) is not None for name in ("source", "sources"))
     if opened.tokenizer.is_file() and other:
         below.append(Layer({"data": {"tokenizer": f"file:{opened.tokenizer.resolve()}"}}))
     merged = keep_to_shards(merge(*below, *given), given)
-    if opened.config is None:
+    if trained is None:
         merged.values["training"]["tokens_per_step"] = merged.values["training"]["seq_len"]
         if "tokenizer" not in merged.values["data"]:
             opened.own_tokenizer()

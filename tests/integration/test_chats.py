@@ -97,6 +97,25 @@ def test_a_model_of_chats_is_opened_asked_measured_and_exported(decoder, text_fi
     assert tokenizer.apply_chat_template(messages, tokenize=False) == "User: a\nAssistant: b<|end|>"
 
 
+def test_a_model_of_chats_is_measured_on_text_as_the_run_that_it_comes_from(decoder, text_file, tmp_path):  # noqa: F811
+    path, source, heard = chats(tmp_path / "a.jsonl"), f"text:{text_file}", []
+    base = evaluate_run(str(decoder), Runs(decoder.parent), None, []).validation
+    # With such a small rate the weights stay as they are.
+    settings = {"training.seq_len": 64, "training.optimizer.lr": 1e-12, "training.precision": "fp32"}
+    settings |= {"finetune.batch": 4, "runtime.threads": 1}
+    options = {"data": path, "steps": 1, "settings": settings, "runs_dir": tmp_path / "runs", "quiet": True}
+    first = hybridlab.finetune(decoder, "sft", **options)
+    again = hybridlab.finetune(first.path, "sft", **options)
+    for tuned in (first, again):
+        found = evaluate_run(str(tuned.path), Runs(tmp_path / "empty"), source, []).validation
+        assert found.windows == pytest.approx(base.windows, abs=1e-4)
+    (first.path / "run.json").rename(first.path / "gone.json")
+    with heard_by(heard.append):
+        alone = evaluate_run(str(again.path), Runs(tmp_path / "empty"), source, ["evaluation.validation_windows=2"])
+    assert any(line.endswith(f"{first.hash}, which is no run here: measured on all of the text") for line in heard)
+    assert alone.validation.loss.n == 2 and alone.validation.windows != pytest.approx(base.windows, abs=1e-4)
+
+
 def test_the_files_beside_the_tokenizer_of_a_folder_go_into_the_model_and_its_export(decoder, tmp_path):  # noqa: F811
     hybridlab.export_hf(decoder, tmp_path / "hf", quiet=True)
     beside = {name: tmp_path / "hf" / name for name in ("chat_template.jinja", "tokenizer_config.json")}
