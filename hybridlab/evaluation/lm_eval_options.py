@@ -7,7 +7,6 @@ hybridlab eval RUN --tasks mine --include-path tasks/ --log-samples --output-pat
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -15,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenizers import Tokenizer
+
+from hybridlab.data.finetune.chats import TEMPLATE, chat_template
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.generate import Sampling
 from hybridlab.training.world import world
@@ -197,26 +199,16 @@ def own_tasks(folder: Path) -> dict[str, Any]:
 # ---- the chat template ----
 
 
-def chat_tokenizer(file: Path, max_length: int) -> Any:
-    """The tokenizer of transformers with the chat template that stands beside a tokenizer.json, as an exported folder
-    has it. UserError without a template."""
-    from hybridlab.data.tokenizers import tokenizer_files
-
-    try:
-        from transformers import PreTrainedTokenizerFast
-    except ImportError:
-        raise UserError("--apply-chat-template needs transformers; pip install 'hybridlab[open]'") from None
-    # A tokenizer that was made here has no configuration beside it.
-    config = json.loads(tokenizer_files(file, True, False, max_length).texts["tokenizer_config.json"])
-    special = {role: token for role, token in config.items() if role.endswith("_token") and isinstance(token, str)}
-    made: Any = PreTrainedTokenizerFast
-    tokenizer = made.from_pretrained(file.parent, **special)
-    if not tokenizer.chat_template:
+def chat_tokenizer(file: Path, tokenizer: Tokenizer) -> Any:
+    """The tokenizer of transformers with the chat template that stands beside the tokenizer.json `file`. UserError
+    without a template."""
+    template = chat_template(file, tokenizer)
+    if not template.own:
         raise UserError(
             f"--apply-chat-template: the tokenizer of this model has no chat template; write one to "
-            f"{file.parent / 'chat_template.jinja'}, or leave the option out"
+            f"{file.parent / TEMPLATE}, or leave the option out"
         )
-    return tokenizer
+    return template.of_transformers
 
 
 # ---- lm-eval's files ----

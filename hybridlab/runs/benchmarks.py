@@ -212,7 +212,7 @@ def _benchmarks(
     if positions is not None and length > positions:
         raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
     options, name = request.options, "a model" if of is None else of.name
-    chat = chat_tokenizer(of.tokenizer, length) if of is not None and options.apply_chat_template else None
+    chat = chat_tokenizer(of.tokenizer, tokenizer) if of is not None and options.apply_chat_template else None
     harness = HarnessModel(model, tokenizer, special, length, request.batch_size, chat)
     report = None if options.output_path is None else Report(options, name)
     source = None if root is None else DataRoot(root, request.skip_bad_lines)

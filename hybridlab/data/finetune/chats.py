@@ -62,21 +62,25 @@ class ChatTemplate:
     def rendered(self, messages: Sequence[Message], origin: str, ask: bool) -> str:
         """The text of a chat. ask: with what stands before an answer. UserError, with the chat's place, if the template
         does not take it."""
-        try:
-            from transformers.utils.chat_template_utils import render_jinja_template
-        except ImportError:
-            raise UserError("chat templates need transformers; pip install 'hybridlab[open]'") from None
         from jinja2 import TemplateError
 
-        chat, names = [{"role": role, "content": content} for role, content in messages], dict[str, Any](self.names)
+        chat, renders = [{"role": role, "content": content} for role, content in messages], self.of_transformers
         try:
-            # Its annotation says `str`, and it returns a pair.
-            found: Any = render_jinja_template([chat], chat_template=self.text, add_generation_prompt=ask, **names)
+            return str(renders.apply_chat_template(chat, tokenize=False, add_generation_prompt=ask))
         except (TemplateError, TypeError, ValueError) as error:
             raise UserError(
                 f"{origin}: the chat template does not take this chat ({str(error)[:120]}); correct or remove it"
             ) from None
-        return str(found[0][0])
+
+    @cached_property
+    def of_transformers(self) -> Any:
+        """The tokenizer as transformers has it, with this template."""
+        try:
+            from transformers import PreTrainedTokenizerFast
+        except ImportError:
+            raise UserError("chat templates need transformers; pip install 'hybridlab[open]'") from None
+        made: Any = PreTrainedTokenizerFast
+        return made(tokenizer_object=self.tokenizer, chat_template=self.text, **self.names)
 
     def documents(self, messages: Sequence[Message], origin: str) -> list[Document]:
         """A chat as tokens: one document or, where the template writes what was said before differently once the chat
