@@ -71,23 +71,17 @@ class SourceOrder:
 
     def place(self, row: int) -> tuple[int, int]:
         """Number of the source of a row, and the number of rows of this source before it."""
-        for number in range(len(self.rates)):
-            before = self._count(number, row)
-            if self._count(number, row + 1) > before:
-                return number, before
-            row -= before
-        return len(self.rates), row
+        before, after = self.counts(row), self.counts(row + 1)
+        number = next(number for number, count in enumerate(before) if after[number] > count)
+        return number, before[number]
 
     def counts(self, rows: int) -> list[int]:
         """How many of the first `rows` rows are from each source."""
         counts = []
-        for number in range(len(self.rates)):
-            counts.append(self._count(number, rows))
+        for rate, start in zip(self.rates, self.starts, strict=False):
+            counts.append((rows * rate + start) >> 53)
             rows -= counts[-1]
         return [*counts, rows]
-
-    def _count(self, number: int, rows: int) -> int:
-        return (rows * self.rates[number] + self.starts[number]) >> 53
 
 
 def steps_seen(before: Training, now: Training) -> int:

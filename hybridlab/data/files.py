@@ -533,7 +533,8 @@ class DataRoot:
         key = (wanted, split)
         if key not in self._read:
             entry = _entry(wanted)
-            found = next((place for place in entry.places(split) if self._is_there(place)), None)
+            places = (place for place in entry.places(split) if all((self.folder / p).is_file() for p in place.paths))
+            found = next(places, None)
             self._read[key] = None if found is None else self._rows(entry, found)
         return self._read[key]
 
@@ -543,9 +544,6 @@ class DataRoot:
         named = [" and ".join(s.paths) for split in splits for s in entry.files.get(split, [])]
         general = [f"{folder}/{splits[0]}.jsonl" for folder in entry.folder]
         return f"no file of {wanted.task} below {self.folder}; it would be {' or '.join([*named, *general][:3])}"
-
-    def _is_there(self, source: SplitFiles) -> bool:
-        return all((self.folder / path).is_file() for path in source.paths)
 
     def _rows(self, entry: TaskFiles, source: SplitFiles) -> Served:
         make, made = getattr(kinds, entry.rows), list[tuple[dict[str, Any], str]]()

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -346,10 +346,8 @@ def _move_into_place(partial: Path, folder: Path) -> None:
         shutil.rmtree(partial)
         return
     if folder.exists():
-        try:
-            folder.rmdir()
-        except OSError:
-            raise UserError(f"{folder}: the folder is not empty; choose another one with --out") from None
+        _check_empty(folder)
+        folder.rmdir()
     partial.rename(folder)
     sync(folder.parent)
 
@@ -420,6 +418,7 @@ class _CorpusWriter:
         self.tokenizer.encode_special_tokens = True
         self.end, self.vocab = end_token(self.tokenizer), vocabulary_size(self.tokenizer)
         self.dtype = np.dtype("<u2" if self.vocab <= 2**16 else "<u4")
+        self.digest = tokenizer_digest(self.tokenizer)
 
     def _made(self) -> Tokenizer:
         """The tokenizer of the settings; one that is trained on the text is trained once."""
@@ -428,10 +427,6 @@ class _CorpusWriter:
             return load_tokenizer(kept)
         _say(f"tokenizer {spec}")
         return make_tokenizer(spec, _training_documents(self.data))
-
-    @cached_property
-    def digest(self) -> str:
-        return tokenizer_digest(self.tokenizer)
 
     def write(self) -> None:
         """Write tokenizer.json, the shards and, last, meta.json."""
@@ -461,9 +456,9 @@ class _CorpusWriter:
     def _write_documents(self, documents: Documents, writers: dict[str, ShardWriter], count: int) -> int:
         """Tokenise the documents after the first `count` into the shards of their splits; returns the number of all.
         Every few seconds it is written how far this is, once the tokens before have reached the disk."""
-        recorded, ids = time.monotonic(), (self.end, self.dtype)
+        recorded = time.monotonic()
         with _Progress(self.source, documents, count, _tokens(writers)) as progress:
-            for texts, encoded, place in _encode_documents(self.tokenizer, documents, *ids, self.workers):
+            for texts, encoded, place in self._encoded(documents):
                 for text, tokens in zip(texts, encoded, strict=True):
                     split = "validation" if self.split.held_out(count, text) else "train"
                     writers[split].add(tokens, len(text.encode()))
@@ -475,6 +470,28 @@ class _CorpusWriter:
                     write_json(self.folder / _STATE, state)
                     recorded = time.monotonic()
         return count
+
+    def _encoded(self, documents: Documents) -> Iterator[_Group]:
+        """The documents in groups, in their order, each with the end-of-document token."""
+
+        def encode(texts: list[str], place: Place) -> _Group:
+            encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            return texts, [np.asarray([*encoding.ids, self.end], dtype=self.dtype) for encoding in encodings], place
+
+        waiting: deque[Future[_Group]] = deque()
+        # Without the library's own parallelism each call to it keeps to one core.
+        with environment(TOKENIZERS_PARALLELISM="false"), ThreadPoolExecutor(self.workers) as pool:
+            try:
+                for group in _groups(documents):
+                    # Reading is ahead of encoding, so the place is noted here.
+                    waiting.append(pool.submit(encode, group, documents.place))
+                    if len(waiting) > 2 * self.workers:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
 
     def _write_meta(self, count: int, bad: int, splits: dict[str, dict[str, Any]]) -> None:
         fingerprint = hashlib.sha256(self.digest.encode())
@@ -517,31 +534,6 @@ class _CorpusWriter:
 
 def _tokens(writers: dict[str, ShardWriter]) -> int:
     return sum(writer.tokens for writer in writers.values())
-
-
-def _encode_documents(
-    tokenizer: Tokenizer, documents: Documents, end: int, dtype: np.dtype, workers: int
-) -> Iterator[_Group]:
-    """The documents in groups, in their order. end: the id of the end-of-document token, added to each."""
-
-    def encode(texts: list[str], place: Place) -> _Group:
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return texts, [np.asarray([*encoding.ids, end], dtype=dtype) for encoding in encodings], place
-
-    waiting: deque[Future[_Group]] = deque()
-    # Without the library's own parallelism each call to it keeps to one core.
-    with environment(TOKENIZERS_PARALLELISM="false"), ThreadPoolExecutor(workers) as pool:
-        try:
-            for group in _groups(documents):
-                # Reading is ahead of encoding, so the place is noted here.
-                waiting.append(pool.submit(encode, group, documents.place))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def _groups(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -267,25 +266,29 @@ def files_beside(path: Path) -> dict[str, str]:
 
 def special_names(path: Path | None, tokenizer: Tokenizer, causal: bool) -> dict[str, str]:
     """Role → special token: as the tokenizer_config.json beside the tokenizer.json at `path` says or, without one, by
-    the usual names. UserError if that file cannot be used."""
-    if path is None or not (path.parent / "tokenizer_config.json").is_file():
-        return _special_names(tokenizer, causal)
-    own = read_object(path.parent / "tokenizer_config.json", "configuration of a tokenizer")
-    return {role: _content(own[role]) for role in (*_KNOWN, "eos_token") if own.get(role)}
+    the usual names, of those that the tokenizer has. UserError if that file cannot be used.
 
-
-def _content(token: Any) -> str:
-    """The text of a special token, which may stand in an object with its settings."""
-    return token["content"] if isinstance(token, dict) and isinstance(token.get("content"), str) else str(token)
-
-
-def _special_names(tokenizer: Tokenizer, causal: bool) -> dict[str, str]:
-    """Role → special token, of those that the tokenizer has. A decoder without padding pads with the end of a document,
-    which its causal mask hides."""
+    By the usual names, a decoder without padding pads with the end of a document, which its causal mask hides.
+    """
+    if path is not None and (path.parent / "tokenizer_config.json").is_file():
+        return written_names(path)
     ends = {"eos_token": _END_NAMES} if causal else {}
     ids = {role: _first_known(tokenizer, known) for role, known in (ends | _KNOWN).items()}
     found = {role: str(tokenizer.id_to_token(token)) for role, token in ids.items() if token is not None}
     return {**({"eos_token": end, "pad_token": end} if (end := found.get("eos_token")) else {}), **found}
+
+
+def written_names(path: Path) -> dict[str, str]:
+    """Role → special token, as the tokenizer_config.json beside the tokenizer.json at `path` says, where a token may
+    stand in an object with its settings; empty without that file. UserError if it cannot be used."""
+    try:
+        own = read_object(path.parent / "tokenizer_config.json", "configuration of a tokenizer")
+    except FileNotFoundError:
+        return {}
+    written = {role: own[role] for role in (*_KNOWN, "eos_token") if own.get(role)}
+    return {
+        role: str(token.get("content", token) if isinstance(token, dict) else token) for role, token in written.items()
+    }
 
 
 def _frame(tokenizer: Tokenizer, names: dict[str, str], causal: bool) -> None:

@@ -244,7 +244,8 @@ def mask(subject: Subject) -> None:
             what = f"window declares {declared} keys" if declared else "window is None, so that every key is declared"
             hint = "" if declared else "; set window, or let mask be 0"
             raise Wrong(f"{what}, but no query sees farther than {reach} keys, its own included{hint}{see}")
-        counted = _counted_keys(subject, kind, length)
+        keys = kind.attend(replace(subject.heads(kind, length, rows=1), need="full")).keys
+        counted = None if keys is None else keys[0].amax(0)
         if counted is not None and bool((seen.sum(-1) > counted).any()):
             i = int((seen.sum(-1) > counted).nonzero()[0])
             raise Wrong(f"attend returns keys {int(counted[i])} for the query at {i}, which sees {seen[i].sum()}{see}")
@@ -263,12 +264,6 @@ def _influences(subject: Subject, kind: AttentionKind) -> Tensor:
     many = HeadGroup(**changed, kernel="eager", gate=heads.gate, causal=heads.causal)
     moved = (kind.attend(many).out - kind.attend(heads).out).abs().amax((1, 3)).T > _EQUAL
     return moved.tril() if heads.causal else moved
-
-
-def _counted_keys(subject: Subject, kind: AttentionKind, length: int) -> Tensor | None:
-    """(S,): how many keys each query may see, as the kind returns it; None if it does not."""
-    keys = kind.attend(replace(subject.heads(kind, length, rows=1), need="full")).keys
-    return None if keys is None else keys[0].amax(0)
 
 
 def padding(subject: Subject) -> None:

@@ -131,10 +131,11 @@ def choice_results(
     config: RunConfig,
     text: Text,
 ) -> dict[str, ChoiceResult]:
-    """The result of every kind of question in `evaluation.choices`, by its name. say: told about progress."""
-    settings, results = config.evaluation.choices, {}
-    for name in settings.tasks if settings else ():
-        assert settings is not None
+    """The result of every kind of question in `evaluation.choices`, by its name."""
+    settings, results = config.evaluation.choices, dict[str, ChoiceResult]()
+    if settings is None:
+        return results
+    for name in settings.tasks:
         asked, before = _asked(settings, name)
         questions = tokenized(text.corpus.tokenizer, asked, before)
         scores = score_choices(model, questions, text.context, inputs=text.inputs, done=_lines(name, len(asked)))
@@ -154,8 +155,9 @@ def require_choices(positions: int | None, config: RunConfig, corpus: Corpus) ->
     """UserError, before anything is trained, for questions that a model with learned positions could not be asked.
     positions: their number; None for a model without, which has no limit."""
     settings = config.evaluation.choices
-    for name in settings.tasks if settings and positions is not None else ():
-        assert settings is not None
+    if settings is None or positions is None:
+        return
+    for name in settings.tasks:
         require_positions(positions, tokenized(corpus.tokenizer, *_asked(settings, name)), name)
 
 

@@ -15,7 +15,7 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,17 +48,19 @@ def finetune_result(model: Transformer, text: Text) -> FinetuneResult | None:
     objective, corpus = text.objective, text.corpus
     if not isinstance(objective, FineTuning) or not isinstance(corpus, TaskCorpus):
         return None
-    if isinstance(objective, Answers):
-        return _chat_result(model, objective, corpus, text)
-    guess = constant_guess(objective.task, corpus.encoded[TRAIN].examples)
+    training = corpus.encoded[TRAIN]
     metrics: dict[str, Measurement] = {}
     baseline: dict[str, Measurement] = {}
     for index, (part, encoded) in enumerate(corpus.measured.items()):
         before = f"{part}_" if index else ""
-        found = answers_of(model, objective, encoded, text)
-        for into, answers in ((metrics, found), (baseline, [guess] * len(encoded.examples))):
-            measured = task_metrics(objective.task, encoded.examples, answers)
-            into.update({before + name: value for name, value in measured.items()})
+        if isinstance(objective, Answers):
+            found, guessed = _chat_metrics(model, objective, encoded, training, text)
+        else:
+            guess = constant_guess(objective.task, training.examples)
+            given = (answers_of(model, objective, encoded, text), [guess] * len(encoded.examples))
+            found, guessed = (task_metrics(objective.task, encoded.examples, answers) for answers in given)
+        metrics |= {before + name: value for name, value in found.items()}
+        baseline |= {before + name: value for name, value in guessed.items()}
     return FinetuneResult(
         task=objective.task.name,
         metrics=metrics,
@@ -77,11 +79,6 @@ class Scores:
     right: np.ndarray
     documents: np.ndarray
     rows: np.ndarray
-
-    @property
-    def loss(self) -> Measurement:
-        """The mean loss of a token."""
-        return clustered_mean(self.losses, self.documents)
 
 
 def chat_scores(model: Transformer, objective: Answers, encoded: Encoded, chosen: Sequence[int], text: Text) -> Scores:
@@ -111,27 +108,19 @@ def chat_loss(model: Transformer, objective: Answers, text: Text, count: int) ->
     encoded = next(iter(text.corpus.measured.values()))
     scores = chat_scores(model, objective, encoded, spaced(len(encoded), count).tolist(), text)
     means = [round(float(scores.losses[scores.rows == row].mean()), 5) for row in np.unique(scores.rows)]
-    return NO_LOSS.model_copy(update={"loss": scores.loss, "windows": means})
+    loss = clustered_mean(scores.losses, scores.documents)
+    return NO_LOSS.model_copy(update={"loss": loss, "windows": means})
 
 
-def _chat_result(model: Transformer, objective: Answers, corpus: TaskCorpus, text: Text) -> FinetuneResult:
-    """accuracy: the share of the learned tokens that the model finds likeliest. The constant guess is the commonest
-    learned token of the training part."""
-    guess = np.bincount(_learned(corpus.encoded[TRAIN])).argmax()
-    metrics: dict[str, Measurement] = {}
-    baseline: dict[str, Measurement] = {}
-    for index, (part, encoded) in enumerate(corpus.measured.items()):
-        name = f"{part}_accuracy" if index else "accuracy"
-        scores = chat_scores(model, objective, encoded, range(len(encoded)), text)
-        metrics[name] = clustered_mean(scores.right, scores.documents)
-        baseline[name] = clustered_mean(_learned(encoded) == guess, scores.documents)
-    counts = {part: len(encoded.examples) for part, encoded in corpus.measured.items()}
-    return FinetuneResult(task=objective.task.name, metrics=metrics, baseline=baseline, examples=counts)
-
-
-def _learned(encoded: Encoded) -> np.ndarray:
-    """All learned tokens, row by row."""
-    return encoded.targets[encoded.targets >= 0]
+def _chat_metrics(
+    model: Transformer, objective: Answers, encoded: Encoded, training: Encoded, text: Text
+) -> Iterator[dict[str, Measurement]]:
+    """The share of the learned tokens that the model finds likeliest, and of those that are the commonest one of the
+    training part."""
+    learned, others = (part.targets[part.targets >= 0] for part in (encoded, training))
+    scores = chat_scores(model, objective, encoded, range(len(encoded)), text)
+    for right in (scores.right, learned == np.bincount(others).argmax()):
+        yield {"accuracy": clustered_mean(right, scores.documents)}
 
 
 def answers_of(

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from hybridlab.bars import WithBar
 from hybridlab.data.finetune.chats import answer_end
-from hybridlab.data.tokenizers import end_token
+from hybridlab.data.tokenizers import end_token, written_names
 from hybridlab.errors import UserError
 from hybridlab.evaluation.lm_eval_options import SAMPLING
 from hybridlab.files import read_object
@@ -406,11 +406,10 @@ class SpecialTokens:
 
 def special_tokens_of(folder: Path, tokenizer: Tokenizer) -> SpecialTokens:
     """The special tokens of a model's folder. UserError if its tokenizer has no token that ends a text."""
-    written = _read(folder / "tokenizer_config.json")
-    end = _token(tokenizer, written.get("eos_token"))
+    written = written_names(folder / "tokenizer.json")
+    end, begin = (tokenizer.token_to_id(written.get(role, "")) for role in ("eos_token", "bos_token"))
     if end is None:
         end = end_token(tokenizer)
-    begin = _token(tokenizer, written.get("bos_token"))
     # transformers generates up to the end tokens of the generation's configuration, else of the model's.
     stored = _read(folder / "generation_config.json") or _read(folder / "config.json")
     ends = stored.get("eos_token_id")
@@ -423,12 +422,6 @@ def longest_row(folder: Path) -> int | None:
     """How many tokens the configuration of a folder in the Hugging Face layout allows; None if it does not say."""
     stored = _read(folder / "config.json")
     return next((stored[name] for name in _LENGTHS if isinstance(stored.get(name), int)), None)
-
-
-def _token(tokenizer: Tokenizer, written: Any) -> int | None:
-    """The id of a token as tokenizer_config.json writes it: its text, or an object with it."""
-    text = written.get("content") if isinstance(written, dict) else written
-    return tokenizer.token_to_id(text) if isinstance(text, str) else None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -168,57 +168,56 @@ class _FromFiles(ConfigurableTask):
         config = {key: value for key, value in config.items() if key != "class"}
         self._splits: dict[str, Served] = {}
         self._read(config)
-        problem, kinds = self._built(config)
-        if problem is not None or kinds == 1:
-            problem = self._built_with_numbers(config, problem, kinds)
-        if problem is not None:
+        problem: Exception | None = None
+        kinds = -1
+        try:
+            kinds = self._built(config)
+        except Exception as error:  # of templates, of lm-eval's code for the task, and of our checks
+            problem = error
+        # A table has texts alone: where the task cannot be read, or gives all questions the same answer, whole numbers
+        # are read as numbers, if that is better.
+        if kinds in (-1, 1) and not self._built_with_numbers(config, kinds) and problem is not None:
             raise problem
 
-    def _built(self, config: dict[str, Any]) -> tuple[Exception | None, int]:
-        """What is wrong with the rows, and how many different right answers they have; 0 of a task without
-        options."""
+    def _built(self, config: dict[str, Any]) -> int:
+        """How many different right answers the rows have; 0 of a task without options. Raises what is wrong with
+        them."""
         # lm-eval asks for the examples of a part again and again, and makes them from the rows each time.
         for part in ("training_docs", "validation_docs", "test_docs"):
             setattr(self, part, cache(getattr(super(), part)))
         split = config.get("test_split") or config.get("validation_split")
         try:
             super().__init__(config=dict(config))
-        except UserError as error:
-            return error, 0
-        except Exception as error:  # of templates, and of lm-eval's code for the task
-            problem: Exception = error
-        else:
-            return self._checked(split) if self._splits else (None, 0)
-        found: Exception | None = _columns_problem(config, self._splits)
-        if found is None and hasattr(self, "features"):  # then it has failed on the first example
-            found, _ = self._checked(split)
-        return found or problem, 0
+        except UserError:
+            raise
+        except Exception:  # the cause, if it is found, says more
+            _check_columns(config, self._splits)
+            if hasattr(self, "features"):  # then it has failed on the first example
+                self._checked(split)
+            raise
+        return self._checked(split) if self._splits else 0
 
-    def _checked(self, split: str | None) -> tuple[Exception | None, int]:
+    def _checked(self, split: str | None) -> int:
         """See `_built`; of the examples to be asked."""
         if (lacks := missing_column(self)) is not None:
-            return _columns_problem(dict(vars(self.config)), self._splits) or KeyError(lacks), 0
-        try:
-            return None, self._kinds(list(self.eval_docs), split)
-        except UserError as error:
-            return error, 0
+            _check_columns(dict(vars(self.config)), self._splits)
+            raise KeyError(lacks)
+        return self._kinds(list(self.eval_docs), split)
 
-    def _built_with_numbers(self, config: dict[str, Any], problem: Exception | None, kinds: int) -> Exception | None:
-        """Read whole numbers in texts as numbers, where the task cannot be read otherwise, or gives all questions
-        the same answer: a table has texts alone. What is wrong then."""
+    def _built_with_numbers(self, config: dict[str, Any], kinds: int) -> bool:
+        """Build the task with numbers for the whole numbers in texts; whether it then has more different right answers
+        than these, otherwise it is as before."""
         numbers = {split: whole_numbers(served.rows) for split, served in self._splits.items()}
-        if not any(numbers.values()):
-            return problem
         as_written = dict(self.__dict__)
         self._splits = {
             split: replace(served, rows=numbers[split] or served.rows) for split, served in self._splits.items()
         }
-        other, found = self._built(config)
-        if other is None and found >= kinds + (problem is None):
-            return None
+        with contextlib.suppress(Exception):  # as above
+            if any(numbers.values()) and self._built(config) > kinds:
+                return True
         self.__dict__.clear()
         self.__dict__.update(as_written)
-        return problem
+        return False
 
     def _kinds(self, docs: list[Any], split: str | None) -> int:
         """How many different right answers there are. UserError with the line of an example without one."""
@@ -287,18 +286,17 @@ def _keep_what_is_there(config: dict[str, Any], splits: dict[str, Served], rows:
         config["fewshot_split"] = config["test_split"]
 
 
-def _columns_problem(config: dict[str, Any], splits: dict[str, Served]) -> NotHere | None:
-    """What is wrong with rows that lack a column that the task reads; None if they have all."""
+def _check_columns(config: dict[str, Any], splits: dict[str, Served]) -> None:
+    """NotHere for rows that lack a column that the task reads."""
     read = columns_of(config)
     for served in splits.values():
         lacks = [name for name in read if name not in served.rows[0]]
         if lacks:
-            return NotHere(
+            raise NotHere(
                 config["task"],
                 f"{served.files[0]}: there is no column {', '.join(lacks)}; the task reads {', '.join(read)}, and this "
                 f"file has {', '.join(map(str, served.rows[0]))}",
             )
-    return None
 
 
 def _as_dataset(served: Served, read: Sequence[str]) -> datasets.Dataset:

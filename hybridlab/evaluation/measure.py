@@ -59,13 +59,6 @@ def measure(
     used = set().union(*model.kernels_used(config.training.seq_len, device, precision != "fp32").values())
     # A kind with a computation of its own runs no kernel by name; the model is probed all the same.
     seen = causality(probed, config.training.seq_len, sorted(used) or [model.kernel])
-    if not text.objective.reads_text:
-        return Results(
-            causality=seen,
-            validation=validation(model, config, text),
-            probes=probe_results(names, probed, corpus, config),
-            finetune=finetune_result(model, text),
-        )
     factors = config.evaluation.length_factors or []
     return Results(
         causality=seen,
@@ -74,6 +67,7 @@ def measure(
         tasks=task_results(model, config, text),
         choices=choice_results(model, config, text),
         probes=probe_results(names, probed, corpus, config),
+        finetune=finetune_result(model, text),
     )
 
 
@@ -127,7 +121,10 @@ def _mean_by_weight(sources: dict[str, LossResult], text: Text) -> LossResult:
 def _result(loss: Measurement, size: float, windows: list[float], objective: Objective) -> LossResult:
     """size: bytes of text per token."""
     assert loss.value is not None, "there is at least one window"
-    perplexity = _perplexity(loss.value, loss.stderr, loss.n)
+    value = math.exp(loss.value) if loss.value < 700 else None  # else it is too large for a float
+    # The delta method: the derivative of exp is exp.
+    error = None if value is None or loss.stderr is None else value * loss.stderr
+    perplexity = Measurement(value=value, stderr=error, n=loss.n)
     if not objective.likelihood:
         return NO_LOSS.model_copy(update={"loss": loss, "windows": windows, "pseudo_perplexity": perplexity})
     bits = Measurement(value=loss.value / math.log(2) / size, n=loss.n)
@@ -167,14 +164,6 @@ def _losses(model: Transformer, text: Text, batch: Batch) -> list[float]:
     batch = batch.to(next(model.parameters()).device)
     with torch.no_grad(), text.context:
         return text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
-
-
-def _perplexity(loss: float, stderr: float | None, n: int) -> Measurement:
-    """e to the power of a loss; no value if that is too large for a float."""
-    perplexity = math.exp(loss) if loss < 700 else None
-    # The delta method: the derivative of exp is exp.
-    error = None if perplexity is None or stderr is None else perplexity * stderr
-    return Measurement(value=perplexity, stderr=error, n=n)
 
 
 def task_results(model: Transformer, config: RunConfig, text: Text) -> dict[str, TaskResult]:

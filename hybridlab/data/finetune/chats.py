@@ -43,10 +43,6 @@ class Document:
     tokens: np.ndarray
     learned: np.ndarray
 
-    def cut(self, length: int) -> Document:
-        """Its first `length` tokens."""
-        return Document(self.tokens[:length], self.learned[:length])
-
 
 @dataclass(frozen=True)
 class ChatTemplate:

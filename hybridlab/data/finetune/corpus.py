@@ -548,7 +548,7 @@ def encode_chats(
     cut = 0
     for example in examples:
         whole = template.documents(example.rows, example.group)
-        found = [document.cut(length) for document in whole]
+        found = [Document(one.tokens[:length], one.learned[:length]) for one in whole]
         found = [document for document in found if document.learned.any()]
         documents += found
         kept += [example] if found else []
