@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -457,13 +457,11 @@ class HubDocuments(Iterator[str]):
     def __init__(self, argument: str, field: str) -> None:
         self.source, self.name, self.field = f"hub:{argument}", HubName.read(argument), field
         self.skip_bad, self.bad, self.number = False, 0, 0
-        self.stream: Any = None
         self.records: Iterator[dict[str, Any]] | None = None
 
     def __next__(self) -> str:
         while True:
             with self._explaining():
-                self._open()
                 self.records = self.records or iter(self.stream)
                 record = next(self.records, None)
             if record is None:
@@ -487,16 +485,16 @@ class HubDocuments(Iterator[str]):
         except Exception as error:
             raise self._explained(error) from None
 
-    def _open(self) -> None:
-        if self.stream is None:
-            name = self.name
-            if name.folder is None:
-                _check_access(self.source, name)
-            import datasets
+    @cached_property
+    def stream(self) -> Any:
+        """The data set as the library reads it."""
+        name = self.name
+        if name.folder is None:
+            _check_access(self.source, name)
+        import datasets
 
-            self.stream = datasets.load_dataset(
-                str(name.folder or name.name), name.config, split=name.split, revision=name.revision, streaming=True
-            )
+        path = str(name.folder or name.name)
+        return datasets.load_dataset(path, name.config, split=name.split, revision=name.revision, streaming=True)
 
     def _explained(self, error: Exception) -> UserError:
         """The library's reason on one line, with what to write instead where that is known."""
@@ -519,7 +517,6 @@ class HubDocuments(Iterator[str]):
     def go_to(self, place: Place) -> None:
         """Go on after the document of a place."""
         with self._explaining():
-            self._open()
             self.stream.load_state_dict(place["stream"])
         self.number, self.bad = place["records"], place["bad"]
 

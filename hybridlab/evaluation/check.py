@@ -88,10 +88,8 @@ class Checked:
         return not self.failed
 
     def to_json(self) -> dict[str, Any]:
-        findings = [asdict(finding) for finding in self.findings]
-        return {"what": self.what, "name": self.name, "settings": self.settings, "passed": self.passed} | {
-            "checks": findings
-        }
+        facts = {"what": self.what, "name": self.name, "settings": self.settings, "passed": self.passed}
+        return {**facts, "checks": [asdict(finding) for finding in self.findings]}
 
 
 class Subject:
@@ -101,10 +99,8 @@ class Subject:
         self.structure = structure
         self.model = self.fresh(torch.float64)
         learned = structure.shape.max_positions or _LONGEST
-        self.length = min(max([_LENGTH, *(width + 8 for width in self._windows())]), _LONGEST, learned)
-
-    def _windows(self) -> Iterator[int]:
-        return (window for kind in self.kinds for window in kind.softmaxes if window is not None)
+        windows = [window for kind in self.kinds for window in kind.softmaxes if window is not None]
+        self.length = min(max([_LENGTH, *(window + 8 for window in windows)]), _LONGEST, learned)
 
     @cached_property
     def kinds(self) -> list[AttentionKind]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hybridlab.config.schema import RunConfig
-from hybridlab.data.batches import Rows, check_vocabulary, task_generator
+from hybridlab.data.batches import Rows, Windows, check_vocabulary, task_generator
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import make_row, task_number, task_offsets
 from hybridlab.evaluation.causality import causality
@@ -134,7 +134,7 @@ def _result(loss: Measurement, size: float, windows: list[float], objective: Obj
 def _loss(model: Transformer, config: RunConfig, text: Text, factor: int, count: int) -> LossResult:
     """The loss on a text of one source, over at most `count` windows."""
     length = factor * config.training.seq_len
-    windows = text.windows(length)
+    windows = Windows([shard for split in text.splits for shard in getattr(text.corpus, split)], length)
     if not len(windows):
         return NO_LOSS
     count = min(count, len(windows))

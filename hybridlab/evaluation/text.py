@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from hybridlab.data.batches import Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.data.tasks import TaskRow
 from hybridlab.models.decoder import Transformer
@@ -29,10 +28,6 @@ class Text:
     splits: tuple[str, ...]
     context: AbstractContextManager
     inputs: Mapping[str, Any] = field(default_factory=dict)
-
-    def windows(self, length: int) -> Windows:
-        """All windows of `length` tokens in the text."""
-        return Windows([shard for split in self.splits for shard in getattr(self.corpus, split)], length)
 
 
 # ---- how many sequences at once: limited by the logits, the largest tensor ----

@@ -3,15 +3,8 @@ and as tokens, as a run reads them, with a fingerprint.
 
 `--data FILE` is the training part; what is measured is `--validation FILE` or, without one, a share of the training
 examples, which is drawn once and is the same for all runs. `--data FOLDER` holds train.* and validation.* or dev.*.
-Without --data the task's dataset of the Hugging Face hub is read.
-
-.tsv, .txt  tables that tabs separate, without quotes, as GLUE releases them
-.csv        tables that commas separate, with quotes
-.jsonl      one JSON object per line
-.json       SQuAD's own layout, a list of objects, or one object per line
-.parquet    a table
-
-All but parquet may be compressed (.gz, .bz2, .zst).
+Without --data the task's dataset of the Hugging Face hub is read. Files are read by data/files.py; a .txt is a table
+that tabs separate, as GLUE releases them, and a .json may be in SQuAD's own layout.
 
 An encoder reads [CLS] a [SEP] b [SEP], with token types 0 up to the first [SEP] and 1 after it; a decoder reads
 a END b END, with the end-of-document token. A row holds one or two texts; multiple choice has a row for each option.
