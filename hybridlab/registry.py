@@ -2,16 +2,14 @@
 primitives, probes, kinds of figures, kinds of claims.
 
 Built-in items and those of plug-ins register in the same way. The error about an unknown name suggests the nearest one.
-A registry can have a package with one module per built-in item. Their names are then known from the file names, without
-an import (importing a probe loads torch, which `hybridlab list` must not).
+A registry can name the modules of its built-in items. Their names are then known without an import (importing a probe
+loads torch, which `hybridlab list` must not).
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from hybridlab.errors import UserError, nearest
@@ -23,23 +21,19 @@ Item = TypeVar("Item")
 class Registry(Generic[Item]):
     """Items by name.
 
-    what: the word for an item in errors. package: the package of the built-in items; each of its modules registers its
-    item when it is imported, and a module `head_masks` registers the item `head masks`. between: what stands between
-    the words of such names. loads: instead, a module that registers all built-in items when it is imported.
-    changes_runs: whether a plug-in that adds an item is part of the identity of every run, even of one that does not
-    use the item.
+    what: the word for an item in errors. modules: of the built-in items by name, each of which registers its item when
+    it is imported. loads: instead, a module that registers all built-in items when it is imported. changes_runs:
+    whether a plug-in that adds an item is part of the identity of every run, even of one that does not use the item.
     """
 
     def __init__(
         self,
         what: str,
-        package: str | None = None,
+        modules: Mapping[str, str] | None = None,
         loads: str | None = None,
         changes_runs: bool = False,
-        between: str = " ",
     ) -> None:
-        self.what, self.package, self.loads, self.changes_runs = what, package, loads, changes_runs
-        self.between = between
+        self.what, self.modules, self.loads, self.changes_runs = what, modules or {}, loads, changes_runs
         self.items: dict[str, Item] = {}
         self.plugins: dict[str, Plugin] = {}
         """Name of an item → the plug-in that it comes from; built-in items have none."""
@@ -72,20 +66,20 @@ class Registry(Generic[Item]):
         self._load_all()
         if installed:
             load_installed()
-        return list(dict.fromkeys([*self._modules(), *self.items]))
+        return list(dict.fromkeys([*self.modules, *self.items]))
 
     def __contains__(self, name: str) -> bool:
         """Whether there is an item of this name; installed plug-ins are loaded only if it is not there without them."""
         self._load_all()
-        if name not in self.items and name not in self._modules():
+        if name not in self.items and name not in self.modules:
             load_installed()
-        return name in self.items or name in self._modules()
+        return name in self.items or name in self.modules
 
     def get(self, name: str) -> Item:
         """The item with a name; UserError for an unknown name, with the nearest known one."""
         self._load_all()
-        if name not in self.items and name in self._modules():
-            importlib.import_module(f"{self.package}.{self._modules()[name]}")
+        if name not in self.items and name in self.modules:
+            importlib.import_module(self.modules[name])
         if name not in self.items:
             load_installed()
         if name not in self.items:
@@ -96,22 +90,29 @@ class Registry(Generic[Item]):
         if self.loads is not None:
             importlib.import_module(self.loads)
 
-    def _modules(self) -> dict[str, str]:
-        """Name → module of the built-in items."""
-        if self.package is None:
-            return {}
-        return {stem.replace("_", self.between): stem for stem in _modules_in(self.package)}
 
-
-@cache
-def _modules_in(package: str) -> list[str]:
-    """The names of a package's modules."""
-    spec = importlib.util.find_spec(package)
-    folders = spec.submodule_search_locations if spec else None
-    return sorted(path.stem for folder in folders or [] for path in Path(folder).glob("[!_]*.py"))
-
-
-PROBES: Registry[Any] = Registry("probe", "hybridlab.analysis.probes", between="-")
+_PROBES = {
+    "attention-maps": "last_token",
+    "belief": "dependency",
+    "blocks": "blocks",
+    "contributions": "contributions",
+    "convergence": "convergence",
+    "dependency": "dependency",
+    "depth-score": "effects",
+    "effects": "effects",
+    "entropy": "last_token",
+    "interventions": "interventions",
+    "kept-mass": "windows",
+    "knockout": "windows",
+    "last-token": "last_token",
+    "loops": "loops",
+    "reach": "loops",
+    "routers": "loops",
+    "tuned-lens": "tuned_lens",
+    "without": "interventions",
+}
+"""Built-in probe → its module in analysis/probes/."""
+PROBES: Registry[Any] = Registry("probe", {name: f"hybridlab.analysis.probes.{_PROBES[name]}" for name in _PROBES})
 """The probes of `hybridlab analyze --probe NAME` and `evaluation.probes`; see analysis/probe.py."""
 FIGURE_KINDS: Registry[Any] = Registry("kind of figure", loads="hybridlab.reporting.kinds")
 """The values of `plot.kind` in an experiment file; see reporting/figure_kind.py."""

@@ -8,13 +8,14 @@ row, 0 for a row with all weight on one key or with only one visible key. No S Ã
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hybridlab.analysis.probe import measured_heads, rounded
 from hybridlab.models.decoder import Output, Transformer
 from hybridlab.plan.plan import Place, Plan
 from hybridlab.statistics import rank_correlation
@@ -34,23 +35,18 @@ def visit_entropies(output: Output) -> dict[Place, Tensor]:
 
 
 def head_entropies(
-    plan: Plan, output: Output, num_heads: int, looped: Mapping[int, Iterable[int]] | None = None
+    plan: Plan, output: Output, num_heads: int, looped: Mapping[int, Collection[int]] | None = None
 ) -> Tensor:
     """(L, H), the mean over the batch: each head at the first visit of its layer; NaN for a head that does not run.
 
     looped: layer â†’ heads whose entropy is that of the layer's last visit instead (as in SGT's released code for the
     heads that it loops).
     """
-    entropies = visit_entropies(output)
+    means = {place: entropies.mean(0) for place, entropies in visit_entropies(output).items()}
     table = output.logits.new_full((plan.num_layers, num_heads), float("nan"), dtype=torch.float32)
-    for place, visit in plan.places():
-        if place not in entropies:
-            continue
-        means = entropies[place].mean(0)
-        kept = set((looped or {}).get(visit.layer, ()))
-        for row, head in enumerate(visit.heads or range(num_heads)):
-            if head in kept or table[visit.layer, head].isnan():
-                table[visit.layer, head] = means[row]
+    for place, layer, head, row in measured_heads(plan, num_heads, means):
+        if head in (looped or {}).get(layer, ()) or table[layer, head].isnan():
+            table[layer, head] = means[place][row]
     return table
 
 
@@ -111,10 +107,8 @@ class EntropyLog(Hook):
 
     def after_step(self, run: Run, step: int) -> dict[str, float]:
         if self.pending is not None:
-            # The entropy of a head that does not run is NaN, which JSON does not have.
-            rows = [[None if v != v else round(v, 4) for v in row] for row in world().sum(self.pending).tolist()]
             self.steps.append(step + 1)
-            self.tables.append(rows)
+            self.tables.append(rounded(world().sum(self.pending), 4))
             self.pending = None
         return {}
 

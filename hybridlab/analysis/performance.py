@@ -1,6 +1,8 @@
 """How well a changed model still does: loss on text, synthetic tasks of its run, and multiple choice.
 
-`suite` gathers what is measured, once; `performance` measures one model on it, `table` several as columns.
+`suite` gathers what is measured, once; `performance` measures one model on it, `table` several as columns. The rows of
+tasks are others than those of the evaluation, so that a map that a probe has chosen is not measured on the rows that it
+was chosen on.
 """
 
 from __future__ import annotations
@@ -10,50 +12,58 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
-from hybridlab.analysis.material import Material, material, text_losses
+from hybridlab.analysis.probe import rounded, spaced_windows
 from hybridlab.config.schema import RunConfig
+from hybridlab.data.batches import Rows, task_generator
 from hybridlab.data.shards import Corpus
-from hybridlab.evaluation.text import answers
+from hybridlab.data.tasks import TaskRow, make_row, task_number, task_offsets
+from hybridlab.evaluation.text import answers, chunks
 from hybridlab.models.decoder import Transformer
 from hybridlab.registry import TASKS
+from hybridlab.statistics import paired_difference
+from hybridlab.training.objective import Objective, make_objective
+
+_FIRST_ROW = 10**6
+"""Number of the first row of a task; evaluations count theirs from 0."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """text and tasks: see `Material`. questions: name of a multiple choice task → (items, solved examples)."""
+    """text: (N, S) tokens. tasks: the rows of each task, by its name. offsets: the id of a task's first token.
+    questions: name of a multiple choice task → (items, solved examples). objective: what the model was trained on."""
 
-    config: RunConfig
-    tokenizer: Tokenizer
-    used: Material
+    text: Tensor
+    tasks: dict[str, list[TaskRow]]
+    offsets: dict[str, int]
     questions: dict[str, tuple[Sequence[Any], Sequence[Any]]]
+    objective: Objective
+    tokenizer: Tokenizer
 
     @property
     def chance(self) -> dict[str, dict[str, float]]:
         """tasks, choices: the accuracy of guessing."""
         choices = {name: 1 / len(asked[0].options) for name, (asked, _) in self.questions.items()}
-        return {"tasks": {name: TASKS.get(name).chance for name in self.used.tasks}, "choices": choices}
+        return {"tasks": {name: TASKS.get(name).chance for name in self.tasks}, "choices": choices}
 
 
-@dataclass(frozen=True)
-class Performance:
-    """text (N,): the loss of each window, in nats per token. tasks, choices: by name (right, loss in nats among the
-    options) of each answer."""
-
-    text: np.ndarray
-    tasks: dict[str, tuple[np.ndarray, np.ndarray]]
-    choices: dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def suite(model: Transformer, corpus: Corpus, config: RunConfig, seq_len: int, rows: int, items: int) -> Suite:
-    """`rows` windows of validation text and rows of each of the run's tasks; the first `items` of each of the multiple
-    choice tasks that the run's evaluation asks, with as many solved examples."""
-    return Suite(config, corpus.tokenizer, material(model, corpus, config, seq_len, rows), _questions(config, items))
+def suite(model: Transformer, corpus: Corpus, config: RunConfig, length: int, rows: int, items: int = 0) -> Suite:
+    """`rows` windows of validation text of `length` tokens, and as many rows of each of the run's tasks; the first
+    `items` of each of the multiple choice tasks that the run's evaluation asks, with as many solved examples. UserError
+    if the text is too short."""
+    offsets = {name: corpus.vocab + first for name, first in task_offsets(config.data.mix.tasks)[0].items()}
+    numbers = range(_FIRST_ROW, _FIRST_ROW + rows)
+    tasks = {name: [make_row(name, length, task_generator(task_number(name), i)) for i in numbers] for name in offsets}
+    questions = _questions(config, items) if items else {}
+    text = spaced_windows(model, corpus, length, rows)
+    return Suite(text, tasks, offsets, questions, make_objective(config, corpus), corpus.tokenizer)
 
 
 def _questions(config: RunConfig, count: int) -> dict[str, tuple[Sequence[Any], Sequence[Any]]]:
-    settings = getattr(config.evaluation, "choices", None)
+    settings = config.evaluation.choices
     if settings is None:
         return {}
     from hybridlab.data.primitives import items, solved_examples
@@ -67,15 +77,37 @@ def _questions(config: RunConfig, count: int) -> dict[str, tuple[Sequence[Any], 
     }
 
 
+def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
+    """(N,): the mean loss of each window of the text, in nats per token."""
+    text, objective, device = measured.text.cpu().numpy(), measured.objective, next(model.parameters()).device
+    losses: list[float] = []
+    for numbers in chunks(range(len(text)), model, text.shape[1]):
+        tokens = text[numbers]
+        batch = objective.measured(Rows(tokens, np.ones(tokens.shape, dtype=np.float32)), numbers).to(device)
+        with torch.no_grad():
+            losses += objective.metrics(model(**batch.inputs), batch)["loss"].tolist()
+    return np.array(losses)
+
+
+@dataclass(frozen=True)
+class Performance:
+    """text (N,): the loss of each window, in nats per token. tasks, choices: by name (right, loss in nats among the
+    options) of each answer."""
+
+    text: np.ndarray
+    tasks: dict[str, tuple[np.ndarray, np.ndarray]]
+    choices: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
 def performance(measured: Suite, model: Transformer) -> Performance:
     """One model on everything."""
     tasks = {}
-    for name, rows in measured.used.tasks.items():
-        right, losses = answers(model, rows, measured.used.offsets[name], objective=measured.used.objective)
+    for name, rows in measured.tasks.items():
+        right, losses = answers(model, rows, measured.offsets[name], objective=measured.objective)
         is_open = np.concatenate([row.open for row in rows])
         tasks[name] = (right[is_open], losses[is_open])
     choices = {name: _chosen(measured, model, *asked) for name, asked in measured.questions.items()}
-    return Performance(text_losses(model, measured.used), tasks, choices)
+    return Performance(text_losses(measured, model), tasks, choices)
 
 
 def _chosen(
@@ -93,24 +125,18 @@ def _chosen(
 def table(found: Sequence[Performance], base: Performance | None = None) -> dict[str, Any]:
     """loss [i] of the models in nats per token; tasks.NAME and choices.NAME, each accuracy [i] and loss [i]. With
     `base`, also stderr [i]: of the rise of the loss over that of `base`, paired by window."""
-    result: dict[str, Any] = {"loss": [_mean(one.text) for one in found]}
+    result: dict[str, Any] = {"loss": [mean_of(one.text) for one in found]}
     if base is not None:
-        rises = [one.text - base.text for one in found]
-        result["stderr"] = [
-            round(float(rise.std(ddof=1) / len(rise) ** 0.5), 5) if len(rise) > 1 else None for rise in rises
-        ]
+        result["stderr"] = rounded([paired_difference(one.text, base.text).stderr for one in found], 5)
     for part in ("tasks", "choices"):
-        names = getattr(found[0], part) if found else {}
+        each = [getattr(one, part) for one in found]
         result[part] = {
-            name: {
-                "accuracy": [_mean(getattr(one, part)[name][0]) for one in found],
-                "loss": [_mean(getattr(one, part)[name][1]) for one in found],
-            }
-            for name in names
+            name: {key: [mean_of(one[name][i]) for one in each] for i, key in enumerate(("accuracy", "loss"))}
+            for name in each[0]
         }
     return result
 
 
-def _mean(values: np.ndarray) -> float | None:
-    """None if nothing was measured."""
-    return round(float(values.mean()), 5) if len(values) else None
+def mean_of(values: np.ndarray, digits: int = 5) -> float | None:
+    """The mean, rounded; None if nothing was measured."""
+    return round(float(values.mean()), digits) if len(values) else None

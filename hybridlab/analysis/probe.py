@@ -4,15 +4,16 @@ A module registers its probe under a name:
 
     PROBES.add("entropy", Probe(measure, report))
 
-The built-in probes are the modules of hybridlab/analysis/probes/. They read evenly spaced windows of the validation
-text, the same for every model on the same data, and compute in fp32.
+The built-in probes are in the modules of hybridlab/analysis/probes/, by subject. They read evenly spaced windows of the
+validation text, the same for every model on the same data, and compute in fp32.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from hybridlab.data.batches import Windows
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.visit import Place, layer_name
 from hybridlab.registry import PROBES
 
 LONGEST = 256
@@ -36,13 +39,26 @@ Rows = PositiveInt
 """Type of a probe's setting for the number of sequences that it reads."""
 
 
+Line = Sequence[str | int | float | None]
+"""A line of a table. A cell without a value is None."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A part of a report. A cell without a value is None."""
+    """A part of a report."""
 
     title: str
-    columns: list[str]
-    rows: list[list[str | int | float | None]]
+    columns: Sequence[str]
+    rows: Sequence[Line]
+
+
+def layer_table(
+    title: str, columns: Sequence[str], lines: Iterable[Line], layers: Iterable[int] | None = None
+) -> Table:
+    """A table with a line for each layer of a model. layers: those of the lines, counted from 0; by default 0, 1, …."""
+    named = zip(count() if layers is None else layers, lines, strict=False)
+    rows = [[layer_name(layer).removeprefix("layer "), *line] for layer, line in named]
+    return Table(title, ["layer from 0", *columns], rows)
 
 
 @dataclass(frozen=True)
@@ -144,3 +160,20 @@ def spaced_windows(model: Transformer, corpus: Corpus, length: int, count: int) 
     chosen = np.unique(np.linspace(0, len(windows) - 1, min(count, len(windows))).round().astype(int))
     tokens = np.stack([windows[int(i)] for i in chosen])
     return torch.from_numpy(tokens).to(next(model.parameters()).device)
+
+
+def rounded(values: Any, digits: int) -> Any:
+    """A tensor, nested lists or a number, rounded, as JSON has it: None for what is None or NaN."""
+    values = values.tolist() if isinstance(values, Tensor) else values
+    if isinstance(values, list):
+        return [rounded(value, digits) for value in values]
+    return None if values is None or values != values else round(values, digits)
+
+
+def measured_heads(plan: Plan, num_heads: int, places: Container[Place]) -> Iterator[tuple[Place, int, int, int]]:
+    """(place, layer, head, row) of every query head whose attention was measured, in the order of execution. places:
+    those with attention weights (B, H, Q, S), in which `row` is the head."""
+    for place, visit in plan.places():
+        if place in places:
+            for row, head in enumerate(visit.heads or range(num_heads)):
+                yield place, visit.layer, head, row

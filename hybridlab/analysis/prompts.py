@@ -1,12 +1,22 @@
-"""Sequences for the effects of layers on future tokens: windows of the validation text, or prompts from a file.
+"""Sequences that probes read: windows of the validation text, prompts from a file, or prompts of benchmark tasks.
 
-Each sequence has boundaries t: tokens before t are intervened on, and those from t on are measured.
+For the effects of layers on future tokens each sequence has boundaries t: tokens before t are intervened on, and those
+from t on are measured.
+
+    hybridlab analyze RUN --probe entropy --tasks arc_easy,gsm8k --data-root DIR
+
+The prompt of an example of a task is the context of its first request in lm-eval, with solved examples before it if any
+are asked for. Of a group of tasks, examples are taken evenly from all its tasks, and of a task evenly from its
+examples, so that every model is measured on the same ones. A prompt that is too long loses its beginning: the last
+token is what counts.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +31,7 @@ from hybridlab.analysis.probe import LONGEST, spaced_windows
 from hybridlab.config.finetune import ROOT
 from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.files import NO_ROOT, DataRoot, TaskDataset, data_root
+from hybridlab.data.hub_access import without_hub
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
@@ -33,6 +44,10 @@ FIRST = 2
 """The first boundary with something before it to intervene on: the first token is never intervened on."""
 _FROM_ROOT = ("math", "mquake", "gsm8k")
 """Benchmarks whose files give prompts with answers; see presets/benchmarks/files.yaml."""
+TEXT = "text"
+"""The name of windows of text, among those of tasks."""
+_FEWSHOT_SEED = 1234
+"""lm-eval's seed of the choice of solved examples."""
 
 
 def _split(value: Any) -> Any:
@@ -46,9 +61,6 @@ Sizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1), BeforeValidator(
 """Type of a setting that is a list of numbers from 1 on."""
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Type of a setting that is a list of words, on the command line `current,future`."""
-Count = PositiveInt
-Shots = NonNegativeInt
-"""Type of a setting for the number of solved examples before a prompt."""
 
 
 @dataclass(frozen=True)
@@ -199,3 +211,125 @@ def encoded(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], int | None
         return encoding.ids, None
     start = len(prompt.text)
     return encoding.ids, next(i for i, (_, end) in enumerate(encoding.offsets) if end > start)
+
+
+# ---- prompts of benchmark tasks ----
+
+
+@dataclass(frozen=True)
+class TokenizerAlone:
+    """In the place of a corpus, for a model without text of its own: probes then read prompts of tasks."""
+
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True)
+class PromptSettings:
+    """Settings of a probe that say which prompts of tasks it reads: `rows` of each, with at most `longest` tokens.
+
+    shots: solved examples in each prompt. data_root: the folder of the tasks' files. None: no solved examples, the
+    length of the model's training, and the data root that is set, else the hub.
+    """
+
+    tasks: tuple[str, ...]
+    rows: int
+    shots: int | None = None
+    longest: int | None = None
+    data_root: str | None = None
+
+    def sequences(
+        self, model: Transformer, corpus: Any, seq_len: int
+    ) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
+        """The sequences (S,) of each task, what a record says of them, and why a task has none. Without tasks, windows
+        of the validation text, under the name `text`.
+
+        UserError for prompts that are longer than the model can be, for a task that does not exist, if no task has
+        prompts, and for a setting that has no effect on text.
+        """
+        if not self.tasks:
+            for name in ("shots", "longest", "data_root"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"--{name.replace('_', '-')} has no effect without --tasks; leave it out")
+            windows = list(spaced_windows(model, corpus, seq_len, self.rows))
+            return {TEXT: windows}, {TEXT: {"sequences": len(windows), "mean_length": float(seq_len)}}, {}
+        longest, positions = self.longest or seq_len, model.shape.max_positions
+        if positions is not None and longest > positions:
+            raise UserError(f"--longest {longest}: this model has learned positions for {positions} tokens only")
+        root = data_root(None if self.data_root is None else Path(self.data_root))
+        # lm-eval is imported in here: it reads at import whether the hub may be asked.
+        with without_hub(wanted=root is not None):
+            return self._of_tasks(corpus.tokenizer, longest, root)
+
+    def _of_tasks(
+        self, tokenizer: Tokenizer, longest: int, root: Path | None
+    ) -> tuple[dict[str, list[Tensor]], dict[str, dict[str, Any]], dict[str, str]]:
+        """See `sequences`. root: the data root."""
+        from hybridlab.evaluation.lm_eval_tasks import NotHere, load_task
+
+        files = None if root is None else DataRoot(root)
+        found: dict[str, list[Tensor]] = {}
+        about: dict[str, dict[str, Any]] = {}
+        missing: dict[str, str] = {}
+        for name in dict.fromkeys(self.tasks):
+            try:
+                parts = list(load_task(name, files).tasks.values())
+            except NotHere as error:
+                missing[name] = error.reason
+                continue
+            found[name], about[name] = self._of_task(name, parts, tokenizer, longest)
+        if not found:
+            name, reason = next(iter(missing.items()))
+            raise UserError(f"--tasks {name}: {reason}")
+        return found, about, missing
+
+    def _of_task(
+        self, name: str, parts: list[Any], tokenizer: Tokenizer, longest: int
+    ) -> tuple[list[Tensor], dict[str, Any]]:
+        """The prompts of a task, or of the tasks of a group, and what a record says of them: lengths before anything
+        was cut off."""
+        texts: list[str] = []
+        shares = [len(numbers) for numbers in np.array_split(np.arange(self.rows), len(parts))]
+        for part, share in zip(parts, shares, strict=True):
+            texts += _texts(part, share, self.shots or 0) if share else []
+        prompts = [ids for text in texts if (ids := tokenizer.encode(text).ids)]
+        if not prompts:
+            raise UserError(f"--tasks {name}: its prompts are empty, so that there is no last token; leave it out")
+        lengths = [len(ids) for ids in prompts]
+        return [torch.tensor(ids[-longest:]) for ids in prompts], {
+            "sequences": len(prompts),
+            "examples": sum(len(part.eval_docs) for part in parts),
+            "shots": self.shots or 0,
+            "mean_length": round(sum(lengths) / len(lengths), 2),
+            "shortest": min(lengths),
+            "longest": max(lengths),
+            "cut": sum(length > longest for length in lengths),
+        }
+
+
+def _texts(task: Any, count: int, shots: int) -> list[str]:
+    """The contexts of the first requests of `count` examples, evenly spaced over all of a task."""
+    from hybridlab.evaluation.lm_eval_tasks import compiled_templates
+
+    total = len(task.eval_docs)
+    chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
+    task.set_config(key="num_fewshot", value=shots)
+    task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+    # lm-eval shows a bar for each task, which takes no time.
+    with compiled_templates(), contextlib.redirect_stderr(io.StringIO()):
+        task.build_all_requests(samples=[int(number) for number in chosen])
+    first: dict[int, str] = {}
+    for request in task.instances:
+        first.setdefault(request.doc_id, request.args[0])
+    return list(first.values())
+
+
+def each_sequence(model: Transformer, name: str, sequences: Sequence[Tensor]) -> Iterator[Tensor]:
+    """(1, S): sequences (S,) one after the other, on the model's device, with a bar. name: of their task."""
+    from hybridlab.evaluation.lm_eval_model import Scoring
+
+    device = next(model.parameters()).device
+    with Scoring(name, len(sequences)) as progress:
+        for number, sequence in enumerate(sequences):
+            yield sequence[None].to(device)
+            if progress.bar:
+                progress.update(number + 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.analysis.probe import run_probe
-from hybridlab.analysis.task_prompts import TokenizerAlone
+from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.attention.kernels import require_kernel
 from hybridlab.config.loading import Layer, check, is_preset, merge, parse_setting
 from hybridlab.config.resolve import data_layer, resolve

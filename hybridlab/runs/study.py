@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridlab.analysis.probe import run_probe
-from hybridlab.analysis.task_prompts import TokenizerAlone
+from hybridlab.analysis.prompts import TokenizerAlone
 from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
 from hybridlab.data.files import DataRoot, data_root

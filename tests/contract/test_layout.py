@@ -113,7 +113,6 @@ def test_help_imports_typer_and_the_commands_alone():
         "messages",
         "plugins",
         "registry",
-        "analysis",
     }
     others = {name.split(".")[0] for name in more} - {"hybridlab", "typer", "click", "shellingham"}
     assert others <= sys.stdlib_module_names and "importlib.metadata" not in more

@@ -7,7 +7,7 @@ import torch
 
 from hybridlab.accounting.drawing import as_svg, as_text, rows
 from hybridlab.analysis.probe import run_probe
-from hybridlab.analysis.probes.knockout import with_windows
+from hybridlab.analysis.probes.windows import with_windows
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kernels import require_kernel
 from hybridlab.attention.kinds import Full, Window

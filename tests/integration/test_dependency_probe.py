@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from hybridlab.analysis import dependency
 from hybridlab.analysis.probe import run_probe
+from hybridlab.analysis.probes import dependency
 from hybridlab.config.resolve import resolve
 from hybridlab.data.preparing import corpus_of
 from hybridlab.models.build import build_model

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hybridlab.analysis.effects import Positions, local, propagated
 from hybridlab.analysis.probe import run_probe, spaced_windows
 from hybridlab.analysis.probes.blocks import asymmetry, block_cosines, grown_block
+from hybridlab.analysis.probes.effects import Positions, local, propagated
 from hybridlab.config.resolve import run_hash
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError

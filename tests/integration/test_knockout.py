@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hybridlab.analysis.material import material, text_losses
+from hybridlab.analysis.performance import suite, text_losses
 from hybridlab.analysis.probe import run_probe
-from hybridlab.analysis.probes.kept_mass import inside_mass, kept_by
-from hybridlab.analysis.probes.knockout import with_windows
+from hybridlab.analysis.probes.windows import inside_mass, kept_by, with_windows
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.config.loading import Layer
 from hybridlab.config.resolve import resolve, run_hash
@@ -48,12 +47,12 @@ def test_a_knock_out_is_the_difference_of_two_losses(made):
     found = probed(made, "knockout", rows=6)
     assert found["window"] == 4 and set(found["heads"]) == {"text", "retrieval"}
     assert set(found["heads"]["text"]) == {"all"} and set(found["heads"]["retrieval"]) == {"all", "far"}
-    used = material(made.model, made.corpus, made.config, 32, 6)
+    used = suite(made.model, made.corpus, made.config, 32, 6)
     rows = used.tasks["retrieval"]
     far = torch.cat([torch.from_numpy(row.distances) >= 4 for row in rows]).numpy()
 
     def losses(model):
-        return text_losses(model, used), answers(model, rows, used.offsets["retrieval"])[1]
+        return text_losses(used, model), answers(model, rows, used.offsets["retrieval"])[1]
 
     masks = [[1, 1], [1, 0], [1, 1]]
     text, nats = losses(made.model)
@@ -142,7 +141,7 @@ def test_uniform_attention_keeps_what_counting_says(made):
 def test_kept_mass_takes_each_window_at_its_width_and_rows_in_blocks(made, monkeypatch):
     tokens = torch.randint(256, (5, 20), generator=torch.Generator().manual_seed(0))
     whole = inside_mass(made.model, tokens, [2, 30])
-    monkeypatch.setattr("hybridlab.analysis.probes.kept_mass._AT_ONCE", 2 * 3 * 4 * 20 * 20)
+    monkeypatch.setattr("hybridlab.analysis.probes.windows._AT_ONCE", 2 * 3 * 4 * 20 * 20)
     blocked = inside_mass(made.model, tokens, [2, 30])
     assert torch.allclose(whole[2], blocked[2], atol=1e-6) and torch.allclose(whole[30], torch.ones(3, 2))
     output = made.model(tokens, need="full").attention[1,][:, :2].detach()

@@ -258,7 +258,7 @@ def test_plug_ins_that_cannot_change_a_run_do_not_count(small, load):
 @pytest.mark.long
 def test_what_a_plug_in_imports_from_hybridlab_is_built_in(tmp_path):
     """The first import of modules of hybridlab registers kinds, which are not the plug-in's."""
-    (tmp_path / "first.py").write_text("import hybridlab.runs.hooks, hybridlab.analysis.probes.entropy\n")
+    (tmp_path / "first.py").write_text("import hybridlab.runs.hooks, hybridlab.analysis.probes.last_token\n")
     code = "import hybridlab; hybridlab.load_plugin('first.py'); print(hybridlab.plugins.LOADED['first'].items)"
     assert run_python(code, cwd=tmp_path).strip() == "{}"
 

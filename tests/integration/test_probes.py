@@ -103,7 +103,7 @@ def test_settings_of_a_probe_are_checked(counting):
         PROBES.add("token counts", Probe(count_tokens, show_count))
 
 
-def test_every_built_in_probe_has_a_file_and_registers_itself():
+def test_every_built_in_probe_is_registered_by_its_module():
     built_in = {"contributions", "convergence", "entropy", "kept-mass", "knockout", "loops", "reach"}
     built_in |= {"blocks", "depth-score", "effects", "interventions", "tuned-lens"}
     assert built_in <= set(PROBES.names())

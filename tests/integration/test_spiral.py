@@ -8,8 +8,7 @@ import torch
 
 from hybridlab.accounting.flops import CONVENTIONS, ledger
 from hybridlab.accounting.summary import training_flops
-from hybridlab.analysis.probes.loops import key_marginal_entropy, local_attention_mass, loop_statistics
-from hybridlab.analysis.probes.reach import reach
+from hybridlab.analysis.probes.loops import key_marginal_entropy, local_attention_mass, loop_statistics, reach
 from hybridlab.attention.kinds import Full
 from hybridlab.config.loading import Layer
 from hybridlab.config.recurrence import allocate

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hybridlab.analysis import dependency
-from hybridlab.analysis.dependency import betweenness, clustering, token_graph
+from hybridlab.analysis.probes import dependency
+from hybridlab.analysis.probes.dependency import betweenness, clustering, token_graph
 from hybridlab.papers.analytic import dependency_of
 from hybridlab.statistics import pearson
 

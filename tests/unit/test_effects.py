@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from hybridlab import load_hf
-from hybridlab.analysis.effects import NOTHING, Positions, clean_pass, depth_score, local, propagated
-from hybridlab.analysis.probes.depth_score import scored
+from hybridlab.analysis.probes.effects import NOTHING, Positions, clean_pass, depth_score, local, propagated, scored
 from hybridlab.analysis.prompts import Choice, Prompt, encoded, read_prompts
 from hybridlab.errors import UserError
 from hybridlab.models.build import build_model

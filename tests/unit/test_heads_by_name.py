@@ -5,8 +5,7 @@ import torch
 
 from hybridlab import UserError
 from hybridlab.analysis.entropy import agreement
-from hybridlab.analysis.last_token import last_rows, spread, statistics
-from hybridlab.analysis.probes.attention_maps import marked
+from hybridlab.analysis.probes.last_token import last_rows, marked, spread, statistics
 from hybridlab.models.build import build_model
 from hybridlab.plan.heads import head_name, parse_heads, without_heads
 from hybridlab.plan.plan import Plan

@@ -9,10 +9,10 @@ import torch
 
 from hybridlab import load_hf
 from hybridlab.analysis import performance as performance_module
-from hybridlab.analysis.lens import Lens
 from hybridlab.analysis.performance import Suite, performance, suite, table
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.probes.interventions import plan_edits
+from hybridlab.analysis.probes.tuned_lens import Lens
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.evaluation.text import answers
@@ -141,10 +141,10 @@ def test_a_row_is_the_edited_model_measured_by_itself(made):
         for index, edited in enumerate(plans):
             model = made.model.with_plan(edited)
             with torch.no_grad():
-                scores = model(measured.used.text).logits[:, :-1].log_softmax(-1)
-            nats = -scores.gather(2, measured.used.text[:, 1:, None])
+                scores = model(measured.text).logits[:, :-1].log_softmax(-1)
+            nats = -scores.gather(2, measured.text[:, 1:, None])
             assert row["loss"][index] == pytest.approx(float(nats.mean()), abs=2e-5)
-            right, _ = answers(model, measured.used.tasks["retrieval"], measured.used.offsets["retrieval"])
+            right, _ = answers(model, measured.tasks["retrieval"], measured.offsets["retrieval"])
             assert row["tasks"]["retrieval"]["accuracy"][index] == pytest.approx(right.mean(), abs=1e-5)
     assert "stderr" not in found["base"] and all(value > 0 for value in found["swap"]["1"]["stderr"])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hybridlab.analysis.probe import run_probe
-from hybridlab.analysis.probes.routers import lost_without_updates, report, router_statistics
+from hybridlab.analysis.probes.loops import lost_without_updates, report_routers, router_statistics
 from hybridlab.models.build import build_model
 from hybridlab.models.recurrence import ROUTER_BIAS
 from hybridlab.registry import PROBES
@@ -94,7 +94,7 @@ def test_the_probe_is_in_the_record_and_its_report_has_every_read(small, tmp_pat
     assert probed["last"] == {"entering": loop["reads"][-1][1], "newest": loop["reads"][-1][-1]}
     assert probed["lost_without"].keys() == {"value", "stderr", "n"}
     assert probed["last"]["newest"] > 0.7 and 0 < probed["moved"] < 0.5 and probed["fresh"][0] != loop["reads"]
-    table, sentence = report(probed)
+    table, sentence = report_routers(probed)
     assert [row[0] for row in table.rows] == ["before loop 1", "after loop 1", "after loop 2"]
     assert table.rows[0][3] is None and f"{probed['last']['newest']:.2f} on the newest update" in sentence
     without = train(small(evaluation=evaluation, training={"steps": 2}), tmp_path / "b", runs_dir)

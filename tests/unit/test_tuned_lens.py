@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from hybridlab.analysis.lens import Lens, Recipe, Stream, divergence, exits, overlap, train_lens, training_rows
-from hybridlab.analysis.probes.tuned_lens import read_early, relative
+from hybridlab.analysis.probes.tuned_lens import (
+    Lens,
+    Stream,
+    divergence,
+    exits,
+    overlap,
+    read_early,
+    relative,
+    train_lens,
+    training_rows,
+)
 from hybridlab.data.preparing import corpus_for
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Decoder
@@ -59,21 +68,21 @@ def test_a_model_without_any_contribution_predicts_the_same_everywhere():
 def test_training_brings_every_exit_nearer_and_changes_nothing_else():
     model = model_of()
     weights = {name: value.clone() for name, value in model.named_parameters()}
-    recipe = Recipe(steps=60, lr=2e-2, rows=4, positions=40, seed=0)
+    recipe = {"steps": 60, "lr": 2e-2, "positions": 40, "seed": 0}
     before = read_early(Lens(model), model, IDS)
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    lens, losses = train_lens(model, batches(), recipe)
+    lens, losses = train_lens(model, batches(), **recipe)
     assert torch.equal(torch.get_rng_state(), state), "the generator of a run belongs to the run"
     after = read_early(lens, model, IDS)
     assert all(trained < fresh for trained, fresh in zip(after["kl"][:-1], before["kl"][:-1], strict=True))
     assert after["kl"][-1] == 0 and after["overlap"][-1] == 1 and np.mean(losses[-6:]) < np.mean(losses[:6])
     assert all(torch.equal(weights[name], value) for name, value in model.named_parameters())
     assert all(value.requires_grad and value.grad is None for value in model.parameters())
-    again, same = train_lens(model, batches(), recipe)
+    again, same = train_lens(model, batches(), **recipe)
     assert same == losses
     assert all(torch.equal(a, b) for a, b in zip(lens.parameters(), again.parameters(), strict=True))
-    other, _ = train_lens(model, batches(1), recipe)
+    other, _ = train_lens(model, batches(1), **recipe)
     assert not torch.equal(other.translators[0].weight, lens.translators[0].weight)
 
 
@@ -94,7 +103,7 @@ def test_an_affine_lens_is_found_where_the_rest_of_the_model_is_affine():
     with torch.no_grad():
         model.blocks[2].mlp.down.bias.copy_(torch.linspace(-2, 2, 24))
     before = read_early(Lens(model), model, IDS)["kl"][2]
-    lens, _ = train_lens(model, batches(), Recipe(200, 3e-2, 4, 64, 0))
+    lens, _ = train_lens(model, batches(), 200, 3e-2, 64, 0)
     assert read_early(lens, model, IDS)["kl"][2] < 0.02 * before
 
 
@@ -129,7 +138,7 @@ def test_exits_of_unusual_plans():
 
 def test_a_lens_that_diverges_says_so():
     with pytest.raises(UserError, match=r"the lens diverged at step \d+; lower --lr"):
-        train_lens(model_of(), batches(), Recipe(80, 1e37, 4, 64, 0))
+        train_lens(model_of(), batches(), 80, 1e37, 64, 0)
 
 
 def test_training_rows_are_those_of_the_run_and_its_tasks(small, tmp_path):

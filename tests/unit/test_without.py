@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from hybridlab.analysis.probe import run_probe, spaced_windows
-from hybridlab.analysis.probes.routers import lost_without_updates
-from hybridlab.analysis.probes.without import without_each
+from hybridlab.analysis.probes.interventions import without_each
+from hybridlab.analysis.probes.loops import lost_without_updates
 from hybridlab.attention.belief import Belief
 from hybridlab.config.structures import structure_of
 from hybridlab.data.batches import Rows

@@ -1,1 +1,1 @@
-"""The built-in probes, a module for each: a measurement and its report. See hybridlab/analysis/probe.py."""
+"""The built-in probes, by subject: measurements and their reports. See hybridlab/analysis/probe.py."""

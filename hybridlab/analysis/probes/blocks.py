@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hybridlab.analysis.probe import Probe, Table
+from hybridlab.analysis.probe import Probe, Table, rounded
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
@@ -45,7 +45,7 @@ def measure(
     count, different = len(cosine), ~torch.eye(len(cosine), dtype=torch.bool)
     return {
         "block": size,
-        "cosine": [[round(value, 6) for value in row] for row in cosine.tolist()],
+        "cosine": rounded(cosine, 6),
         "similarity": round(float(cosine[different].mean()), 6) if count > 1 else None,
         "asymmetry": asymmetry(cosine),
     }
@@ -95,11 +95,9 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     names = [f"{i * size}–{(i + 1) * size - 1}" if size > 1 else str(i) for i in range(len(cosine))]
     for start in range(0, len(names), 8):
         part = slice(start, start + 8)
-        rows: list[list[str | int | float | None]] = [
-            [name, *row[part]] for name, row in zip(names, cosine, strict=True)
-        ]
         title = f"cosine between feed-forward weights of blocks of {size}" if not start else ""
-        yield Table(title, ["layers from 0", *names[part]], rows)
+        lines = [[name, *row[part]] for name, row in zip(names, cosine, strict=True)]
+        yield Table(title, ["layers from 0", *names[part]], lines)
     if measured["similarity"] is not None:
         yield f"mean similarity of different blocks: {measured['similarity']:.4f}"
     if measured["asymmetry"] is not None:

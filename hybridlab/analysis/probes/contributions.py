@@ -2,23 +2,23 @@
 
     hybridlab analyze RUN --probe contributions
 
-Sublayers of every decoder: relative size and cosine to the stream (depth-grown models, section 4.3), see
-analysis/effects.py. Looped heads, where a plan has them: C_j = A_Nj · ‖V_j‖ for the last token N, by pass (SGT,
-section 5.4).
+Sublayers of every decoder: relative size and cosine to the stream (depth-grown models, section 4.3, figures 4, 23 and
+24). Looped heads, where a plan has them: C_j = A_Nj · ‖V_j‖ for the last token N, by pass (SGT, section 5.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from hybridlab.analysis.effects import sublayer_contributions
 from hybridlab.analysis.entropy import visit_entropies
-from hybridlab.analysis.probe import LONGEST, SHOWN, Probe, Rows, Table, spaced_windows
+from hybridlab.analysis.probe import LONGEST, SHOWN, Probe, Rows, Table, layer_table, rounded, spaced_windows
+from hybridlab.analysis.probes.effects import PARTS, SMALLEST
 from hybridlab.data.shards import Corpus
 from hybridlab.models.blocks import Block
 from hybridlab.models.decoder import Transformer
@@ -79,19 +79,46 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
 
 
 def _sublayers(measured: dict[str, Any]) -> Table:
-    parts = measured["sublayers"]
-    columns = [(part, kind) for part in parts for kind in ("relative", "cosine")]
-    names = ["attention", "cosine", "MLP", "cosine"]
-    rows: list[list[str | int | float | None]] = [
-        [layer_name(layer).removeprefix("layer "), *(parts[part][kind][layer] for part, kind in columns)]
-        for layer in range(len(parts["attention"]["relative"]))
-    ]
     title = (
         f"what each sublayer adds: size relative to the stream that it reads, and cosine\n"
         f"({measured['sequences']} sequences of {measured['length']} tokens"
         f"{'' if measured['first_token'] else ', without the first token'})"
     )
-    return Table(title, ["layer from 0", *names], rows)
+    columns = [part[kind] for part in measured["sublayers"].values() for kind in ("relative", "cosine")]
+    return layer_table(title, ["attention", "cosine", "MLP", "cosine"], zip(*columns, strict=True))
+
+
+class _Sums(Taps):
+    """Sums |a| / |h| and a · h / (|a| |h|) over positions, sequences and the visits of a layer."""
+
+    def __init__(self, model: Transformer, first_token: bool) -> None:
+        self.plan, self.start = model.plan, 0 if first_token else 1
+        device = next(model.parameters()).device
+        self.sums = {part: torch.zeros(3, model.shape.layers, dtype=torch.float64, device=device) for part in PARTS[1:]}
+
+    def on_branch(self, place: Place, part: str, x: Tensor, delta: Tensor) -> Tensor:
+        a, h = (values[:, self.start :].float() for values in (delta, x))
+        relative = a.norm(dim=-1) / h.norm(dim=-1).clamp(min=SMALLEST)
+        cosine = F.cosine_similarity(a, h, dim=-1)
+        found = torch.stack([relative.sum(), cosine.sum(), torch.ones_like(relative).sum()])
+        self.sums[part][:, self.plan[place].layer] += found
+        return delta
+
+
+def sublayer_contributions(model: Transformer, batches: Iterable[Tensor], first_token: bool = True) -> dict[str, Any]:
+    """{attention, mlp: {relative, cosine: [layer]}} of batches of tokens (B, S): the means of |a| / |h| and of
+    a · h / (|a| |h|), null for a sublayer that does not run.
+
+    a is what the sublayer adds, h what it reads before its norm: the layer's input for attention, and for the MLP of a
+    serial block that input plus what attention has added. A layer that is visited more than once has the mean over its
+    visits. first_token: whether the first position counts.
+    """
+    sums = _Sums(model, first_token)
+    with torch.no_grad():
+        for tokens in batches:
+            model(tokens, taps=sums)
+    means = {part: rounded(found[:2] / found[2], 6) for part, found in sums.sums.items()}
+    return {part: {"relative": relative, "cosine": cosine} for part, (relative, cosine) in means.items()}
 
 
 def head_loops(plan: Plan) -> dict[int, list[Place]]:
@@ -119,7 +146,7 @@ def looped_heads(model: Transformer, tokens: Tensor) -> Iterator[LoopedHead]:
     loops = head_loops(model.plan)
     if not loops:
         return
-    taps = _Inputs({place for places in loops.values() for place in places})
+    taps = _Inputs()
     with torch.no_grad():
         output = model(tokens[None], need="last_row", taps=taps)
     for layer, places in loops.items():
@@ -149,20 +176,18 @@ def contributions(model: Transformer, tokens: Tensor, texts: list[str]) -> dict[
         "head": chosen.head,
         "entropy": chosen.entropy,
         "tokens": texts,
-        "loops": [[round(value, 6) for value in row] for row in chosen.passes],
+        "loops": rounded(chosen.passes, 6),
     }
 
 
 class _Inputs(Taps):
-    """Stores the inputs of chosen visits."""
+    """Stores the inputs of all visits."""
 
-    def __init__(self, places: set[Place]) -> None:
-        self.places = places
+    def __init__(self) -> None:
         self.inputs: dict[Place, Tensor] = {}
 
     def on_visit(self, place: Place, x: Tensor, delta: Tensor) -> None:
-        if place in self.places:
-            self.inputs[place] = x
+        self.inputs[place] = x
 
 
 def _value_norms(model: Transformer, layer: int, head: int, x: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ keys that it sees (Eq. 21), is tested on every row of the attention of every hea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hybridlab.analysis.entropy import row_entropy
-from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
+from hybridlab.analysis.probe import LONGEST, Line, Probe, Rows, Table, layer_table, spaced_windows
 from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
@@ -32,16 +31,23 @@ from hybridlab.models.taps import Taps
 from hybridlab.plan.plan import MOST_PASSES, Item, Plan
 from hybridlab.plan.visit import Place, Visit, layer_name
 from hybridlab.registry import PROBES
-from hybridlab.statistics import Measurement, known, mean_and_error, paired_difference, rank_correlation, resolved
+from hybridlab.statistics import (
+    Measurement,
+    correlation,
+    known,
+    mean_and_error,
+    paired_difference,
+    rank_correlation,
+    resolved,
+)
 
-Heads = PositiveInt
 Passes = Annotated[int, Field(ge=2, le=MOST_PASSES)]
 _ROUNDING = 1e-6
 """Tolerance for fp32 in rows where the lemma holds with equality (those with one key)."""
 
 
 def measure(
-    model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 8, heads: Heads = 2, passes: Passes = 8
+    model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 8, heads: PositiveInt = 2, passes: Passes = 8
 ) -> dict[str, Any]:
     """`convergence` on `rows` sequences."""
     return convergence(model, spaced_windows(model, corpus, min(seq_len, LONGEST), rows), heads, passes)
@@ -226,8 +232,7 @@ def _entropy_against_trace(by_layer: dict[int, dict[str, Tensor]]) -> Measuremen
     entropy = torch.cat([statistics["entropy"].mean((0, 2)) for statistics in by_layer.values()])
     trace = torch.cat([statistics["diagonal"].mean((0, 2)) for statistics in by_layer.values()])
     value, n = rank_correlation(entropy.tolist(), trace.tolist()), len(entropy)
-    error = None if value is None else (1 - value**2) / math.sqrt(n - 1)
-    return Measurement(value=value, stderr=error, n=n)
+    return Measurement(value=None, n=n) if value is None else correlation(value, n)
 
 
 def _mean(values: list[float]) -> float:
@@ -240,16 +245,15 @@ def _mean(values: list[float]) -> float:
 def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     """Two rows for each layer, then the comparison of the sets and the lemma as text."""
     half = measured["passes"] // 2
-    rows = []
+    lines: list[Line] = []
     for row in measured["rows"]:
-        heads = ",".join(str(head) for head in row["heads"])
         factor, error = row["factor"]["value"], row["factor"]["stderr"]
         shown = f"{factor:.3f}" if error is None else f"{factor:.3f} ± {error:.3f}"
-        numbers = [row["entropy"], row["trace_share"], row["distance"][half], shown]
-        rows.append([layer_name(row["layer"]).removeprefix("layer "), row["set"], heads, *numbers])
+        heads = ",".join(map(str, row["heads"]))
+        lines.append([row["set"], heads, row["entropy"], row["trace_share"], row["distance"][half], shown])
     title = f"loops of {measured['passes']} passes, {measured['sequences']} sequences of {measured['length']} tokens"
-    columns = ["layer from 0", "set", "heads from 0", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"]
-    yield Table(title, columns, rows)
+    columns = ["set", "heads from 0", "entropy", "trace/N", f"‖H({half})−H(K)‖", "factor"]
+    yield layer_table(title, columns, lines, [row["layer"] for row in measured["rows"]])
     drift = (measured["passes"] - half) / measured["passes"]
     yield (
         f"‖H({half})−H(K)‖ is relative to ‖H(0)−H(K)‖ ({drift:.3f}: equal steps, no convergence); factor: mean ratio "

@@ -1,33 +1,176 @@
-"""How far attention reaches over several hops: GTD, indirect entropy, entropy and sparsity (SAOBP, sections 5 and 7).
+"""How far attention reaches over several hops, and what refinement by belief propagation does to it (SAOBP).
 
 hybridlab analyze RUN --probe dependency --graphs 32
+hybridlab analyze RUN --probe belief
 
-Measured on the attention that the model uses, after any refinement, on what its objective measures: windows of text, or
-the examples of a fine-tuning task without their padding. With `graphs`, each attention matrix of so many sequences is
-also read as a graph of tokens, whose clustering coefficient and betweenness stand beside its GTD.
+`dependency`: GTD, indirect entropy, attention entropy and sparsity (sections 3 and 5), and attention as a graph of
+tokens: clustering and betweenness (section 7, figures 2 and 5). All of them are of one attention matrix A, that of one
+head for one sequence, read as the transition probabilities of a walk over the tokens. Padding takes no part: its rows
+and columns are left out. Logarithms are natural. Measured on the attention that the model uses, after any refinement,
+on what its objective measures: windows of text, or the examples of a fine-tuning task.
+
+`belief`: the column mass of a key is the sum of the prior weights that all rows give it. The messages about a key add
+up to about −λ times its mass, so that a key with a large mass, an attention sink, loses nearly all of its weight in
+long sequences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
+import networkx
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from hybridlab.analysis import dependency
-from hybridlab.analysis.dependency import NODES, THRESHOLD, betweenness, clustering, token_graph
-from hybridlab.analysis.probe import Probe, Rows, Table
+from hybridlab.analysis.probe import (
+    LONGEST,
+    Line,
+    Probe,
+    Rows,
+    Table,
+    layer_table,
+    measured_heads,
+    rounded,
+    spaced_windows,
+)
+from hybridlab.attention.belief import Belief
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.types import NonNegativeInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Transformer
-from hybridlab.plan.visit import Place, layer_name
+from hybridlab.models.decoder import Decoder, Transformer
+from hybridlab.plan.visit import Place, Visit
 from hybridlab.registry import PROBES
 from hybridlab.statistics import mean_and_error, pearson
 from hybridlab.training.objective import make_objective
+
+BETA = 0.9
+"""Discount of a further hop (section 6)."""
+HOPS = 4
+"""The longest path K (section 6)."""
+NODES = 40
+"""Tokens in a graph: the first ones of a sequence (figure 2 has graphs of 40 nodes and does not say which)."""
+THRESHOLD = 1e-4
+"""τ of figure 2: a smaller weight is no edge."""
+
+
+def without_padding(weights: Tensor, valid: Tensor | None) -> Tensor:
+    """Attention weights (B, H, S, S) in fp64, 0 in the rows and columns of padding, which is False in valid (B, S)."""
+    weights = weights.double()
+    if valid is None:
+        return weights
+    return weights * (valid[:, None, :, None] & valid[:, None, None, :])
+
+
+def indirect(weights: Tensor, beta: float = BETA, hops: int = HOPS) -> Tensor:
+    """G, the discounted paths of two and more hops (Eq. 12): Σ β^(t−1) Aᵗ for t = 2 … K. weights: (…, S, S)."""
+    return discounted([weights] * hops, beta)
+
+
+def discounted(steps: Sequence[Tensor], beta: float) -> Tensor:
+    """Σ β^(t−1) A₁ A₂ … A_t for t = 2 … K, of the matrices A₁ … A_K (…, S, S) of the single hops, in their order."""
+    path, total = steps[0], torch.zeros_like(steps[0])
+    for hop, step in enumerate(steps[1:], start=1):
+        path = path @ step
+        total = total + beta**hop * path
+    return total
+
+
+def dependency_share(direct: Tensor, further: Tensor) -> Tensor:
+    """GTD (Eq. 13): ‖G‖² / (‖A‖² + ‖G‖²) in Frobenius norms, of A and G (…, S, S) → (…)."""
+    near, far = (matrix.square().sum((-1, -2)) for matrix in (direct, further))
+    return far / (near + far)
+
+
+def token_dependency(weights: Tensor, beta: float = BETA, hops: int = HOPS) -> Tensor:
+    """GTD of attention matrices (…, S, S) → (…)."""
+    return dependency_share(weights, indirect(weights, beta, hops))
+
+
+def cross_layer_dependency(layers: Sequence[Tensor], beta: float = BETA, hops: int = HOPS) -> list[Tensor]:
+    """GTD of each layer with hops through the layers above it, from the attention (B, H, S, S) of all layers in order.
+
+    The paper names a GTD across layers and gives no formula (appendix B). Here a token of layer l + 1 reads what its
+    tokens have read in layer l, so a path of t hops that ends in layer l + t − 1 is the product of the head means
+    Ā(l + t − 1) … Ā(l), and G sums them as Eq. 12 does, as far as there are layers: the last layer has no G and no
+    value here. Returns L − 1 tensors (B,).
+    """
+    means = [weights.mean(1) for weights in layers]
+    shares = []
+    for first in range(len(means) - 1):
+        hop_means = means[first : first + hops]
+        # A product of attentions applies the later layer on the left.
+        transposed = [mean.transpose(-1, -2) for mean in hop_means]
+        shares.append(dependency_share(transposed[0], discounted(transposed, beta)))
+    return shares
+
+
+def row_entropies(weights: Tensor) -> Tensor:
+    """−Σ_j A_ij log A_ij of each row (Eq. 2, first line), of rows that sum up to 1. (…, S, S) → (…, S), in nats."""
+    return -torch.xlogy(weights, weights).sum(-1)
+
+
+def indirect_entropies(weights: Tensor, beta: float = BETA, hops: int = HOPS) -> Tensor:
+    """Entropy of each row of G̃, the normalised indirect paths (Eq. 14). (…, S, S) → (…, S), in nats."""
+    paths = indirect(weights, beta, hops)
+    return row_entropies(paths / paths.sum(-1, keepdim=True).clamp_min(torch.finfo(paths.dtype).tiny))
+
+
+def mean_over_tokens(rows: Tensor, valid: Tensor | None) -> Tensor:
+    """The mean over the tokens of a sequence, without padding: rows (B, H, S), valid (B, S) → (B, H)."""
+    if valid is None:
+        return rows.mean(-1)
+    kept = valid[:, None, :].to(rows.dtype)
+    return (rows * kept).sum(-1) / kept.sum(-1)
+
+
+def sparsity(weights: Tensor, valid: Tensor | None, threshold: float) -> Tensor:
+    """Share of the pairs of tokens whose weight is below `threshold` (appendix E): (B, H, S, S) → (B, H).
+
+    In a decoder the pairs that its mask hides count too, with weight 0.
+    """
+    low = (weights < threshold).to(weights.dtype)
+    if valid is None:
+        return low.mean((-1, -2))
+    pairs = (valid[:, None, :, None] & valid[:, None, None, :]).to(weights.dtype)
+    return (low * pairs).sum((-1, -2)) / pairs.sum((-1, -2))
+
+
+def token_graph(weights: np.ndarray, nodes: int = NODES, threshold: float = THRESHOLD) -> networkx.Graph:
+    """The graph of the first `nodes` tokens of an attention matrix (S, S). Two different tokens share an edge if the
+    mean of the two weights between them is above the threshold; that mean is the edge's weight."""
+    near = np.asarray(weights, dtype=np.float64)[:nodes, :nodes]
+    both = (near + near.T) / 2
+    np.fill_diagonal(both, 0.0)
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(len(both)))
+    pairs = np.argwhere(np.triu(both > threshold, 1))
+    graph.add_weighted_edges_from((int(i), int(j), float(both[i, j])) for i, j in pairs)
+    return graph
+
+
+def clustering(graph: networkx.Graph) -> float:
+    """Mean clustering coefficient over the nodes, with edge weights.
+
+    It is that of networkx: the geometric mean of the three weights of each triangle, relative to the graph's largest
+    weight. The paper cites Barrat et al. (2004), whose coefficient weighs a node's two edges only; networkx has no
+    other one with weights.
+    """
+    return float(networkx.average_clustering(graph, weight="weight"))
+
+
+def betweenness(graph: networkx.Graph) -> float:
+    """Mean betweenness over the nodes, not normalised: shortest paths, counted in edges, that pass through a node."""
+    found = networkx.betweenness_centrality(graph, normalized=False)
+    return sum(found.values()) / max(1, len(found))
+
+
+# ---- the probe of dependency ----
+
 
 LOW = 0.01
 """Weights below this count for the sparsity; the paper's figure 6 does not name its threshold."""
@@ -36,14 +179,14 @@ _AT_ONCE = 4
 """Sequences whose attention matrices are in memory at once."""
 
 
-def measure(
+def measure_dependency(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
     config: RunConfig,
     rows: Rows = 64,
-    beta: Annotated[float, Field(gt=0, lt=1)] = dependency.BETA,
-    hops: Annotated[int, Field(ge=2, le=64)] = dependency.HOPS,
+    beta: Annotated[float, Field(gt=0, lt=1)] = BETA,
+    hops: Annotated[int, Field(ge=2, le=64)] = HOPS,
     threshold: Annotated[float, Field(gt=0, lt=1)] = LOW,
     graphs: NonNegativeInt = 0,
     nodes: Annotated[int, Field(ge=3)] = NODES,
@@ -57,24 +200,25 @@ def measure(
     the visits."""
     inputs = _inputs(model, corpus, config, rows)
     count = len(inputs["input_ids"])
-    found: list[dict[str, dict[Place, Tensor]]] = []
+    found: dict[str, dict[Place, list[Tensor]]] = {name: {} for name in MEASURES}
     crossing: list[Tensor] = []
     maps: list[list[list[float]]] = []
     points: list[tuple[float, float, float]] = []
     for start in range(0, count, _AT_ONCE):
         part = {name: tensor[start : start + _AT_ONCE] for name, tensor in inputs.items()}
         valid = part["attention_mask"].bool() if "attention_mask" in part else None
-        attention = _attention(model, part, valid)
-        found.append({name: {} for name in MEASURES})
+        with torch.no_grad():
+            output = model(**part, need="full")
+        attention = {place: without_padding(one, _fitting(valid, one)) for place, one in output.attention.items()}
         for place, weights in attention.items():
-            for name, values in _of_heads(weights, valid, beta, hops, threshold).items():
-                found[-1][name][place] = values
-            asked = weights[: max(0, graphs - start)]
-            points += _points(asked, valid, found[-1]["gtd"][place], nodes, tau)
+            fitting = _fitting(valid, weights)
+            for name, values in _of_heads(weights, fitting, beta, hops, threshold).items():
+                found[name].setdefault(place, []).append(values)
+            points += _points(weights[: max(0, graphs - start)], fitting, found["gtd"][place][-1], nodes, tau)
         crossing.append(_crossing(list(attention.values()), beta, hops))
         if shown and not start:
-            maps = [_shown(weights[0], shown) for weights in attention.values()]
-    heads = {name: _by_head(model, [part[name] for part in found]) for name in MEASURES}
+            maps = [rounded(weights[0].mean(0)[:shown, :shown], 4) for weights in attention.values()]
+    heads = {name: _by_head(model, found[name]) for name in MEASURES}
     return {
         "sequences": count,
         "length": inputs["input_ids"].shape[1],
@@ -82,7 +226,7 @@ def measure(
         **heads,
         "layers": {name: [_mean(row) for row in table] for name, table in heads.items()},
         "mean": {name: _mean(value for row in table for value in row) for name, table in heads.items()},
-        "cross_gtd": [round(value, 5) for value in torch.cat(crossing).mean(0).tolist()],
+        "cross_gtd": rounded(torch.cat(crossing).mean(0), 5),
         "graphs": _graphs(points, nodes, tau) if graphs else None,
         "maps": maps,
     }
@@ -100,13 +244,6 @@ def _inputs(model: Transformer, corpus: Corpus, config: RunConfig, count: int) -
     return {name: torch.cat([batch.inputs[name] for batch in batches])[:count].to(device) for name in names}
 
 
-def _attention(model: Transformer, inputs: dict[str, Tensor], valid: Tensor | None) -> dict[Place, Tensor]:
-    """Attention weights (B, H, S, S) in fp64, by place, without those of padding."""
-    with torch.no_grad():
-        found = model(**inputs, need="full").attention
-    return {place: dependency.without_padding(weights, _fitting(valid, weights)) for place, weights in found.items()}
-
-
 def _fitting(valid: Tensor | None, weights: Tensor) -> Tensor | None:
     """The mask of padding, for attention over tokens; latents of a loop have none."""
     return valid if valid is not None and valid.shape[1] == weights.shape[-1] else None
@@ -114,12 +251,11 @@ def _fitting(valid: Tensor | None, weights: Tensor) -> Tensor | None:
 
 def _of_heads(weights: Tensor, valid: Tensor | None, beta: float, hops: int, threshold: float) -> dict[str, Tensor]:
     """Each measure (B, H) of attention (B, H, S, S)."""
-    valid = _fitting(valid, weights)
     return {
-        "gtd": dependency.token_dependency(weights, beta, hops),
-        "indirect_entropy": dependency.mean_over_tokens(dependency.indirect_entropies(weights, beta, hops), valid),
-        "entropy": dependency.mean_over_tokens(dependency.row_entropies(weights), valid),
-        "sparsity": dependency.sparsity(weights, valid, threshold),
+        "gtd": token_dependency(weights, beta, hops),
+        "indirect_entropy": mean_over_tokens(indirect_entropies(weights, beta, hops), valid),
+        "entropy": mean_over_tokens(row_entropies(weights), valid),
+        "sparsity": sparsity(weights, valid, threshold),
     }
 
 
@@ -128,21 +264,18 @@ def _crossing(visits: list[Tensor], beta: float, hops: int) -> Tensor:
     loop, which have other sizes, are left out."""
     size = max(weights.shape[-1] for weights in visits)
     same = [weights for weights in visits if weights.shape[-1] == size]
-    shares = dependency.cross_layer_dependency(same, beta, hops)
+    shares = cross_layer_dependency(same, beta, hops)
     return torch.stack(shares, 1) if shares else visits[0].new_empty(len(visits[0]), 0)
 
 
-def _by_head(model: Transformer, parts: list[dict[Place, Tensor]]) -> list[list[float | None]]:
+def _by_head(model: Transformer, found: dict[Place, list[Tensor]]) -> list[list[float | None]]:
     """[layer][head]: means over all sequences and the visits of a layer, of values (B, h) by place."""
     shape = model.shape
     values: list[list[list[float]]] = [[[] for _ in range(shape.heads)] for _ in range(shape.layers)]
-    for place, visit in model.plan.places():
-        if place not in parts[0]:
-            continue
-        rows = torch.cat([part[place] for part in parts])
-        for row, head in enumerate(visit.heads or range(shape.heads)):
-            values[visit.layer][head] += rows[:, row].tolist()
-    return [[round(sum(found) / len(found), 5) if found else None for found in layer] for layer in values]
+    whole = {place: torch.cat(parts) for place, parts in found.items()}
+    for place, layer, head, row in measured_heads(model.plan, shape.heads, whole):
+        values[layer][head] += whole[place][:, row].tolist()
+    return [[_mean(of_head) for of_head in of_layer] for of_layer in values]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -150,18 +283,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return round(sum(known) / len(known), 5) if known else None
 
 
-def _shown(weights: Tensor, size: int) -> list[list[float]]:
-    """The first rows and columns of the mean over heads of attention (H, S, S)."""
-    return [[round(value, 4) for value in row] for row in weights.mean(0)[:size, :size].tolist()]
-
-
 def _points(
     weights: Tensor, valid: Tensor | None, shares: Tensor, nodes: int, tau: float
 ) -> list[tuple[float, float, float]]:
     """(GTD, clustering, betweenness) of each attention matrix of weights (B, H, S, S), whose GTD is shares (B, H)."""
-    drawn, kept = [], _fitting(valid, weights)
+    drawn = []
     for row, (matrices, of_heads) in enumerate(zip(weights.cpu().numpy(), shares.tolist(), strict=False)):
-        size = nodes if kept is None else min(nodes, int(kept[row].sum()))
+        size = nodes if valid is None else min(nodes, int(valid[row].sum()))
         for matrix, share in zip(matrices, of_heads, strict=True):
             graph = token_graph(matrix, size, tau)
             drawn.append((share, clustering(graph), betweenness(graph)))
@@ -175,7 +303,7 @@ def _graphs(points: list[tuple[float, float, float]], nodes: int, tau: float) ->
     return {
         "nodes": nodes,
         "tau": tau,
-        **{name: [round(value, 4) for value in values] for name, values in columns.items()},
+        **{name: rounded([*values], 4) for name, values in columns.items()},
         "mean": {name: mean_and_error(values).model_dump() for name, values in columns.items()},
         "correlation": {
             name: pearson(columns["gtd"], columns[name])._asdict() for name in ("clustering", "betweenness")
@@ -183,20 +311,18 @@ def _graphs(points: list[tuple[float, float, float]], nodes: int, tau: float) ->
     }
 
 
-def report(measured: dict[str, Any]) -> Iterator[str | Table]:
+def report_dependency(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each layer; then the graphs, if they were asked for."""
-    layers: Mapping[str, list[float | None]] = measured["layers"]
-    crossing = [*measured["cross_gtd"], *[None] * len(layers["gtd"])]
-    rows: list[list[str | int | float | None]] = [
-        [layer_name(layer).removeprefix("layer "), *(layers[name][layer] for name in MEASURES), crossing[layer]]
-        for layer in range(len(layers["gtd"]))
-    ]
-    rows.append(["all", *(measured["mean"][name] for name in MEASURES), None])
+    layers = [measured["layers"][name] for name in MEASURES]
+    # Crossings are of visits, of which there may be more than layers.
+    crossing = [*measured["cross_gtd"], *[None] * len(layers[0])]
     title = (
         f"token dependency, {measured['sequences']} sequences of {measured['length']} tokens; entropies in nats; "
         f"sparsity: weights below {measured['settings']['threshold']:g}"
     )
-    yield Table(title, ["layer from 0", "GTD", "indirect entropy", "entropy", "sparsity", "GTD across layers"], rows)
+    names = ["GTD", "indirect entropy", "entropy", "sparsity", "GTD across layers"]
+    table = layer_table(title, names, zip(*layers, crossing, strict=False))
+    yield replace(table, rows=[*table.rows, ["all", *(measured["mean"][name] for name in MEASURES), None]])
     graphs = measured["graphs"]
     if graphs is None:
         return
@@ -208,4 +334,80 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     yield Table(title, ["measure", "mean", "r with GTD", "p"], found)
 
 
-PROBES.add("dependency", Probe(measure, report, needs_config=True))
+PROBES.add("dependency", Probe(measure_dependency, report_dependency, needs_config=True))
+
+
+# ---- refinement ----
+
+
+_WEIGHTS_AT_ONCE = 2**25
+"""Attention weights that are in memory at once, in all visits together."""
+_COLUMNS = ("column_mass", "refined_column_mass", "moved")
+NO_BELIEF = "no head of this model refines its weights; train one with --arch saobp-high"
+
+
+def measure_belief(model: Decoder, corpus: Corpus, seq_len: int, rows: Rows = 16) -> dict[str, Any]:
+    """visits: in the order of execution, each with its `layer` and, for each of its query heads (null for one that is
+    not refined), means over sequences: column_mass, the largest of a sequence; refined_column_mass, that of the refined
+    weights; moved, the share of a row's attention that the refinement gives to other keys, a mean over rows.
+
+    layers: the largest column_mass of the heads of each layer, over its visits; null without refined heads."""
+    refined = {place: visit for place, visit in model.structure.attention_places() if any(_refines(model, visit))}
+    if not refined:
+        return {"skipped": NO_BELIEF}
+    tokens = spaced_windows(model, corpus, min(seq_len, LONGEST), rows)
+    sums: dict[Place, Tensor] = {}
+    visits = sum(1 for _ in model.structure.attention_places())
+    for part in tokens.split(max(1, _WEIGHTS_AT_ONCE // (2 * visits * model.shape.heads * tokens.shape[1] ** 2))):
+        with torch.no_grad():
+            output = model(part, need="full")
+        for place in refined.keys() & output.others.keys():
+            found = _statistics(output.others[place]["prior"], output.attention[place]).sum(1)
+            sums[place] = sums[place] + found if place in sums else found
+    measured: list[dict[str, Any]] = [
+        {"layer": visit.layer, **_masses(sums[place] / len(tokens), _refines(model, visit))}
+        for place, visit in refined.items()
+        if place in sums
+    ]
+    largest: list[float | None] = [None] * model.shape.layers
+    for visit in measured:
+        known = [mass for mass in (largest[visit["layer"]], *visit["column_mass"]) if mass is not None]
+        largest[visit["layer"]] = max(known)
+    return {"sequences": len(tokens), "length": tokens.shape[1], "layers": largest, "visits": measured}
+
+
+def _refines(model: Decoder, visit: Visit) -> list[bool]:
+    """For each query head of a visit, whether its weights are refined."""
+    kinds = model.structure.kinds(visit)
+    return [isinstance(kinds[kv], Belief) for kv in model.structure.heads(visit).serving]
+
+
+def _statistics(prior: Tensor, refined: Tensor) -> Tensor:
+    """(3, B, h): the largest column mass of the prior and of the refined weights, and the share that has moved."""
+    masses = [weights.sum(-2).amax(-1) for weights in (prior, refined)]
+    return torch.stack([*masses, (prior - refined).abs().sum(-1).mean(-1) / 2])
+
+
+def _masses(means: Tensor, refines: list[bool]) -> dict[str, list[float | None]]:
+    return {
+        name: [round(value, 5) if asked else None for value, asked in zip(row, refines, strict=True)]
+        for name, row in zip(_COLUMNS, means.tolist(), strict=True)
+    }
+
+
+def report_belief(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A row for each visit: means over its refined heads, and the head with the largest column mass."""
+    lines: list[Line] = []
+    for visit in measured["visits"]:
+        columns = [[value for value in visit[name] if value is not None] for name in _COLUMNS]
+        means = [sum(values) / len(values) for values in columns]
+        lines.append([means[0], max(columns[0]), *means[1:]])
+    title = (
+        f"column mass before and after refinement, {measured['sequences']} sequences of {measured['length']} tokens "
+        "(1 for uniform attention of an encoder)"
+    )
+    names = ["largest mass", "of any head", "refined", "share moved"]
+    yield layer_table(title, names, lines, [visit["layer"] for visit in measured["visits"]])
+
+
+PROBES.add("belief", Probe(measure_belief, report_belief))

@@ -1,26 +1,42 @@
-"""What a model loses when layers are skipped, swapped, reversed or cut off (depth-grown models, sections 4.2 and 4.3,
-figures 3, 6, 9–11 and 16–18; appendix B, "Benchmarked interventions").
+"""What a trained model loses when layers are skipped, swapped, reversed or cut off (depth-grown models, sections 4.2
+and 4.3, figures 3, 6, 9–11 and 16–18; appendix B, "Benchmarked interventions"), and without its mechanism: its loops,
+the copies of its depth growth, its refined weights.
 
     hybridlab analyze RUN --probe interventions --kinds swap --sizes 1,2,4
+    hybridlab analyze RUN --probe without
 
 Each intervention is an edit of the plan, so that the weights, the cache and the original model stay as they are. It
-names layers, and changes all visits of a layer that a plan visits more than once.
+names layers, and changes all visits of a layer that a plan visits more than once. A model that loses nothing without
+its loops does not use them, so that its loss says nothing about loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
-from hybridlab.analysis.performance import Performance, performance, suite, table
-from hybridlab.analysis.probe import Probe, Rows, Table
-from hybridlab.analysis.prompts import Count, Sizes, Words
+import torch
+from torch import Tensor
+
+from hybridlab.analysis.performance import Performance, mean_of, performance, suite, table
+from hybridlab.analysis.probe import Line, Probe, Rows, Table, rounded
+from hybridlab.analysis.prompts import Sizes, Words
+from hybridlab.attention.belief import Belief
+from hybridlab.attention.kinds import Full
 from hybridlab.config.schema import RunConfig
+from hybridlab.config.types import PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError, nearest
 from hybridlab.models.decoder import Transformer
+from hybridlab.models.recurrence import Body, Recurrence
+from hybridlab.plan.attention_map import AttentionMap
+from hybridlab.plan.loop import Loop, Topology
 from hybridlab.plan.plan import Plan
 from hybridlab.registry import PROBES
+from hybridlab.statistics import paired_difference
+
+# ---- edits of the plan ----
+
 
 KINDS = ("skip", "swap", "reverse", "truncate")
 SIZES = (1, 2, 4, 8)
@@ -28,7 +44,7 @@ REVERSED = (2, 4)
 """Layers of an intervention where none are asked for, those of a reversal apart."""
 
 
-def measure(
+def measure_interventions(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
@@ -37,7 +53,7 @@ def measure(
     kinds: Words = KINDS,
     sizes: Sizes | None = None,
     reverse: Sizes | None = None,
-    items: Count = 8,
+    items: PositiveInt = 8,
 ) -> dict[str, Any]:
     """Keys: sequences, items, chance {tasks {name}, choices {name}}; base, the model as it is; KIND.SIZE, with starts
     [i], the first layer of each intervention from 0, and truncate.layers.starts, the numbers of layers that are kept.
@@ -64,13 +80,13 @@ def measure(
     measured = suite(model, corpus, config, seq_len, rows, items)
     base = performance(measured, model)
     found: dict[str, Any] = {
-        "sequences": len(measured.used.text),
+        "sequences": len(measured.text),
         "items": max((len(asked) for asked, _ in measured.questions.values()), default=0),
         "chance": measured.chance,
         "base": table([base]),
     }
     for (kind, size), plans in edits.items():
-        each: list[Performance] = [performance(measured, model.with_plan(plan)) for plan in plans.values()]
+        each = [performance(measured, model.with_plan(plan)) for plan in plans.values()]
         found.setdefault(kind, {})[size] = {"starts": list(plans), **table(each, base)}
     return found
 
@@ -111,7 +127,7 @@ def plan_edits(
     return {name: plans for name, plans in found.items() if plans}
 
 
-def report(measured: dict[str, Any]) -> Iterator[str | Table]:
+def report_interventions(measured: dict[str, Any]) -> Iterator[str | Table]:
     """The model as it is, and for each kind and size a table with a row for every start."""
     base = measured["base"]
     yield f"as it is: {_line(base)}"
@@ -143,11 +159,109 @@ def _tables(title: str, found: dict[str, Any], start: str) -> Iterator[Table]:
     names = list(columns)
     for first in range(0, max(1, len(names)), _COLUMNS):
         chosen = names[first : first + _COLUMNS]
-        rows: list[list[str | int | float | None]] = [
+        lines: list[Line] = [
             [value, *([found["loss"][i]] if not first else []), *(columns[name][i] for name in chosen)]
             for i, value in enumerate(found["starts"])
         ]
-        yield Table(title if not first else "", [start, *([] if first else ["loss"]), *chosen], rows)
+        yield Table(title if not first else "", [start, *([] if first else ["loss"]), *chosen], lines)
 
 
-PROBES.add("interventions", Probe(measure, report, needs_config=True, needs_text=True))
+PROBES.add("interventions", Probe(measure_interventions, report_interventions, needs_config=True, needs_text=True))
+
+
+# ---- without a mechanism ----
+
+
+MECHANISMS = {
+    "loops": "its loops",
+    "copies": "the layers that growth copied",
+    "refinement": "the refinement of attention",
+}
+NO_MECHANISM = "the model has no loop, no layer that growth copied and no attention that is refined"
+
+
+def measure_without(
+    model: Transformer, corpus: Corpus, seq_len: int, config: RunConfig, rows: Rows = 64
+) -> dict[str, Any]:
+    """Keys: sequences; loss, in nats per token of validation text; tasks.NAME, of the run's synthetic tasks, accuracy
+    and loss. And for each mechanism that the model has, the same without it, with lost, the rise of the loss, and its
+    stderr, paired by window: loops, copies, refinement; see `without_each`. rows: windows of text, and rows of tasks.
+    """
+    others = without_each(model)
+    if not others:
+        return {"skipped": NO_MECHANISM}
+    measured = suite(model, corpus, config, seq_len, rows)
+    whole = performance(measured, model)
+    found: dict[str, Any] = {"sequences": len(whole.text), **_described(whole)}
+    return found | {name: _described(performance(measured, other), whole) for name, other in others.items()}
+
+
+def without_each(model: Transformer) -> dict[str, Transformer]:
+    """The model without each mechanism that it has, by name; the weights are shared.
+
+    loops: no visit runs again what has run, and loops over iterations have no update (`without_updates`). copies:
+    without the layers that were copied in growth steps; the residual stream passes them by. refinement: plain softmax
+    attention, as with λ = 0, in the heads that refine their weights.
+    """
+    plan, structure = model.plan, model.structure
+    once = plan.without_repeats(model.shape.heads)
+    copies = [layer for layer, origin in enumerate(structure.lineage or ()) if origin.stage > 0]
+    skipped = plan.skip(*copies)
+    rows = ((Full() if isinstance(kind, Belief) else kind for kind in row) for row in model.attention_map.layers)
+    plain = AttentionMap(tuple(map(tuple, rows)))
+    others = {}
+    if once != plan or plan.loops:
+        others["loops"] = without_updates(model.with_plan(once))
+    if skipped != plan:
+        others["copies"] = model.with_plan(skipped)
+    if plain != model.attention_map:
+        others["refinement"] = model.with_plan(attention_map=plain)
+    return others
+
+
+def without_updates(model: Transformer, topology: Topology | None = None) -> Transformer:
+    """The model with all updates of its loops over iterations at 0, in all loops or in those of one topology; the
+    weights are shared. In topology direct, where the update is the next state, the state stays as it is instead: at 0
+    nothing would be left of the text, however little the loop does."""
+    other = model.with_plan()
+    for loop, recurrence in zip(other.plan.loops.values(), other.recurrences, strict=True):
+        if topology in (None, loop.topology):
+            cast(Recurrence, recurrence).__dict__["iterate"] = _no_update
+    return other
+
+
+def _no_update(loop: Loop, t: int, h: Tensor, body: Body) -> Tensor:
+    """In the place of `Recurrence.iterate`."""
+    return h if loop.topology == "direct" else torch.zeros_like(h)
+
+
+def _described(found: Performance, whole: Performance | None = None) -> dict[str, Any]:
+    """Losses and accuracies; with `whole`, the model as it is, also what is lost."""
+    described: dict[str, Any] = {"loss": mean_of(found.text, 6)}
+    if whole is not None:
+        rise = paired_difference(found.text, whole.text)
+        described |= {"lost": rounded(rise.value, 6), "stderr": rounded(rise.stderr, 6)}
+    described["tasks"] = {}
+    for name, (right, losses) in found.tasks.items():
+        described["tasks"][name] = {"accuracy": mean_of(right, 6), "loss": mean_of(losses, 6)}
+        if whole is not None:
+            described["tasks"][name]["lost"] = mean_of(losses - whole.tasks[name][1], 6)
+    return described
+
+
+def report_without(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A table for the text and for each task, with a row for the model as it is and for each mechanism."""
+    models = {"as it is": measured}
+    models |= {f"without {words}": measured[name] for name, words in MECHANISMS.items() if name in measured}
+    yield _table(f"loss in nats per token, {measured['sequences']} sequences", models, "stderr")
+    for task in measured["tasks"]:
+        answers = {label: found["tasks"][task] for label, found in models.items()}
+        yield _table(f"{task}, loss in nats per answer", answers, "accuracy")
+
+
+def _table(title: str, models: dict[str, Any], last: str) -> Table:
+    columns = ["loss", "lost", last]
+    return Table(title, ["model", *columns], [[label, *map(found.get, columns)] for label, found in models.items()])
+
+
+PROBES.add("without", Probe(measure_without, report_without, needs_attention=False, needs_config=True, needs_text=True))

@@ -1,44 +1,207 @@
-"""Attention of the last token over the tokens before it, by layer and by KV head (ConSA, section 5.6, appendix D.4).
+"""Attention of the last token, head by head, on windows of text or on prompts of tasks: its entropy (SGT, section 2,
+Eq. 4 and 5), how it is spread over the tokens (ConSA, section 5.6, appendix D.4), and whole maps (SGT, appendix C.3).
 
-hybridlab analyze RUN --probe last-token
+hybridlab analyze RUN --probe entropy --tasks arc_easy,gsm8k --rows 100 --data-root DIR
 hybridlab analyze RUN --probe last-token --tasks gsm8k,mmlu --rows 8 --heads-of 2,7 --data-root DIR
+hybridlab analyze RUN --probe attention-maps --heads L1-H1,L25-H2
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from hybridlab.analysis.last_token import PARTS, LastRow, last_rows, spread, statistics
-from hybridlab.analysis.probe import Probe, Rows, Table
-from hybridlab.analysis.prompts import Count, Numbers, Shots, Words
-from hybridlab.analysis.task_prompts import PromptSettings, each_sequence
+from hybridlab.analysis.entropy import agreement, measured_entropies, row_entropy
+from hybridlab.analysis.probe import Line, Probe, Rows, Table, layer_table, measured_heads, rounded
+from hybridlab.analysis.prompts import Numbers, PromptSettings, Words, each_sequence
+from hybridlab.config.types import NonNegativeInt, PositiveInt
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Transformer
-from hybridlab.plan.visit import layer_name
+from hybridlab.models.decoder import Output, Transformer
+from hybridlab.plan.heads import Head, head_name, parse_heads
 from hybridlab.registry import PROBES
 
-SEQUENCES = 16
+
+def _not_measured(measured: dict[str, Any]) -> Iterator[str]:
+    """A line for each task without prompts."""
+    for name, reason in measured.get("missing", {}).items():
+        yield f"not measured: {name}: {reason}"
 
 
-def measure(
+# ---- entropy ----
+
+
+SEQUENCES = 256
+"""So many by default, since the last row of one sequence says little of a head: in models of 1M parameters the head
+entropies of a batch of 4 sequences correlate only .6 with those of 256."""
+
+
+def measure_entropy(
     model: Transformer,
     corpus: Corpus,
     seq_len: int,
     rows: Rows = SEQUENCES,
     tasks: Words = (),
-    heads_of: Numbers = (),
-    shots: Shots | None = None,
-    longest: Count | None = None,
+    shots: NonNegativeInt | None = None,
+    longest: PositiveInt | None = None,
     data_root: str | None = None,
 ) -> dict[str, Any]:
-    """tasks: for each task (or `text`, windows of the validation text) the statistics of analysis/last_token.py,
-    each [layer], over `rows` prompts; and of the first prompt its tokens, layers [layer][token] and heads [i][KV
-    head][token], of the layers heads_of, counted from 0. head_entropy, head_range, head_local: [layer][KV head], over
-    all prompts of all tasks. task_spread: [layer], how much the attention moves between tasks; null for only one.
+    """heads: [layer][head], mean entropy over `rows` sequences, null for a head that does not run. layer_means and
+    layer_variances: over the heads of a layer, null where one of them does not run.
+
+    tasks: instead of text, `rows` prompts of each of these, with `shots` solved examples, of at most `longest` tokens
+    (default: the sequence length). heads is then the mean over tasks, each task counting alike; tasks has the same for
+    each task, with the lengths of its prompts; agreement: the mean rank correlation of the layers' means between two
+    tasks; lowest, highest: [layer][head], the least and the most of a head on any task.
+    """
+    asked = PromptSettings(tasks, rows, shots, longest, data_root)
+    sequences, about, missing = asked.sequences(model, corpus, seq_len)
+    if not tasks:
+        (windows,) = (torch.stack(ones) for ones in sequences.values())
+        return {"sequences": len(windows), "length": seq_len, **_levels(measured_entropies(model, windows.split(8)))}
+    tables = [measured_entropies(model, each_sequence(model, name, ones)) for name, ones in sequences.items()]
+    each = {name: {**about[name], **_levels(table)} for name, table in zip(sequences, tables, strict=True)}
+    stacked = torch.stack(tables)
+    return {
+        "sequences": sum(map(len, sequences.values())),
+        "length": longest or seq_len,
+        **_levels(stacked.mean(0)),
+        "lowest": rounded(stacked.amin(0), 5),
+        "highest": rounded(stacked.amax(0), 5),
+        "agreement": agreement([one["layer_means"] for one in each.values()]),
+        "tasks": each,
+        "missing": missing,
+    }
+
+
+def _levels(table: Tensor) -> dict[str, Any]:
+    """The entropies of all heads (L, H), and their means and variances in each layer."""
+    heads = rounded(table, 5)
+    return {
+        "heads": heads,
+        "layer_means": [None if None in row else round(sum(row) / len(row), 5) for row in heads],
+        "layer_variances": rounded(table.var(dim=1, unbiased=False), 7),
+    }
+
+
+def report_entropy(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A row for each layer, with its heads of lowest and highest entropy; before it, a row for each task."""
+    tasks = measured.get("tasks", {})
+    sequences = f"{measured['sequences']} sequences of {measured['length']} tokens"
+    if tasks:
+        columns = ["task", "prompts", "of", "mean tokens", "longest", "cut", "mean entropy"]
+        yield Table("prompts of tasks", columns, [_task_line(name, found) for name, found in tasks.items()])
+        sequences = f"mean over {len(tasks)} tasks, {measured['sequences']} prompts"
+    lines: list[Line] = []
+    for layer, values in enumerate(measured["heads"]):
+        ordered = sorted((value, head) for head, value in enumerate(values) if value is not None)
+        low, high = (f"{v:.3f} (head {head})" for v, head in (ordered[0], ordered[-1])) if ordered else (None, None)
+        variance = measured["layer_variances"][layer]
+        lines.append([measured["layer_means"][layer], None if variance is None else variance**0.5, low, high])
+    yield layer_table(
+        f"entropy of the last token, {sequences}", ["mean", "s.d. over heads", "lowest", "highest"], lines
+    )
+    if measured.get("agreement") is not None:
+        yield f"rank correlation of the layers between two tasks, mean over all pairs: {measured['agreement']:.3f}"
+    yield from _not_measured(measured)
+
+
+def _task_line(name: str, found: dict[str, Any]) -> Line:
+    layers = [mean for mean in found["layer_means"] if mean is not None]
+    mean = sum(layers) / len(layers) if layers else None
+    return [name, found["sequences"], found["examples"], found["mean_length"], found["longest"], found["cut"], mean]
+
+
+PROBES.add("entropy", Probe(measure_entropy, report_entropy))
+
+
+# ---- how the last token spreads its attention, by layer and by KV head ----
+
+
+PARTS = 16
+"""Equal parts of a sequence, over which attention is compared between sequences of several lengths."""
+SPIKE = 3.0
+"""A token is a spike where it gets so many times the attention that it would get if all tokens got the same."""
+TAIL = 0.1
+"""The share of a sequence that counts as its end."""
+
+
+@dataclass(frozen=True)
+class LastRow:
+    """layers (L, S): the attention of the last token in each layer, summing to 1, the mean over its heads. heads (L, K,
+    S): the same of each KV head, the mean over the query heads that share it. Layers that do not run have NaN; one that
+    runs several times counts at its first visit."""
+
+    layers: Tensor
+    heads: Tensor
+
+
+def last_rows(model: Transformer, sequences: Iterator[Tensor]) -> Iterator[LastRow]:
+    """For each sequence (1, S) of tokens."""
+    with torch.no_grad():
+        for tokens in sequences:
+            yield _rows(model, model(tokens, need="last_row"), tokens.shape[1])
+
+
+def _rows(model: Transformer, output: Output, length: int) -> LastRow:
+    shape, group = model.shape, model.shape.group
+    heads = torch.full((shape.layers, shape.heads, length), float("nan"))
+    rows = {place: weights[0, :, -1].float().cpu() for place, weights in output.attention.items()}
+    for place, layer, head, row in measured_heads(model.plan, shape.heads, rows):
+        if heads[layer, head, 0].isnan():
+            heads[layer, head] = rows[place][row]
+    return LastRow(heads.nanmean(1), heads.view(shape.layers, -1, group, length).nanmean(2))
+
+
+def statistics(rows: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Of attention rows (…, S), one for each sequence, their means over sequences:
+
+    entropy: of the row, as a share of the largest possible; 1 is uniform. local: attention on the last tenth of the
+    sequence. range: in how many of 16 equal parts of the sequence, without the first token, a token gets three times
+    the attention that a uniform row would give it, as a share. first: attention on the first token. parts (…, 16):
+    attention on each of these parts, which sum to 1 with the first token.
+    """
+    found: dict[str, list[Tensor]] = {"entropy": [], "local": [], "range": [], "first": [], "parts": []}
+    for row in rows:
+        length = row.shape[-1]
+        later = [part for part in row[..., 1:].tensor_split(PARTS, dim=-1) if part.shape[-1]]
+        keys = torch.full(row.shape[:-1], length)
+        found["entropy"].append(row_entropy(row, keys))
+        found["local"].append(row[..., length - max(1, round(TAIL * length)) :].sum(-1))
+        found["first"].append(row[..., 0])
+        spikes = torch.stack([(part > SPIKE / length).any(-1) for part in later])
+        found["range"].append(spikes.float().mean(0))
+        if len(later) == PARTS:
+            found["parts"].append(torch.stack([part.sum(-1) for part in later], dim=-1))
+    return {name: torch.stack(values).mean(0) for name, values in found.items() if values}
+
+
+def spread(parts: Sequence[Tensor]) -> Tensor:
+    """(L,): how much attention moves between sequences of several tasks: half the sum of the absolute differences of
+    their parts (L, 16), the mean over all pairs of tasks; 0 for the same distribution, 1 for disjoint ones."""
+    pairs = [(a - b).abs().sum(-1) / 2 for i, a in enumerate(parts) for b in parts[i + 1 :]]
+    return torch.stack(pairs).mean(0)
+
+
+def measure_spread(
+    model: Transformer,
+    corpus: Corpus,
+    seq_len: int,
+    rows: Rows = 16,
+    tasks: Words = (),
+    heads_of: Numbers = (),
+    shots: NonNegativeInt | None = None,
+    longest: PositiveInt | None = None,
+    data_root: str | None = None,
+) -> dict[str, Any]:
+    """tasks: for each task (or `text`, windows of the validation text) `statistics`, each [layer], over `rows` prompts;
+    and of the first prompt its tokens, layers [layer][token] and heads [i][KV head][token], of the layers heads_of,
+    counted from 0. head_entropy, head_range, head_local: [layer][KV head], over all prompts of all tasks. task_spread:
+    [layer], how much the attention moves between tasks; null for only one.
     """
     if unknown := [layer for layer in heads_of if layer >= model.shape.layers]:
         raise UserError(f"--heads-of {unknown[0]}: this model has the layers 0 to {model.shape.layers - 1}")
@@ -48,53 +211,165 @@ def measure(
     by_task = {name: statistics([row.layers for row in measured[name]]) for name in measured}
     heads = statistics([row.heads for ones in measured.values() for row in ones])
     parts = [found["parts"] for found in by_task.values() if "parts" in found]
-    each = {
-        name: {
-            **about[name],
-            **{key: _rounded(value) for key, value in by_task[name].items()},
-            **_example(ones[0], sequences[name][0], corpus, heads_of),
-        }
-        for name, ones in measured.items()
-    }
     return {
-        "tasks": each,
+        "tasks": {
+            name: {
+                **about[name],
+                **{key: rounded(value, 6) for key, value in by_task[name].items()},
+                "tokens": [corpus.tokenizer.decode([int(token)]) for token in sequences[name][0]],
+                "layers": rounded(first.layers, 6),
+                "heads": [rounded(first.heads[layer], 6) for layer in heads_of],
+            }
+            for name, (first, *_) in measured.items()
+        },
         "heads_of": list(heads_of),
-        **{f"head_{key}": _rounded(heads[key]) for key in ("entropy", "range", "local")},
-        "task_spread": _rounded(spread(parts)) if len(parts) == len(each) > 1 else None,
+        **{f"head_{key}": rounded(heads[key], 6) for key in ("entropy", "range", "local")},
+        "task_spread": rounded(spread(parts), 6) if len(parts) == len(measured) > 1 else None,
         "missing": missing,
     }
 
 
-def _example(row: LastRow, tokens: Tensor, corpus: Corpus, heads_of: tuple[int, ...]) -> dict[str, Any]:
-    """One sequence as it is drawn."""
-    return {
-        "tokens": [corpus.tokenizer.decode([int(token)]) for token in tokens],
-        "layers": _rounded(row.layers),
-        "heads": [_rounded(row.heads[layer]) for layer in heads_of],
-    }
-
-
-def _rounded(values: Tensor) -> Any:
-    """Nested lists, null for NaN."""
-    if values.ndim > 1:
-        return [_rounded(one) for one in values]
-    return [None if v != v else round(v, 6) for v in values.tolist()]
-
-
-def report(measured: dict[str, Any]) -> Iterator[str | Table]:
+def report_spread(measured: dict[str, Any]) -> Iterator[str | Table]:
     """For each task a row for each layer."""
-    columns = ["layer from 0", "entropy", "last tenth", "range of spikes", "first token"]
     for task, found in measured["tasks"].items():
-        values = zip(*(found[key] for key in ("entropy", "local", "range", "first")), strict=True)
-        rows: list[list[str | int | float | None]] = [
-            [layer_name(layer).removeprefix("layer "), *one] for layer, one in enumerate(values)
-        ]
-        yield Table(f"{task}: {found['sequences']} sequences, {found['mean_length']:.0f} tokens", columns, rows)
+        layers = zip(*(found[key] for key in ("entropy", "local", "range", "first")), strict=True)
+        title = f"{task}: {found['sequences']} sequences, {found['mean_length']:.0f} tokens"
+        yield layer_table(title, ["entropy", "last tenth", "range of spikes", "first token"], layers)
     if measured["task_spread"] is not None:
         moved = ", ".join("–" if value is None else f"{value:.3f}" for value in measured["task_spread"])
         yield f"attention that moves between tasks, of 1, by layer over {PARTS} parts of a sequence: {moved}"
-    for name, reason in measured["missing"].items():
-        yield f"not measured: {name}: {reason}"
+    yield from _not_measured(measured)
 
 
-PROBES.add("last-token", Probe(measure, report, needs_decoder="the attention of the last token"))
+PROBES.add("last-token", Probe(measure_spread, report_spread, needs_decoder="the attention of the last token"))
+
+
+# ---- whole attention maps of heads with low and high entropy, on one prompt of each task ----
+
+
+HALF = 0.5
+"""The tokens that are marked get this share of the last token's attention together."""
+NEAR = 8
+"""Tokens up to so far before the last one are its neighbourhood."""
+
+
+def measure_maps(
+    model: Transformer,
+    corpus: Corpus,
+    seq_len: int,
+    rows: Rows = 32,
+    tasks: Words = (),
+    heads: Words = (),
+    count: PositiveInt = 1,
+    shown: PositiveInt = 48,
+    shots: NonNegativeInt | None = None,
+    longest: PositiveInt | None = None,
+    data_root: str | None = None,
+) -> dict[str, Any]:
+    """heads: those that are shown, by name (L1-H3: layer 1, head 3, counted from 1), each with its kind (low, high or
+    chosen), its least and largest entropy on any task, and what it does over all prompts: `near`, the attention of the
+    last token on itself and the 8 tokens before it; `first`, on the first token; `half`, the share of the tokens that
+    together get half of it. By default the `count` heads whose largest entropy is lowest, and those whose least is
+    highest, on `rows` prompts of each task (or windows of text).
+
+    maps: for each task the last `shown` tokens of its shortest prompt, marked: by head, the places of the tokens that
+    together get half of the last token's attention; weights: by head, [query][key].
+    """
+    asked = PromptSettings(tasks, rows, shots, longest, data_root)
+    sequences, _, missing = asked.sequences(model, corpus, seq_len)
+    tables = torch.stack(
+        [measured_entropies(model, each_sequence(model, name, ones)) for name, ones in sequences.items()]
+    )
+    low, high = tables.amin(0), tables.amax(0)
+    if heads:
+        chosen = {head: "chosen" for head in parse_heads(",".join(heads), model.shape.layers, model.shape.heads)}
+    else:
+        if count > low.numel():
+            raise UserError(f"count = {count}: this model has {low.numel()} heads; give at most as many")
+        chosen = _extremes(low, high, count)
+    every = [tokens for ones in sequences.values() for tokens in ones]
+    doing = _behaviour(model, every, [*chosen])
+    return {
+        "sequences": len(every),
+        "heads": {
+            head_name(head): {
+                "kind": kind,
+                "lowest": rounded(low[head], 5),
+                "highest": rounded(high[head], 5),
+                **doing[head],
+            }
+            for head, kind in chosen.items()
+        },
+        "maps": {name: _map(model, corpus, min(ones, key=len), [*chosen], shown) for name, ones in sequences.items()},
+        "missing": missing,
+    }
+
+
+def _extremes(low: Tensor, high: Tensor, count: int) -> dict[Head, str]:
+    """The heads that have a low entropy on every task, and those that have a high one; head → kind."""
+    columns = low.shape[1]
+    least = high.nan_to_num(nan=float("inf")).flatten().argsort(stable=True)[:count].tolist()
+    most = low.nan_to_num(nan=-float("inf")).flatten().argsort(descending=True, stable=True)[:count].tolist()
+    kinds = [(place, "low") for place in least] + [(place, "high") for place in most if place not in least]
+    return {divmod(place, columns): kind for place, kind in kinds}
+
+
+def _weights(model: Transformer, tokens: Tensor, heads: list[Head], need: str) -> dict[Head, Tensor]:
+    """(Q, S): the attention of each head at the first visit of its layer, for one sequence (1, S)."""
+    with torch.no_grad():
+        output = model(tokens, need=need)
+    found: dict[Head, Tensor] = {}
+    for place, visit in model.plan.places():
+        running = list(visit.heads or range(model.shape.heads))
+        for head in heads:
+            if place in output.attention and head[0] == visit.layer and head[1] in running and head not in found:
+                found[head] = output.attention[place][0, running.index(head[1])].float().cpu()
+    if missing := [head for head in heads if head not in found]:
+        raise UserError(f"{head_name(missing[0])} does not run in this model; choose another head")
+    return found
+
+
+def _behaviour(model: Transformer, sequences: list[Tensor], heads: list[Head]) -> dict[Head, dict[str, float]]:
+    """Head → near, first and half, means over sequences."""
+    sums = {head: {"near": 0.0, "first": 0.0, "half": 0.0} for head in heads}
+    for tokens in each_sequence(model, "heads", sequences):
+        length = tokens.shape[1]
+        for head, weights in _weights(model, tokens, heads, "last_row").items():
+            row = weights[-1]
+            sums[head]["near"] += float(row[max(0, length - 1 - NEAR) :].sum())
+            sums[head]["first"] += float(row[0])
+            sums[head]["half"] += len(marked(row)) / length
+    return {head: {name: round(v / len(sequences), 5) for name, v in own.items()} for head, own in sums.items()}
+
+
+def marked(row: Tensor) -> list[int]:
+    """The places of the fewest tokens that together get half of the attention (S,), in their order."""
+    order = row.argsort(descending=True, stable=True)
+    needed = int((row[order].cumsum(0) < HALF * float(row.sum()) - 1e-6).sum()) + 1
+    return sorted(order[:needed].tolist())
+
+
+def _map(model: Transformer, corpus: Corpus, tokens: Tensor, heads: list[Head], shown: int) -> dict[str, Any]:
+    first = max(0, len(tokens) - shown)
+    weights = _weights(model, tokens[None].to(next(model.parameters()).device), heads, "full")
+    return {
+        "length": len(tokens),
+        "tokens": [corpus.tokenizer.decode([int(token)]) for token in tokens[first:]],
+        "marked": {head_name(h): [p - first for p in marked(w[-1]) if p >= first] for h, w in weights.items()},
+        "weights": {head_name(head): rounded(matrix[first:, first:], 4) for head, matrix in weights.items()},
+    }
+
+
+def report_maps(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A row for each head, and for each task the tokens that its heads attend to."""
+    keys = ("kind", "lowest", "highest", "near", "first", "half")
+    columns = ["head", "kind", "lowest entropy", "highest", "near", "first token", "half on"]
+    lines = [[name, *(one[key] for key in keys)] for name, one in measured["heads"].items()]
+    yield Table(f"the last token of {measured['sequences']} sequences", columns, lines)
+    for task, one in measured["maps"].items():
+        for name, places in one["marked"].items():
+            yield f"{task}, {name}: half of the attention on {' '.join(repr(one['tokens'][p]) for p in places)}"
+    yield from _not_measured(measured)
+
+
+PROBES.add("attention-maps", Probe(measure_maps, report_maps, needs_decoder="the attention of the last token"))

@@ -1,42 +1,61 @@
-"""How attention changes from one iteration of a loop to the next (SpiralFormer, section 4 and appendix I).
+"""What loops over iterations do (SpiralFormer): how attention changes from one to the next, which tokens reach which
+output, and what routers read and write.
 
     hybridlab analyze RUN --probe loops
-
-Key-marginal entropy: the entropy of the attention that each key receives, averaged over queries, divided by log L_t.
-Local attention mass: the attention on the M_t = ⌈32 r_t⌉ keys before a query, without its own key (Eq. 23).
-Dynamic heads: the 40 % with the largest range over the iterations, chosen for each metric.
+    hybridlab analyze RUN --probe reach
+    hybridlab analyze RUN --probe routers
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from hybridlab.analysis.probe import LONGEST, Probe, Rows, Table, spaced_windows
+from hybridlab.analysis.probe import LONGEST, SHOWN, Line, Probe, Rows, Table, rounded, spaced_windows
+from hybridlab.analysis.probes.interventions import without_updates
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
 from hybridlab.models.decoder import Transformer, draw_weights
+from hybridlab.models.recurrence import Recurrence
+from hybridlab.models.taps import Taps
 from hybridlab.plan.loop import Loop
-from hybridlab.plan.visit import Visit
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.visit import Place
 from hybridlab.registry import PROBES
+from hybridlab.statistics import Measurement, paired_difference
+
+# ---- attention by iteration (section 4, appendix I) ----
+
 
 LOCAL_TOKENS = 32
 """γ: the local window in tokens."""
 DYNAMIC_SHARE = 0.4
 
 
-def measure(model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
-    """`loop_statistics` on `rows` sequences; fresh: the same values for the model with fresh weights."""
-    tokens = spaced_windows(model, corpus, min(seq_len, 4 * LONGEST), rows)
-    trained = loop_statistics(model, tokens.split(4))
+def measure_loops(model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
+    """`loop_statistics` on `rows` sequences; fresh: the same values for the model with fresh weights, which are the
+    effect of causal attention at each resolution without any training."""
+    batches = spaced_windows(model, corpus, min(seq_len, 4 * LONGEST), rows).split(4)
+    trained = loop_statistics(model, batches)
     if trained is None:
         return {"skipped": "the plan has no loop over iterations"}
-    return trained | {"fresh": described_fresh(model, tokens.split(4))}
+    fresh = loop_statistics(_fresh(model), batches) or {}
+    return trained | {"fresh": {name: fresh[name]["values"] for name in ("entropy", "local_mass")}}
+
+
+def _fresh(model: Transformer) -> Transformer:
+    """The model with fresh random weights."""
+    fresh = copy.deepcopy(model)
+    draw_weights(fresh, 0)
+    return fresh
 
 
 def key_marginal_entropy(weights: Tensor) -> Tensor:
@@ -61,48 +80,34 @@ def loop_statistics(model: Transformer, batches: Iterable[Tensor]) -> dict[str, 
     if not model.plan.loops:
         return None
     index, loop = next(iter(model.plan.loops.items()))
-    rows = len(_whole_attention(loop, 0))
-    if not rows or any(len(_whole_attention(loop, t)) != rows for t in range(loop.iterations)):
+    bodies = [
+        [(i, v) for i, v in enumerate(loop.body(t)) if v.part != "mlp" and v.heads is None]
+        for t in range(loop.iterations)
+    ]
+    if not bodies[0] or any(len(body) != len(bodies[0]) for body in bodies):
         raise UserError("the loop's iterations do not all have the same layers with all of their heads")
-    sums: dict[tuple[int, int], Tensor] = {}
+    sums = torch.zeros(len(bodies), len(bodies[0]), 2, model.shape.heads)
     count = 0
     with torch.no_grad():
         for tokens in batches:
             attention = model(tokens, need="full").attention
-            for t in range(loop.iterations):
-                for row, (inner, _) in enumerate(_whole_attention(loop, t)):
+            for t, body in enumerate(bodies):
+                for row, (inner, _) in enumerate(body):
                     weights = attention.get((index, t, inner))
                     if weights is None:
                         raise UserError(f"sequences of {tokens.shape[1]} tokens fill no chunk of {loop.chunks[t]}")
-                    metrics = torch.stack(
-                        (key_marginal_entropy(weights), local_attention_mass(weights, loop.chunks[t]))
-                    )
-                    sums[t, row] = sums.get((t, row), 0) + metrics.sum(1).cpu()
+                    metrics = (key_marginal_entropy(weights), local_attention_mass(weights, loop.chunks[t]))
+                    sums[t, row] += torch.stack(metrics).sum(1).cpu()
             count += len(tokens)
-    table = torch.stack([torch.stack([sums[t, row] for row in range(rows)]) for t in range(loop.iterations)]) / count
-    values = {"entropy": table[:, :, 0], "local_mass": table[:, :, 1]}
+    entropy, local_mass = (sums / count).unbind(2)
     return {
         "sequences": count,
         "length": tokens.shape[1],
         "chunks": list(loop.chunks),
-        "layers": [visit.layer for _, visit in _whole_attention(loop, 0)],
-        **{name: _described(table) for name, table in values.items()},
+        "layers": [visit.layer for _, visit in bodies[0]],
+        "entropy": _described(entropy),
+        "local_mass": _described(local_mass),
     }
-
-
-def _whole_attention(loop: Loop, t: int) -> list[tuple[int, Visit]]:
-    """(index in the body, visit) of the visits whose attention runs all heads, in iteration t."""
-    return [(i, v) for i, v in enumerate(loop.body(t)) if v.part != "mlp" and v.heads is None]
-
-
-def described_fresh(model: Transformer, batches: Iterable[Tensor]) -> dict[str, Any]:
-    """The values of both metrics with fresh random weights: the effect of causal attention at each resolution without
-    any training. The plan must have a loop."""
-    fresh = copy.deepcopy(model)
-    draw_weights(fresh, 0)
-    statistics = loop_statistics(fresh, batches)
-    assert statistics is not None, "callers check that the plan has a loop"
-    return {name: statistics[name]["values"] for name in ("entropy", "local_mass")}
 
 
 def _described(values: Tensor) -> dict[str, Any]:
@@ -113,18 +118,15 @@ def _described(values: Tensor) -> dict[str, Any]:
     dynamic[spread.flatten().argsort(descending=True, stable=True)[:count]] = True
     dynamic = dynamic.view(spread.shape)
     return {
-        "values": [[[round(v, 5) for v in row] for row in table] for table in values.tolist()],
-        "range": [[round(v, 5) for v in row] for row in spread.tolist()],
+        "values": rounded(values, 5),
+        "range": rounded(spread, 5),
         "dynamic": dynamic.tolist(),
         "means": [float(table.mean()) for table in values],
         "dynamic_means": [float(table[dynamic].mean()) for table in values],
     }
 
 
-# ---- the report ----
-
-
-def report(measured: dict[str, Any]) -> Iterator[str | Table]:
+def report_loops(measured: dict[str, Any]) -> Iterator[str | Table]:
     """A row for each iteration: both metrics, over all heads and over the dynamic heads."""
     rows = []
     for t, g in enumerate(measured["chunks"]):
@@ -136,4 +138,216 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     )
 
 
-PROBES.add("loops", Probe(measure, report, needs_decoder="the attention to the tokens before a query"))
+PROBES.add("loops", Probe(measure_loops, report_loops, needs_decoder="the attention to the tokens before a query"))
+
+
+# ---- the tokens that reach each output through a loop over resolutions (figure 1), from gradients ----
+
+
+def measure_reach(model: Transformer, corpus: Corpus, seq_len: int) -> dict[str, Any]:
+    """`reach` on a short sequence of random tokens, since the connected positions do not depend on the text."""
+    return reach(model, SHOWN) or {"skipped": "the plan does not have exactly one loop over iterations"}
+
+
+def reach(model: Transformer, length: int) -> dict[str, Any] | None:
+    """The input positions that affect the state of each position after every iteration: those with a gradient that is
+    not exactly 0, on one random sequence of `length` tokens. None if the plan does not have exactly one loop."""
+    if len(model.plan.loops) != 1:
+        return None
+    (loop,) = model.plan.loops.values()
+    # The loop alone, directly after the embeddings, so that other layers mix no tokens.
+    alone = model.with_plan(Plan((loop,), model.plan.num_layers, model.plan.parallel))
+    tokens = torch.randint(model.shape.vocab, (1, length), generator=torch.Generator().manual_seed(0))
+    seen = _States()
+    with torch.enable_grad():
+        alone(tokens.to(next(model.parameters()).device), taps=seen)
+        maps = [_dependence(state, seen.embedded) for state in seen.states]
+    return {"length": length, "chunks": list(loop.chunks), "maps": maps}
+
+
+class _States(Taps):
+    """Stores the embeddings, as a leaf of the autograd graph, and the state after every iteration."""
+
+    embedded: Tensor
+
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
+
+    def on_embeddings(self, x: Tensor) -> Tensor:
+        self.embedded = x.detach().requires_grad_()
+        return self.embedded
+
+    def on_iteration(self, place: Place, h: Tensor) -> None:
+        self.states.append(h)
+
+
+def _dependence(state: Tensor, embedded: Tensor) -> list[list[int]]:
+    """[output][input]: 1 where the output's state depends on the input's embedding."""
+    rows = []
+    for i in range(state.shape[1]):
+        probe = state[0, i] @ torch.linspace(0.5, 1.5, state.shape[2], device=state.device, dtype=state.dtype)
+        (gradient,) = torch.autograd.grad(probe, embedded, retain_graph=True, allow_unused=True)
+        dependence = torch.zeros(state.shape[1]) if gradient is None else gradient[0].abs().sum(-1)
+        rows.append((dependence > 0).int().tolist())
+    return rows
+
+
+def report_reach(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A text picture for each iteration."""
+    for t, (g, rows) in enumerate(zip(measured["chunks"], measured["maps"], strict=True)):
+        yield f"after loop {t + 1} (chunks of {g}): rows are outputs, columns inputs that reach them"
+        for row in rows:
+            yield "".join("█" if value else "·" for value in row)
+
+
+PROBES.add("reach", Probe(measure_reach, report_reach, needs_decoder="which earlier tokens reach a position"))
+
+
+# ---- what the routers of topology mesh read and write (appendix B) ----
+#
+# Every read is a sum of the embeddings, the state before the loop and the updates so far; a state that was written with
+# shares w and is read with shares r has the weight r · w (Eq. 26–30). Weights say little alone, since updates may be
+# longer vectors than the state before the loop, so the probe also measures the loss of the same model when all updates
+# of its loops are 0: a loop without which nothing is lost is bypassed.
+
+
+def measure_routers(model: Transformer, corpus: Corpus, seq_len: int, rows: Rows = 64) -> dict[str, Any]:
+    """`router_statistics` on `rows` sequences.
+
+    last: the weights of the last loop's last read on the state before the loop and on the newest update. fresh: the
+    reads with fresh weights. moved: the mean, over all reads, of the summed absolute differences to those.
+    lost_without: by how many nats per token the loss on these sequences rises when the updates of these loops are 0.
+    """
+    tokens = spaced_windows(model, corpus, min(seq_len, 4 * LONGEST), rows)
+    loops = router_statistics(model, tokens.split(4))
+    if not loops:
+        return {"skipped": "the plan has no loop of topology mesh, so that there are no routers"}
+    at_start = [loop["reads"] for loop in router_statistics(_fresh(model), tokens.split(4))]
+    pairs = [
+        pair for loop, start in zip(loops, at_start, strict=True) for pair in zip(loop["reads"], start, strict=True)
+    ]
+    moved = [sum(abs(now - then) for now, then in zip(*pair, strict=True)) for pair in pairs]
+    last = loops[-1]["reads"][-1]
+    return {
+        "sequences": len(tokens),
+        "length": tokens.shape[1],
+        "loops": loops,
+        "last": {"entering": last[1], "newest": last[-1]},
+        "fresh": at_start,
+        "moved": sum(moved) / len(moved),
+        "lost_without": lost_without_updates(model, tokens.split(4)).model_dump(),
+    }
+
+
+def lost_without_updates(model: Transformer, batches: Sequence[Tensor]) -> Measurement:
+    """The rise of the loss, in nats per token, when all updates of the loops with routers are 0; one observation for
+    each sequence of `batches`, each (B, S)."""
+    return paired_difference(_losses(without_updates(model, "mesh"), batches), _losses(model, batches))
+
+
+def _losses(model: Transformer, batches: Sequence[Tensor]) -> list[float]:
+    """The mean loss of each sequence."""
+    losses: list[float] = []
+    with torch.no_grad():
+        for tokens in batches:
+            logits = model(tokens).logits[:, :-1].float().transpose(1, 2)
+            losses += F.cross_entropy(logits, tokens[:, 1:], reduction="none").mean(1).tolist()
+    return losses
+
+
+@dataclass
+class _Sums:
+    """Sums over tokens, for one loop. reads: for each router pair, of the weights of all states. spreads: of the
+    standard deviations of a token's logits, over the slots, for writes and reads."""
+
+    loop: Loop
+    tokens: int = 0
+    reads: list[Tensor] = field(default_factory=list)
+    spreads: dict[str, list[Tensor]] = field(default_factory=lambda: {"write": [], "read": []})
+    writes: list[Tensor] = field(default_factory=list)
+    """The shares that were written for the current tokens, by router pair."""
+
+    def add(self, kind: str, pair: int, router: nn.Module, inputs: Any, logits: Tensor) -> None:
+        """The logits (B, L, slots) of a router, in the order in which they are computed: a forward hook."""
+        logits = logits.float()
+        spreads = self.spreads[kind]
+        _add(spreads, pair, logits.std(-1, unbiased=False).sum())
+        shares = logits.softmax(-1)
+        if kind == "write":
+            self.writes = [*(self.writes if pair else []), shares]
+            self.tokens += logits[..., 0].numel() if pair == 0 else 0
+            return
+        weights = [shares[..., 0], *((shares * write).sum(-1) for write in self.writes)]
+        _add(self.reads, pair, torch.stack([weight.sum() for weight in weights]))
+
+    def described(self) -> dict[str, Any]:
+        reads = [[round(float(weight) / self.tokens, 5) for weight in read] for read in self.reads]
+        spreads = {
+            f"{kind}_spread": [round(float(s) / self.tokens, 5) for s in of] for kind, of in self.spreads.items()
+        }
+        return {"chunks": list(self.loop.chunks), "reads": reads, **spreads}
+
+
+def _add(sums: list[Tensor], index: int, value: Tensor) -> None:
+    if index == len(sums):
+        sums.append(torch.zeros_like(value))
+    sums[index] += value
+
+
+def router_statistics(model: Transformer, batches: Iterable[Tensor]) -> list[dict[str, Any]]:
+    """For every loop with routers, means over all tokens of `batches`, each (B, S); an empty list if there is none.
+
+    reads: for the read before the loop and after each iteration, the weights of the embeddings, of the state before
+    the loop and of the updates 1, 2 … so far. read_spread, write_spread: the standard deviation of a token's logits
+    over the slots, for each of these reads and writes.
+    """
+    sums: list[_Sums] = []
+    handles = []
+    for loop, recurrence in zip(model.plan.loops.values(), model.recurrences, strict=True):
+        own = cast(Recurrence, recurrence)
+        if not len(own.readers):
+            continue
+        sums.append(_Sums(loop))
+        for kind, routers in (("write", own.writers), ("read", own.readers)):
+            handles += [
+                router.register_forward_hook(partial(sums[-1].add, kind, s)) for s, router in enumerate(routers)
+            ]
+    try:
+        with torch.no_grad():
+            for tokens in batches if sums else ():
+                model(tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [each.described() for each in sums]
+
+
+def report_routers(measured: dict[str, Any]) -> Iterator[str | Table]:
+    """A row for each read of each loop, then the last read in words."""
+    for loop in measured["loops"]:
+        states = ["embeddings", "before loop", *(f"update {t + 1}" for t in range(len(loop["chunks"])))]
+        lines: list[Line] = []
+        for pair, read in enumerate(loop["reads"]):
+            name = f"after loop {pair}" if pair else "before loop 1"
+            missing = [None] * (len(states) - len(read))
+            lines.append([name, *read, *missing, loop["read_spread"][pair], loop["write_spread"][pair]])
+        title = f"weights of reads, {measured['sequences']} sequences of {measured['length']} tokens"
+        yield Table(title, ["read", *states, "SD of read logits", "SD of write logits"], lines)
+    last = measured["last"]
+    yield (
+        f"the last read: {last['entering']:.2f} on the state before the loop, {last['newest']:.2f} on the newest "
+        f"update; reads moved by {measured['moved']:.2f} from their start; without updates the loss rises by "
+        f"{measured['lost_without']['value']:.3f} nats"
+    )
+
+
+PROBES.add(
+    "routers",
+    Probe(
+        measure_routers,
+        report_routers,
+        needs_attention=False,
+        needs_decoder="the loss of the next token",
+        needs_text=True,
+    ),
+)

@@ -1,32 +1,206 @@
 """Tuned lens: how early a model's prediction can be read (depth-grown models, section 4.1, figures 1B, 1C, 8, 14, 15,
-27 and 28; appendix B, "Tuned Lens training and evaluation").
+27 and 28; appendix B, "Tuned Lens training and evaluation"; Belrose et al., 2023).
 
     hybridlab analyze RUN --probe tuned-lens --steps 500 --save lens.safetensors
 
-The lens is trained here, on the run's own training rows, and measured on validation text, on the run's synthetic tasks
-and on the multiple choice tasks of its evaluation. See analysis/lens.py.
+The lens is an affine map for each point of the residual stream, from which the final norm and head can read a
+prediction. A translator is residual, h + W h + b, and starts from zero, as the logit lens. It is trained to bring the
+early prediction to the model's own, KL(final ‖ early) at the same position, with frozen copies of final norm and head,
+so that tied embeddings cannot change; the norm computes its statistics of the translated state. It is trained here, on
+the run's own training rows, and measured on validation text, on the run's synthetic tasks and on the multiple choice
+tasks of its evaluation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from hybridlab.analysis.lens import Lens, Recipe, Stream, divergence, overlap, train_lens, training_rows
 from hybridlab.analysis.performance import Suite, performance, suite, table
-from hybridlab.analysis.probe import Probe, Rows, Table
-from hybridlab.analysis.prompts import Count
+from hybridlab.analysis.probe import Probe, Rows, Table, rounded
+from hybridlab.attention.kernels import capped
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.types import NonNegativeInt, PositiveFloat, Seed
+from hybridlab.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Seed
 from hybridlab.data.shards import Corpus
 from hybridlab.errors import UserError
-from hybridlab.models.decoder import Transformer
+from hybridlab.models.decoder import Decoder, Transformer
 from hybridlab.models.export import save_tensors
+from hybridlab.models.taps import Taps
+from hybridlab.plan.plan import Plan
+from hybridlab.plan.visit import Visit
 from hybridlab.registry import PROBES
+from hybridlab.training.objective import make_objective
+
+CLIP = 1.0
+"""Largest norm of a translator's gradient."""
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A point of the residual stream: after the first `items` items of a plan. name: `embedding`, the layer that comes
+    before it, `L1`, or `loop 1`, a whole loop."""
+
+    name: str
+    items: int
+
+
+def exits(plan: Plan) -> list[Exit]:
+    """All points of a plan from the embedding to the end. Visits of one layer in a row, such as head loops, are one
+    step, and so is a loop over iterations."""
+    found, loops = [Exit("embedding", 0)], 0
+    for index, item in enumerate(plan.visits):
+        following = plan.visits[index + 1] if index + 1 < len(plan.visits) else None
+        if not isinstance(item, Visit):
+            loops += 1
+            found.append(Exit(f"loop {loops}", index + 1))
+        elif not (isinstance(following, Visit) and following.layer == item.layer):
+            found.append(Exit(f"L{item.layer + 1}", index + 1))
+    return found
+
+
+class Stream(Taps):
+    """Stores the residual stream at exits, each (B, S, W), in their order."""
+
+    def __init__(self, at: list[Exit]) -> None:
+        self.ends = {one.items - 1 for one in at}
+        self.states: list[Tensor] = []
+
+    def on_embeddings(self, x: Tensor) -> Tensor:
+        self.states = [x]
+        return x
+
+    def on_item(self, index: int, x: Tensor) -> None:
+        if index in self.ends:
+            self.states.append(x)
+
+
+class Lens(nn.Module):
+    """A translator for every exit of a model but the last, whose prediction is the model's own.
+
+    translators: [exit], zero at first. Norm and head are frozen copies.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.exits = exits(model.plan)
+        width = model.shape.width
+        # Without the usual random start, which would draw from the generator of a run that is still training.
+        made = [nn.utils.skip_init(nn.Linear, width, width) for _ in self.exits[:-1]]
+        self.translators = nn.ModuleList(made)
+        for parameter in self.translators.parameters():
+            nn.init.zeros_(parameter)
+        head = model.output_table
+        self.norm, self.cap = copy.deepcopy(model.final_norm).requires_grad_(False), model.shape.logit_cap
+        self.head = nn.Parameter(head.detach().clone(), requires_grad=False)
+        self.to(head.device)
+
+    def logits(self, exit: int, h: Tensor) -> Tensor:
+        """The early prediction (…, V) from the state h (…, W) at an exit."""
+        if exit < len(self.translators):
+            h = h + self.translators[exit](h)
+        return capped(F.linear(self.norm(h), self.head), self.cap)
+
+    def model(self, exit: int, model: Transformer) -> Transformer:
+        """The model that ends at an exit: the first items of the plan, then the translator, norm and head. It shares
+        the model's weights, and whatever measures a decoder measures it."""
+        if exit == len(self.translators):
+            return model
+        plan = Plan(model.plan.visits[: self.exits[exit].items], model.plan.num_layers, model.plan.parallel)
+        factors = {place: factor for place, factor in model.factors.items() if place[0] < len(plan.visits)}
+        structure = model.structure.changed(plan)
+        early = _Early.from_tensors(structure, dict(model.named_parameters()), model.kernel, factors)
+        assert isinstance(early, _Early)
+        early.gates, early.read = model.gates, lambda x: self.logits(exit, x)
+        return early.eval()
+
+
+class _Early(Decoder):
+    """A decoder with another way from the residual stream to the logits."""
+
+    read: Callable[[Tensor], Tensor]
+
+    def logits(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        return self.read(x)
+
+
+def divergence(final: Tensor, early: Tensor) -> Tensor:
+    """KL(final ‖ early) of logits (…, V) → (…), in nats, in fp32."""
+    p, q = final.float().log_softmax(-1), early.float().log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+def overlap(one: Tensor, other: Tensor) -> Tensor:
+    """The share of the five likeliest tokens that two logits (…, V) have in common, (…)."""
+    count = min(TOP, one.shape[-1])
+    first, second = one.topk(count, dim=-1).indices, other.topk(count, dim=-1).indices
+    return (first[..., :, None] == second[..., None, :]).any(-1).float().mean(-1)
+
+
+def training_rows(config: RunConfig, corpus: Corpus, rows: int, seed: int) -> Iterator[np.ndarray]:
+    """Batches of tokens (rows, S) from the run's own stream of training rows, its synthetic tasks among them, without
+    end: each step's rows in random order by the seed."""
+    source = make_objective(config, corpus).source(config, corpus)
+    rng, step = np.random.default_rng((seed, 0)), 0
+    pool: list[np.ndarray] = []
+    while True:
+        while len(pool) < rows:
+            tokens = source.rows(step).tokens
+            pool += list(tokens[rng.permutation(len(tokens))[:rows]])
+            step += 1
+        yield np.stack(pool[:rows])
+        pool = pool[rows:]
+
+
+def train_lens(
+    model: Transformer, batches: Iterator[np.ndarray], steps: int, lr: float, positions: int, seed: int
+) -> tuple[Lens, list[float]]:
+    """A lens for a model, and the mean loss over the exits of every step: Adam, with a learning rate that falls to 0
+    linearly, on so many positions of each batch, at random by the seed. The same arguments give the same lens; the
+    model is not changed. UserError if the loss is no number any more."""
+    lens, device = Lens(model), next(model.parameters()).device
+    stream, losses = Stream(lens.exits), []
+    optimizers = [torch.optim.Adam(one.parameters(), lr=lr) for one in lens.translators]
+    rng = np.random.default_rng((seed, 1))
+    for step in range(steps):
+        tokens = torch.from_numpy(next(batches)).to(device)
+        with torch.no_grad():
+            model(tokens, taps=stream)
+        states = [state.flatten(0, 1) for state in stream.states]
+        chosen = torch.from_numpy(rng.permutation(len(states[0]))[:positions]).to(device)
+        states = [state[chosen] for state in states]
+        losses.append(_step(lens, states, optimizers, lr * (1 - step / steps)))
+        if not np.isfinite(losses[-1]):
+            raise UserError(f"the lens diverged at step {step + 1}; lower --lr, which is {lr:g}")
+    return lens.requires_grad_(False), losses
+
+
+def _step(lens: Lens, states: list[Tensor], optimizers: list[torch.optim.Adam], lr: float) -> float:
+    """One update of every translator, one after the other; returns the mean of their losses before it."""
+    final = lens.logits(len(states) - 1, states[-1])
+    total = 0.0
+    for exit, optimizer in enumerate(optimizers):
+        optimizer.param_groups[0]["lr"] = lr
+        with torch.enable_grad():
+            loss = divergence(final, lens.logits(exit, states[exit])).mean()
+            optimizer.zero_grad()
+            loss.backward()
+        nn.utils.clip_grad_norm_(lens.translators[exit].parameters(), CLIP)
+        optimizer.step()
+        total += float(loss.detach())
+    return total / max(1, len(optimizers))
+
+
+# ---- the probe ----
+
 
 _AT_ONCE = 4
 
@@ -39,9 +213,9 @@ def measure(
     rows: Rows = 16,
     steps: NonNegativeInt = 100,
     lr: PositiveFloat = 5e-3,
-    batch: Count = 8,
-    positions: Count = 256,
-    items: Count = 20,
+    batch: PositiveInt = 8,
+    positions: PositiveInt = 256,
+    items: PositiveInt = 20,
     seed: Seed = 0,
     save: str | None = None,
 ) -> dict[str, Any]:
@@ -63,12 +237,12 @@ def measure(
         raise UserError("the plan runs no layer, so that there is nothing to exit from early")
     _require_place(save)
     measured = suite(model, corpus, config, seq_len, rows, items)
-    before = read_early(Lens(model), model, measured.used.text)
-    recipe = Recipe(steps, lr, batch, positions, seed)
-    lens, losses = train_lens(model, training_rows(config, corpus, batch, seed), recipe)
+    before = read_early(Lens(model), model, measured.text)
+    batches = training_rows(config, corpus, batch, seed)
+    lens, losses = train_lens(model, batches, steps, lr, positions, seed)
     if save is not None:
         save_tensors(lens.translators.state_dict(), Path(save))
-    after = read_early(lens, model, measured.used.text)
+    after = read_early(lens, model, measured.text)
     accuracy, loss = accuracies(lens, model, measured, after.pop("right"))
     tenth = max(1, steps // 10)
     trained = {"steps": steps, "lr": lr, "positions": steps * min(positions, batch * seq_len)}
@@ -108,7 +282,7 @@ def read_early(lens: Lens, model: Transformer, tokens: Tensor) -> dict[str, list
                 each = (divergence(final, early).double().mean(1), overlap(final, early).double().mean(1), right)
                 sums[:, exit] += torch.stack([values.sum() for values in each]).cpu()
         count += len(part)
-    kl, shared, right = ([round(value, 6) for value in row] for row in (sums / count).tolist())
+    kl, shared, right = rounded(sums / count, 6)
     return {"kl": kl, "overlap": shared, "right": right}
 
 
@@ -141,13 +315,9 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
             f"trained on {trained['positions']:,} positions in {trained['steps']} steps: loss {trained['first']:.3f} "
             f"at first, {trained['last']:.3f} at last"
         )
-    rows: list[list[str | int | float | None]] = [
-        [name, measured["kl"][i], measured["logit_lens"]["kl"][i], measured["overlap"][i], measured["loss"][i]]
-        for i, name in enumerate(measured["exits"])
-    ]
-    yield Table(
-        "early prediction and final one", ["exit after", "KL", "KL untrained", "top-5 overlap", "loss on text"], rows
-    )
+    lists = (measured["kl"], measured["logit_lens"]["kl"], measured["overlap"], measured["loss"])
+    columns = ["exit after", "KL", "KL untrained", "top-5 overlap", "loss on text"]
+    yield Table("early prediction and final one", columns, [*zip(measured["exits"], *lists, strict=True)])
     accuracy, shares = measured["accuracy"], measured["relative"]
     both = {"next token of text": (accuracy["text"], shares["text"])}
     for part in ("tasks", "choices"):
@@ -155,10 +325,7 @@ def report(measured: dict[str, Any]) -> Iterator[str | Table]:
     names = list(both)
     for first in range(0, len(names), 2):
         chosen = names[first : first + 2]
-        columns = [column for name in chosen for column in both[name]]
-        lines: list[list[str | int | float | None]] = [
-            [name, *(column[i] for column in columns)] for i, name in enumerate(measured["exits"])
-        ]
+        lines = [*zip(measured["exits"], *(column for name in chosen for column in both[name]), strict=True)]
         heads = [head for name in chosen for head in (name, "relative")]
         yield Table("accuracy of early exits" if not first else "", ["exit after", *heads], lines)
 
