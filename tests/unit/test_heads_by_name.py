@@ -63,6 +63,13 @@ def test_a_layer_without_a_dropped_head_is_the_mean_of_the_others():
     assert not torch.allclose(less.layers[0], whole.layers[0])
 
 
+def test_a_layer_on_latents_has_no_row_over_tokens():
+    model = build_model("spiral-b", shape={**SMALL_SHAPE, "layers": 6}, recurrence={"chunks": [4, 2]})
+    [row] = last_rows(model, iter([random_ids(20, rows=1)]))
+    looped = {visit.layer for loop in model.plan.loops.values() for visit in loop.body(0)}
+    assert 0 < len(looped) < 6 and row.layers.isnan().all(-1).nonzero().flatten().tolist() == sorted(looped)
+
+
 def test_statistics_tell_uniform_local_and_wide_rows_apart():
     uniform = torch.full((160,), 1 / 160)
     local = torch.zeros(160)

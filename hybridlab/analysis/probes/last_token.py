@@ -133,8 +133,8 @@ TAIL = 0.1
 @dataclass(frozen=True)
 class LastRow:
     """layers (L, S): the attention of the last token in each layer, summing to 1, the mean over its heads. heads (L, K,
-    S): the same of each KV head, the mean over the query heads that share it. Layers that do not run have NaN; one that
-    runs several times counts at its first visit."""
+    S): the same of each KV head, the mean over the query heads that share it. Layers that do not run on tokens, but on
+    latents or not at all, have NaN; one that runs several times counts at its first visit."""
 
     layers: Tensor
     heads: Tensor
@@ -150,7 +150,9 @@ def last_rows(model: Transformer, sequences: Iterator[Tensor]) -> Iterator[LastR
 def _rows(model: Transformer, output: Output, length: int) -> LastRow:
     shape, group = model.shape, model.shape.group
     heads = torch.full((shape.layers, shape.heads, length), float("nan"))
-    rows = {place: weights[0, :, -1].float().cpu() for place, weights in output.attention.items()}
+    rows = {
+        p: weights[0, :, -1].float().cpu() for p, weights in output.attention.items() if weights.shape[-1] == length
+    }
     for place, layer, head, row in measured_heads(model.plan, shape.heads, rows):
         if heads[layer, head, 0].isnan():
             heads[layer, head] = rows[place][row]
