@@ -98,6 +98,11 @@ def is_table(data: dict[str, Any]) -> bool:
     return "rows" in data
 
 
+def is_written(data: dict[str, Any]) -> bool:
+    """Whether a command has written the experiment, about its user's own models."""
+    return data["id"].startswith(WRITTEN)
+
+
 def file_name(data: dict[str, Any]) -> str:
     """The name of the file that an entry as data is written to, in the folder of its scale."""
     return "table.json" if is_table(data) else "figure.json"
@@ -117,8 +122,7 @@ def caption(data: dict[str, Any]) -> str:
     # With --seeds, scale smoke can have enough of them for verdicts; then the sentence about one seed is not true.
     several = data["scale"] == "smoke" and min(num_seeds, complete) >= FEWEST_SEEDS
     # What a scale of hybridlab's own experiments shows is not said of what a command writes about its user's models.
-    own = not data.get("id", "").startswith(WRITTEN)
-    shows = SAYS.get(data["scale"], "") if num_seeds and not several and own else ""
+    shows = SAYS.get(data["scale"], "") if num_seeds and not several and not is_written(data) else ""
     return f"{data['source']}. Scale {data['scale']}: {data['machine']}{seeds}. {shows}".strip()
 
 

@@ -38,7 +38,9 @@ def build_figure(experiment: Experiment, scale: str, results_dir: Path, runs_dir
 
     kind: of figure. shown: in a sentence, the models, the scale and what the errors are over.
     """
-    plot = _plot_of(experiment)
+    plot = experiment.plot
+    if plot is None:
+        raise ValueError(f"{experiment.id} is a table")
     records = records_of(experiment, scale, results_dir, runs_dir)
     with named_in_errors(experiment):
         panels = [_panel_data(plot, panel, records) for panel in plot.panels]
@@ -63,12 +65,6 @@ def _is_open(experiment: Experiment, scale: str, cell: str) -> bool:
     """Whether a cell is a model of the hub, which was not trained here."""
     spec = experiment.cells_at(scale).get(cell)
     return spec is not None and spec.model is not None and not spec.model.startswith(CELL)
-
-
-def _plot_of(experiment: Experiment) -> Plot:
-    if experiment.plot is None:
-        raise ValueError(f"{experiment.id} is a table")
-    return experiment.plot
 
 
 def _panel_data(plot: Plot, panel: Panel, records: Records) -> dict[str, Any]:
@@ -164,9 +160,19 @@ def write_figure(
     write_text(folder / "figure.md", _page(data))
     if asked(numbers := folder / "figure.csv", also):
         write_text(numbers, pd.DataFrame(csv_lines(data)).to_csv(index=False))
-    drawn = any(series["data"] for panel in data["panels"] for series in panel["series"])
-    write_picture(folder / "figure", (lambda: draw(data)) if drawn else None, also)
+    write_picture(folder / "figure", (lambda: draw(data)) if has_numbers(data) else None, also)
     return data, folder
+
+
+def has_numbers(data: dict[str, Any]) -> bool:
+    """Whether a figure has something to draw."""
+    return any(series["data"] for panel in data["panels"] for series in panel["series"])
+
+
+def marks_in_words(data: dict[str, Any]) -> list[str]:
+    """What the paper prints in a figure, with where it does so."""
+    marks = dict.fromkeys((mark["label"], mark["source"]) for panel in data["panels"] for mark in panel["paper"])
+    return [f"{label} ({source})" for label, source in marks]
 
 
 def csv_lines(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -194,9 +200,8 @@ def plotted(data: dict[str, Any]) -> list[dict[str, Any]]:
 def _page(data: dict[str, Any]) -> str:
     lines = [f"# {data['id']}: {data['title']}", "", caption(data), "", "![figure](figure.png)", ""]
     lines += [f"{data['shown'][0].upper()}{data['shown'][1:]}.", ""] if data["shown"] else []
-    printed = dict.fromkeys((mark["label"], mark["source"]) for panel in data["panels"] for mark in panel["paper"])
-    if printed:
-        lines += [f"In grey, what the paper prints: {'; '.join(f'{what} ({where})' for what, where in printed)}.", ""]
+    if printed := marks_in_words(data):
+        lines += [f"In grey, what the paper prints: {'; '.join(printed)}.", ""]
     lines += [*claims_section(data), *differ_lines(data), *(f"- {note}" for note in data["notes"]), ""]
     return "\n".join(lines)
 
@@ -206,9 +211,6 @@ def _page(data: dict[str, Any]) -> str:
 
 def draw(data: dict[str, Any]) -> Figure:
     """A matplotlib figure of the data; panels without any numbers are left out."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     kind: FigureKind = FIGURE_KINDS.get(data["kind"])

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from itertools import groupby
@@ -52,8 +52,10 @@ from hybridlab.reporting.claims import (
 from hybridlab.reporting.claims import draw as draw_claims
 from hybridlab.reporting.entry_data import caption, is_table
 from hybridlab.reporting.figures import draw as draw_figure
+from hybridlab.reporting.figures import has_numbers, marks_in_words
 from hybridlab.reporting.svg import dark_colours, svg_of
 from hybridlab.reporting.table import (
+    Part,
     below,
     error_text,
     folded,
@@ -62,7 +64,7 @@ from hybridlab.reporting.table import (
     parts,
     tally_text,
 )
-from hybridlab.runs.record import read_benchmark, read_record, record_name
+from hybridlab.runs.record import BenchmarkRecord, read_benchmark, read_record, record_name
 from hybridlab.store.results import find, folders, listed
 
 if TYPE_CHECKING:
@@ -112,10 +114,9 @@ class Page:
         if not is_table(self.data):
             if self.data["kind"] not in FIGURE_KINDS:
                 return None
-            drawn = any(series["data"] for panel in self.data["panels"] for series in panel["series"])
             # The page says what the picture is.
             alone = {**{key: value for key, value in self.data.items() if key != "id"}, "shown": ""}
-            return (lambda: draw_figure(alone)) if drawn else None
+            return (lambda: draw_figure(alone)) if has_numbers(self.data) else None
         lines = lines_of(self.data)
         return (lambda: draw_claims(self.data, lines)) if lines else None
 
@@ -189,45 +190,38 @@ class Run:
 
     hash: str
     machine: str
-    started: str
-    minutes: float | None
-    steps: int | None
-    tokens: int | None
-    flops: float | None
-    parameters: int | None
-    command: str
     code: str
+    started: str = ""
+    minutes: float | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    flops: float | None = None
+    parameters: int | None = None
+    command: str = ""
 
 
 def _run(name: str, results_dir: Path) -> Run | None:
     """The record of this name; None where there is none any more."""
     path = find(results_dir, record_name(name))
-    if name.startswith("benchmark-"):
-        timed = read_benchmark(path)
-        if timed is None:
-            return None
-        return Run(timed.hash, _machine(timed.machine), "", None, None, None, None, None, "", (timed.git or "")[:9])
-    record = read_record(path)
+    record = read_benchmark(path) if name.startswith("benchmark-") else read_record(path)
     if record is None:
         return None
-    return Run(
-        record.hash,
-        _machine(record.machine),
-        (record.started or "")[:10],
-        record.seconds / 60,
-        record.steps,
-        record.tokens,
-        record.flops,
-        record.parameters.get("total"),
-        record.command or "",
-        (record.git or "")[:9],
-    )
-
-
-def _machine(machine: dict[str, Any]) -> str:
-    threads = machine.get("threads")
+    threads = record.machine.get("threads")
     of = f", {threads} thread{'s' * (threads != 1)}" if threads else ""
-    return f"{machine.get('name', '')} ({machine.get('device', '')}{of})"
+    machine = f"{record.machine.get('name', '')} ({record.machine.get('device', '')}{of})"
+    known = Run(record.hash, machine, (record.git or "")[:9])
+    if isinstance(record, BenchmarkRecord):
+        return known
+    return replace(
+        known,
+        started=(record.started or "")[:10],
+        minutes=record.seconds / 60,
+        steps=record.steps,
+        tokens=record.tokens,
+        flops=record.flops,
+        parameters=record.parameters.get("total"),
+        command=record.command or "",
+    )
 
 
 @contextmanager
@@ -363,9 +357,9 @@ class _Site:
             page=page,
             about=caption(data),
             tally=tally_text(data) if table else "",
-            parts=[_shown(part.title, part.columns, part.rows, part.row_name) for part in parts(data)] if table else [],
+            parts=[_shown(part) for part in parts(data)] if table else [],
             printed=_printed(data) if table else None,
-            below=[line.replace(" (the paper's values: --all-columns)", "") for line in below(data)] if table else [],
+            below=[*below(data, see_printed="")] if table else [],
             missing=_missing(data),
             several=any(len(claim["comparisons"]) > 1 for claim in data["claims"]),
             planned=seeds_in_words(data["planned_seeds"]) if data["planned_seeds"] else "",
@@ -373,7 +367,7 @@ class _Site:
             if page is entry.best
             else [],
             shown="" if table else data["shown"],
-            marks=[] if table else _marks(data),
+            marks=[] if table else marks_in_words(data),
             picture=picture,
             copied=copied,
             heads=HEADS,
@@ -400,8 +394,7 @@ class _Site:
         for paper, own in groupby(self.entries, key=lambda entry: entry.paper):
             title, _, rest = self.methods.get(paper, "").partition("\n\n")
             heading = title.removeprefix("# ").strip() or paper
-            intro = rest.partition("\n\n")[0] if title else ""
-            about = _flat(self.markdown.render(intro))
+            about = _flat(self.markdown.render(rest.partition("\n\n")[0]))
             found.append({"id": paper, "title": heading, "about": about, "cards": [*map(self._card, own)]})
         return found
 
@@ -468,12 +461,13 @@ class _Site:
         there = {entry.id for entry in self.entries}
         counts = audit.counts(checks)
         papers = [name for name in counts if name != "all"]
+        choices = {"verdict": audit.VERDICTS, "about": ["sentence", "cell", "score"]}
         shared: dict[str, Any] = {"counts": counts, "papers": papers, "there": there, "verdicts": audit.VERDICTS}
         striking = [check for check in checks if check.verdict not in ("agrees", "cannot be checked")]
-        self._page("audit", "Audit", checks=striking, paper=None, **shared)
+        self._page("audit", "Audit", checks=striking, paper=None, choices={"paper": papers, **choices}, **shared)
         for paper in papers:
-            own = [check for check in checks if check.paper == paper]
-            self._page("audit", f"Audit: {paper}", file=f"audit-{paper}.html", checks=own, paper=paper, **shared)
+            own, file = [check for check in checks if check.paper == paper], f"audit-{paper}.html"
+            self._page("audit", f"Audit: {paper}", file=file, checks=own, paper=paper, choices=choices, **shared)
 
     def _methods(self) -> list[dict[str, Any]]:
         """The pages of docs/methods as HTML, in which links lead nowhere outside of the site."""
@@ -529,15 +523,12 @@ _SIGNS = dict(zip(VERDICTS, "✓✗○?–", strict=True))
 """Beside the colour of a verdict, for those who do not see it."""
 
 
-def _shown(
-    title: str, columns: list[Column], rows: list[dict[str, Any]], name: Callable[[dict[str, Any]], str]
-) -> dict[str, Any]:
+def _shown(part: Part) -> dict[str, Any]:
     """A panel of a table for a page: heads, and rows of cells."""
-    return {
-        "title": title,
-        "heads": [column.title for column in columns],
-        "rows": [(name(row), [_cell(row["cells"][column.name], column) for column in columns]) for row in rows],
-    }
+    rows = [
+        (part.row_name(row), [_cell(row["cells"][column.name], column) for column in part.columns]) for row in part.rows
+    ]
+    return {"title": part.title, "heads": [column.title for column in part.columns], "rows": rows}
 
 
 def _cell(cell: dict[str, Any], column: Column) -> dict[str, Any]:
@@ -575,12 +566,6 @@ def _missing(data: dict[str, Any]) -> str:
     if not is_table(data) and data["kind"] not in FIGURE_KINDS:
         return f"Figures of the kind {data['kind']} are drawn by a plug-in that is not here."
     return "Nothing of it has been run."
-
-
-def _marks(data: dict[str, Any]) -> list[str]:
-    """What the paper prints in a figure, in words."""
-    marks = dict.fromkeys((mark["label"], mark["source"]) for panel in data["panels"] for mark in panel["paper"])
-    return [f"{label} ({source})" for label, source in marks]
 
 
 def _thumb(picture: Path) -> bytes | None:

@@ -35,6 +35,7 @@ from hybridlab.reporting.entry_data import (
     caption,
     entry_data,
     file_name,
+    is_written,
     model_of,
     model_text,
     models_text,
@@ -78,7 +79,8 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
     for row in experiment.rows:
         reference = experiment.reference_of(row)
         model = model_of(experiment, scale, row.cell, records)
-        about = {"reference": reference and reference.short, "group": _group(row, experiment), "model": model}
+        group = experiment.cells[row.cell].group if row.cell in experiment.cells else None
+        about = {"reference": reference and reference.short, "group": group, "model": model}
         trained = model is not None or row.cell in (None, BENCHMARK) or scale not in experiment.scales
         rows.append({"name": row.name, "short": row.short, **about, "trained": trained, "cells": {}})
     for column in experiment.columns:
@@ -91,10 +93,6 @@ def build_table(experiment: Experiment, scale: str, results_dir: Path, runs_dir:
     notes = sweep_notes(experiment, scale, results_dir)
     data = entry_data(experiment, scale, records, benchmark, content, notes, history(experiment.id, scale, results_dir))
     return {**data, "tally": tally(rows)}
-
-
-def _group(row: Row, experiment: Experiment) -> str | None:
-    return experiment.cells[row.cell].group if row.cell in experiment.cells else None
 
 
 @dataclass(frozen=True)
@@ -171,27 +169,21 @@ def _cell(column: Column, row: Row, on: Measurements) -> dict[str, Any]:
     number = shown if isinstance(shown, Measured) else Measured(value=None, n=1)
     found = compared(column, row, reference, on)
     base = reference.paper.get(column.name) if reference is not None else None
-    gap = _printed_gap(paper, base if column.neutral is None else column.neutral)
+    base = base if column.neutral is None else column.neutral
+    gap = paper - base if isinstance(paper, float | int) and isinstance(base, float | int) else None
     value = shown if isinstance(shown, str) else number.value
-    cell: dict[str, Any] = {
+    return {
         "measured": value,
         "paper": paper,
         "stderr": number.stderr,
         "over": number.over,
         "n": number.n,
-    }
-    cell |= {"difference": None if found is None else found.model_dump(mode="json"), "same_as": None}
-    # A fitted cell is compared as the other cells of its column are.
-    return {
-        **cell,
+        "difference": None if found is None else found.model_dump(mode="json"),
+        "same_as": None,
         "class": column.class_of(row),
+        # A fitted cell is compared as the other cells of its column are.
         "verdict": verdict_on(column.kind, column.digits, value, paper, found, gap),
     }
-
-
-def _printed_gap(paper: Printed, base: Printed) -> float | None:
-    """The paper's value less the one that it is compared with; None if it does not print both."""
-    return paper - base if isinstance(paper, float | int) and isinstance(base, float | int) else None
 
 
 def _mark_repeated(column: Column, experiment: Experiment, rows: list[dict[str, Any]]) -> None:
@@ -226,15 +218,13 @@ def verdict_on(
     if kind in TRAINED:
         if found is None or gap is None:
             return None
-        return "open" if not found.sign or not gap else _direction(found.sign * gap)
+        if not (product := found.sign * gap):
+            return "open"
+        return "same direction" if product > 0 else "opposite direction"
     if isinstance(value, str) or isinstance(paper, str):
         return "agrees" if value == paper else "differs"
     off_by_one = kind == "last digit" and abs(value - paper) <= 1.5 * 10**-digits
     return "agrees" if off_by_one or round(value, digits) == round(paper, digits) else "differs"
-
-
-def _direction(product: float) -> str:
-    return "same direction" if product > 0 else "opposite direction"
 
 
 def tally(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -303,11 +293,16 @@ def _has_numbers(column: Column, table: dict[str, Any]) -> bool:
     return any(row["cells"][column.name]["measured"] is not None for row in table["rows"])
 
 
-def below(table: dict[str, Any], all_columns: bool = False) -> Iterator[str]:
-    """The lines below a table: how to read a cell, and what is left out."""
+SEE_PRINTED = " (the paper's values: --all-columns)"
+"""How the printed values are seen of columns that nothing here can measure."""
+
+
+def below(table: dict[str, Any], all_columns: bool = False, see_printed: str = SEE_PRINTED) -> Iterator[str]:
+    """The lines below a table: how to read a cell, and what is left out. see_printed: for a page that shows the printed
+    values of the columns that are left out, ""."""
     yield _how_to_read(table)
     if hidden := folded(table, all_columns):
-        yield f"not measured here: {', '.join(column.title for column in hidden)} (the paper's values: --all-columns)"
+        yield f"not measured here: {', '.join(column.title for column in hidden)}{see_printed}"
     shown = parts(table, all_columns)
     measured = [row["short"] for part in shown if part.measured for row in part.rows]
     left_out = [row for row in table["rows"] if row["short"] not in measured]
@@ -321,6 +316,8 @@ def below(table: dict[str, Any], all_columns: bool = False) -> Iterator[str]:
 def _how_to_read(table: dict[str, Any]) -> str:
     cells = [cell for row in table["rows"] for cell in row["cells"].values()]
     text = "Cells: measured | paper (verdict); – was not measured."
+    if is_written(table) and all(cell["paper"] is None for cell in cells):
+        text = "– was not measured."
     found = [cell["difference"] for cell in cells if cell["difference"] and not cell["same_as"]]
     compared = [row for row in table["rows"] if any(cell["difference"] for cell in row["cells"].values())]
     references = list(dict.fromkeys(row["reference"] for row in compared if row["reference"]))

@@ -198,7 +198,8 @@ def test_ablate(workdir):
     assert difference["value"] == pytest.approx(second["loss"]["measured"] - first["loss"]["measured"])
     (claim,) = table["claims"]
     assert claim["comparisons"][0]["stderr"] is not None and claim["verdict"] == "open"
-    assert (workdir / "res" / table["id"] / "desk" / "table.md").is_file()
+    page = (workdir / "res" / table["id"] / "desk" / "table.md").read_text()
+    assert "\n– was not measured. Δ: difference to" in page and "paper" not in page
     assert "paired" in hybridlab(*arguments, cwd=workdir).stdout
     longer = hybridlab(*arguments, "--long", "--metric", "perplexity", cwd=workdir).stdout
     assert "rho=0.5, arch=rule-swa is better than" in longer and "by seed: 0 " in longer

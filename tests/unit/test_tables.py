@@ -349,7 +349,7 @@ def test_a_difference_stands_in_the_place_of_the_cells_own_error():
 
 
 def test_the_caption_says_where_numbers_come_from():
-    data = {"source": "Table 1", "scale": "smoke", "machine": "two cores", "seeds": [0, 1]}
+    data = {"id": "t1", "source": "Table 1", "scale": "smoke", "machine": "two cores", "seeds": [0, 1]}
     shows = SAYS["smoke"]
     assert caption(data) == f"Table 1. Scale smoke: two cores; 2 seeds. {shows}"
     assert caption({**data, "seeds": [0]}) == f"Table 1. Scale smoke: two cores; 1 seed. {shows}"
@@ -590,6 +590,19 @@ def test_a_row_that_is_not_trained_has_its_own_name_where_others_of_its_model_ar
     assert list(below(table))[-1] == "not trained at this scale: again, the rows of L"
 
 
+def test_how_to_read_a_cell_speaks_of_a_paper_unless_a_command_has_written_the_rows(trained):
+    _, table, _ = trained()
+    assert next(below(table)).startswith("Cells: measured | paper (verdict); – was not measured. Δ:")
+    table["id"] = "ablate-12345678"
+    assert next(below(table)).startswith("Cells: measured | paper"), "a column has printed values"
+    for row in table["rows"]:
+        for cell in row["cells"].values():
+            cell["paper"] = None
+    assert next(below(table)).startswith("– was not measured. Δ:")
+    table["id"] = "saobp-table9"
+    assert next(below(table)).startswith("Cells: measured | paper")
+
+
 def test_columns_that_nothing_here_measures_are_one_line(trained, capsys):
     experiment, table, folder = trained()
     line = "not measured here: Far (the paper's values: --all-columns)"
@@ -599,6 +612,7 @@ def test_columns_that_nothing_here_measures_are_one_line(trained, capsys):
     assert "Far" not in (folder / "table.csv").read_text() and "far" in table["rows"][0]["cells"]
     print_table(table, Console(width=80))
     assert line in capsys.readouterr().out
+    assert "not measured here: Far" in [*below(table, see_printed="")]
 
 
 def test_long_names_of_rows_are_folded_so_that_no_number_is_cut_off(trained, capsys):
