@@ -296,9 +296,6 @@ def _flat(line: Line) -> dict[str, Any]:
 
 def draw(table: dict[str, Any], lines: list[Line]) -> Figure:
     """A matplotlib figure: panels below each other, each as high as its lines."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     panels: dict[tuple[str, str], list[Line]] = {}

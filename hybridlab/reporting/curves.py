@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import UserError
 from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks
 from hybridlab.runs.curves import AXES, LABELS, Curve
 from hybridlab.statistics import moving_average
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ENDINGS = ("png", "pdf", "svg")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -29,9 +32,6 @@ def check_picture(path: Path, option: str = "--out") -> None:
 
 def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, path: Path) -> None:
     """Write a picture: smoothed lines over the logged points in light colour; validation losses as dots."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -48,11 +48,7 @@ def draw_picture(curves: list[Curve], x: str, metric: str, smooth: int | None, p
             ax.plot(curve.validation_x, curve.validation, label=f"{curve.label}, validation", **dots)
     label_axes(ax, AXES[x], _value_label(curves, metric))
     ax.xaxis.set_major_formatter(_places(x))
-    ax.tick_params(labelsize=8)
-    ax.grid(color="0.9", linewidth=0.6)
-    ax.legend(fontsize=8, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=200)
+    _save(figure, path)
 
 
 def draw_costs(measured: dict[str, Any], path: Path) -> None:
@@ -60,13 +56,10 @@ def draw_costs(measured: dict[str, Any], path: Path) -> None:
 
     measured: as the command prints it as JSON.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
-    time, memory = axes = figure.subplots(1, 2)
+    time, memory = figure.subplots(1, 2)
     points = measured["points"]
     values = [point["value"] for point in points]
     for i, name in enumerate(points[0]["speeds"]):
@@ -85,9 +78,15 @@ def draw_costs(measured: dict[str, Any], path: Path) -> None:
         ax.set_xticks(values, [f"{value:,}" for value in values])
         ax.minorticks_off()
         plain_ticks(ax.yaxis)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write a figure, with a grid on its axes and a legend on the first of them."""
+    for ax in figure.axes:
         ax.tick_params(labelsize=8)
         ax.grid(color="0.9", linewidth=0.6)
-    axes[0].legend(fontsize=8, frameon=False)
+    figure.axes[0].legend(fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=200)
 

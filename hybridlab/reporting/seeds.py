@@ -74,12 +74,13 @@ def measured(sources: Sources, path: str, factor: float = 1.0) -> Measured:
     if windows is not None:
         error = block_mean(windows).stderr
         return Measured(value=value, stderr=error, over="windows" if error else None, n=len(numbers))
-    (first, *others) = numbers.values()
-    if others or first.stderr is None or _is_loss(next(iter(sources.values())), path):
+    (first, *others), record = numbers.values(), next(iter(sources.values()))
+    if others or first.stderr is None or isinstance(_at(record, path.rpartition(".")[0]), LossResult):
         return Measured(value=value, n=len(numbers))
-    benchmark = isinstance(next(iter(sources.values())), BenchmarkRecord)
-    over: Over = "rounds" if benchmark else _units(path)
-    return Measured(value=value, stderr=first.stderr, over=over, n=first.n if benchmark else 1)
+    if isinstance(record, BenchmarkRecord):
+        return Measured(value=value, stderr=first.stderr, over="rounds", n=first.n)
+    of_answers = any(part in f".{path}" for part in (".tasks.", ".choices."))
+    return Measured(value=value, stderr=first.stderr, over="answers" if of_answers else "samples", n=1)
 
 
 def measured_numbers(numbers: BySeed) -> Measured:
@@ -122,10 +123,6 @@ def mean_numbers(parts: Sequence[BySeed]) -> dict[int, Measurement]:
     return means
 
 
-def _units(path: str) -> Over:
-    return "answers" if any(part in f".{path}" for part in (".tasks.", ".choices.")) else "samples"
-
-
 def difference(left: Sources, right: Sources, path: str, factor: float = 1.0) -> Difference | None:
     """left − right, on the seeds that both have; None if there are none."""
     sides = [numbers_at(sources, path, factor) for sources in (left, right)]
@@ -165,10 +162,6 @@ def windows_of(record: Record | BenchmarkRecord, path: str, factor: float = 1.0)
     return None if slope is None else np.asarray(result.windows) * slope * factor
 
 
-def _is_loss(record: Record | BenchmarkRecord, path: str) -> bool:
-    return isinstance(_at(record, path.rpartition(".")[0]), LossResult)
-
-
 def _at(record: Record | BenchmarkRecord, path: str) -> object:
     here: object = record
     for part in path.split("."):
@@ -206,25 +199,17 @@ def merge_lines(by_seed: Mapping[int, Numbers], keys: Sequence[str] = ("y",)) ->
     runs = [run for run in by_seed.values() if run["x"]]
     if len(runs) < 2:
         return runs[0] if runs else next(iter(by_seed.values()))
-    common = _within_all(runs)
+    first, last = max(run["x"][0] for run in runs), min(run["x"][-1] for run in runs)
+    common = [at for at in runs[0]["x"] if first <= at <= last]
     merged: Numbers = {**runs[0], "x": common, "seeds": len(runs)}
     for key in keys:
-        means = [mean_and_error(values) for values in zip(*(_read_off(run, key, common) for run in runs), strict=True)]
+        read_off = np.array([np.interp(common, run["x"], run[key]) for run in runs])
+        means = [mean_and_error(values) for values in read_off.T]
         merged[key] = [mean.value for mean in means]
         if key == keys[0]:
             merged["low"] = [(mean.value or 0.0) - (mean.stderr or 0.0) for mean in means]
             merged["high"] = [(mean.value or 0.0) + (mean.stderr or 0.0) for mean in means]
     return merged
-
-
-def _within_all(runs: Sequence[Numbers]) -> list[float]:
-    """The x of the first run that no other one begins after or ends before."""
-    first, last = max(run["x"][0] for run in runs), min(run["x"][-1] for run in runs)
-    return [at for at in runs[0]["x"] if first <= at <= last]
-
-
-def _read_off(run: Numbers, key: str, xs: list[float]) -> list[float]:
-    return [float(value) for value in np.interp(xs, run["x"], run[key])]
 
 
 def merge_points(by_seed: Mapping[int, Numbers]) -> Numbers:

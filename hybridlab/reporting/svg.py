@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def svg_of(draw: Callable[[], Figure], name: str, about: str) -> tuple[str, set[
     view = box[1] if box else ""
     width = round(PIXELS * float(view.split()[2])) if box else 0
     size = f"max-width:{width}px;min-width:min(34rem,{width}px)"
-    title = f"<title>{_escaped(about)}</title>"
+    title = f"<title>{escape(about, quote=False)}</title>"
     return f'<svg class="figure" role="img" style="{size}" viewBox="{view}">{title}{inner.strip()}</svg>', found
 
 
@@ -66,10 +67,6 @@ def _rounded(number: re.Match[str]) -> str:
     """A tenth of a point for places in the figure, a hundredth for small numbers, such as widths and opacities."""
     value = float(number[0])
     return f"{value:.{1 if abs(value) >= 10 else 2}f}".rstrip("0").rstrip(".")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _with_ids(svg: str, name: str) -> str:
