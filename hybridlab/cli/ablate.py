@@ -56,17 +56,17 @@ def ablate(
         varied = [f"{VARY}{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
         layer = settings_layer(name, steps, seed, nearest=False, runtime=runtime_layer(track, compile))
         asked = Request(name, chosen_size, data, start, config, layer, [*(sets or []), *varied])
-        return compose(asked, Runs(queue.runs_dir))
+        return compose(asked, runs)
 
     refuse_long(long, queue)
-    where = queue.where()
+    where, runs = queue.where(), Runs(queue.runs_dir)
     combinations = grid([Vary.parse(text) for text in vary], sets or [], steps)
     with without_repeats():  # once for all runs of the grid
         made = defined(build, combinations, parse_seeds(seeds), metrics or (), start_facts()["command"])
     if queue.dry_run:
-        print_preview(ExperimentAtScale(made.experiment, SCALE).runs(), queue)
+        print_preview(ExperimentAtScale(made.experiment, SCALE).runs(), queue, runs.places)
         return
-    found, outcome = train_defined(made, queue.runs_dir, queue.results_dir, where)
+    found, outcome = train_defined(made, queue.runs_dir, queue.results_dir, where, runs.places)
     if found is not None:
         print_found(found.data, queue, long)
     outcome.raise_failures(made.experiment.id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.cli.options import Queue, console, print_json
@@ -74,14 +75,16 @@ def print_found(data: dict[str, Any], asked: Queue, long: bool) -> None:
         print_entry(data, console(), long=long)
 
 
-def print_preview(pending: dict[str, tuple[str, RunConfig]], asked: Queue) -> None:
-    """Print what a queue would train and what that costs; nothing is trained or written."""
+def print_preview(
+    pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Print what a queue would train and what that costs; nothing is trained or written. places: see `QueuedRun`."""
     from rich import box
     from rich.table import Table
 
     from hybridlab.runs.preview import preview
 
-    found = preview(pending, asked.runs_dir, asked.results_dir, asked.jobs)
+    found = preview(pending, asked.runs_dir, asked.results_dir, asked.jobs, places)
     if asked.as_json:
         print_json(found)
         return

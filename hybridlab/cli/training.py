@@ -147,7 +147,8 @@ def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, lab
 
     if label != UNLABELLED or folder.path != runs.directory / run_hash(config):
         raise UserError("--launcher slurm: --name, --tag and --run-dir are for runs of this machine; leave them out")
-    run_all({run_hash(config): (title, config)}, runs.directory, runs.directory / "records", cluster)
+    pending, records = {run_hash(config): (title, config)}, runs.directory / "records"
+    run_all(pending, runs.directory, records, cluster, places=runs.places)
 
 
 def print_results(results: Results, title: str) -> None:

@@ -21,6 +21,7 @@ from hybridlab.papers.sweep import Pending
 from hybridlab.papers.verdicts import check_plan, readers, register
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome, run_all
+from hybridlab.runs.queued_run import NOTHING
 from hybridlab.runs.record import Stamp
 from hybridlab.runs.study import missing_tasks, run_study
 from hybridlab.store.folders import Runs
@@ -145,9 +146,10 @@ def run_cells(
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = 1,
     done: Callable[[ExperimentAtScale], None] = lambda _: None,
+    places: Mapping[str, str] = NOTHING,
 ) -> Outcome:
     """Train every cell that the experiments need, then run their benchmarks. jobs: see `run_all`; what a cluster trains
-    is waited for by nobody, and the next call goes on.
+    is waited for by nobody, and the next call goes on. places: see `QueuedRun`.
 
     done: is called with each experiment as soon as its last run has finished, and after the queue for those of which
     runs failed. If it raises an error while others train, that is said, and it is called again after the queue.
@@ -169,7 +171,7 @@ def run_cells(
             left[wanted.experiment.id] = runs
 
     plans = stamps(all_wanted, results_dir)
-    outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans) if queue else Outcome()
+    outcome = run_all(queue, runs_dir, results_dir, jobs, finished, plans, places) if queue else Outcome()
     if outcome.left:
         return outcome
     for wanted in waiting:

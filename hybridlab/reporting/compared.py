@@ -23,6 +23,7 @@ from hybridlab.reporting.entry import write_entry
 from hybridlab.reporting.table import frame_of
 from hybridlab.runs.cluster import Cluster
 from hybridlab.runs.queue import Outcome
+from hybridlab.runs.queued_run import NOTHING
 from hybridlab.runs.train import as_texts
 from hybridlab.store.results import own_alone
 from hybridlab.training.ranks import Ranks
@@ -85,12 +86,18 @@ def compare_arms(
 
 
 def train_defined(
-    made: Definition, runs_dir: Path, results_dir: Path, jobs: int | Ranks | Cluster | None
+    made: Definition,
+    runs_dir: Path,
+    results_dir: Path,
+    jobs: int | Ranks | Cluster | None,
+    places: Mapping[str, str] = NOTHING,
 ) -> tuple[Compared | None, Outcome]:
-    """Keep an experiment, train what is missing of it, and write its table; None for what a cluster still trains."""
+    """Keep an experiment, train what is missing of it, and write its table; None for what a cluster still trains.
+    places: see `QueuedRun`."""
     with own_alone():
         made.keep(results_dir)
-        outcome = run_cells([ExperimentAtScale(made.experiment, SCALE)], runs_dir, results_dir, jobs)
+        wanted = [ExperimentAtScale(made.experiment, SCALE)]
+        outcome = run_cells(wanted, runs_dir, results_dir, jobs, places=places)
         if outcome.left:
             return None, outcome
         data, folder = write_entry(made.experiment, SCALE, results_dir)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.queue import default_jobs, run_before_all, threads_by_run
-from hybridlab.runs.queued_run import QueuedRun, check_runs, queued, run_flops
+from hybridlab.runs.queued_run import NOTHING, QueuedRun, check_runs, queued, run_flops
 from hybridlab.runs.record import Record, read_record, record_name
 from hybridlab.store.results import listed
 from hybridlab.training.machine import describe_machine, pick_device, pick_precision
@@ -26,16 +26,20 @@ _WEIGHT, _CHECKPOINT = 4, 12
 
 
 def preview(
-    pending: dict[str, tuple[str, RunConfig]], runs_dir: Path, results_dir: Path, jobs: int | None
+    pending: dict[str, tuple[str, RunConfig]],
+    runs_dir: Path,
+    results_dir: Path,
+    jobs: int | None,
+    places: Mapping[str, str] = NOTHING,
 ) -> dict[str, Any]:
     """runs: of each its state, and the steps, tokens, training FLOPs, minutes and disk bytes that are still to come.
     total: their sums, None where a part is unknown; its minutes and its largest disk bytes are those of the whole queue
     with `jobs` at once.
 
-    Minutes come from runs of the same shape that this machine has trained with as many threads. UserError for a run
-    that could not start.
+    Minutes come from runs of the same shape that this machine has trained with as many threads. places: see
+    `QueuedRun`. UserError for a run that could not start.
     """
-    runs = queued(pending, runs_dir)
+    runs = queued(pending, runs_dir, places=places)
     left = [run for run in runs.values() if not run.finished()]
     check_runs(left, prepare=False)
     jobs = max(1, min(jobs or default_jobs(left), len(left)))

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType, MappingProxyType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from hybridlab import plugins
@@ -30,7 +30,7 @@ from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, say
 from hybridlab.plan.plan import Plan
 from hybridlab.runs.cluster import Cluster, submit
-from hybridlab.runs.queued_run import QueuedRun, Result, check_runs, queued, run_flops
+from hybridlab.runs.queued_run import NOTHING, QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
 from hybridlab.store.jobs import JobFiles
@@ -277,17 +277,18 @@ def run_all(
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = 1,
     finished: Callable[[str], None] = lambda _: None,
-    plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
+    plans: Mapping[str, Sequence[Stamp]] = NOTHING,
+    places: Mapping[str, str] = NOTHING,
 ) -> Outcome:
     """Train runs given as hash → (name, configuration), with parents before children. Finished runs are skipped; a run
     that fails does not stop the others, except for its children.
 
     jobs: the number of runs at once; None: see `default_jobs`; ranks, which share one run after the other; a cluster,
     on which each run becomes a job. finished: is called with the hash of each run whose record has been written. plans:
-    of the experiments that need each run, by its hash. UserError for a run that cannot start, before the first one
-    trains. Interrupted after a signal, when every run has written a checkpoint.
+    of the experiments that need each run, by its hash. places: see `QueuedRun`. UserError for a run that cannot start,
+    before the first one trains. Interrupted after a signal, when every run has written a checkpoint.
     """
-    runs = queued(pending, runs_dir, plans)
+    runs = queued(pending, runs_dir, plans, places)
     left = [run for run in runs.values() if not run.finished()]
     check_runs(left)
     queue = _Queue(runs, results_dir, finished)

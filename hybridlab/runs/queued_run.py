@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -31,6 +31,8 @@ from hybridlab.store.folders import Busy, RunFolder, Runs
 from hybridlab.training.machine import pick_device, pick_precision
 from hybridlab.training.progress import Progress
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class Result:
@@ -44,7 +46,7 @@ class Result:
 @dataclass(frozen=True)
 class QueuedRun:
     """A run of a queue. runs_dir: where it is trained, in the folder of its hash. number: its place among the `total`
-    runs, from 1. plans: see `train_run`."""
+    runs, from 1. plans: see `train_run`. places: hash → folder of what it starts from elsewhere, see `Runs`."""
 
     digest: str
     name: str
@@ -53,10 +55,16 @@ class QueuedRun:
     number: int
     total: int
     plans: tuple[Stamp, ...] = ()
+    places: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> RunFolder:
         return RunFolder(self.runs_dir / self.digest)
+
+    @property
+    def runs(self) -> Runs:
+        """Where the runs and models are found that it needs."""
+        return Runs(self.runs_dir, {**self.places})
 
     @property
     def title(self) -> str:
@@ -79,7 +87,7 @@ class QueuedRun:
     def attempt(self, show: Callable[..., Progress] = Progress) -> Result:
         """Train or resume it; any error of it is its result, so that a queue can go on with the next."""
         try:
-            train_run(self.config, self.folder, Runs(self.runs_dir), self.title, show=show, plans=self.plans)
+            train_run(self.config, self.folder, self.runs, self.title, show=show, plans=self.plans)
         except Busy:
             return Result("busy")
         except Exception as failure:
@@ -104,11 +112,14 @@ class QueuedRun:
 def queued(
     pending: dict[str, tuple[str, RunConfig]],
     runs_dir: Path,
-    plans: Mapping[str, Sequence[Stamp]] = MappingProxyType({}),
+    plans: Mapping[str, Sequence[Stamp]] = NOTHING,
+    places: Mapping[str, str] = NOTHING,
 ) -> dict[str, QueuedRun]:
-    """The runs of a queue by hash, in the same order, each in the folder of its hash. plans: of each run, by hash."""
+    """The runs of a queue by hash, in the same order, each in the folder of its hash. plans: of each run, by hash.
+    places: see `QueuedRun`."""
+    total, places = len(pending), dict(places)
     return {
-        digest: QueuedRun(digest, name, config, runs_dir, number, len(pending), tuple(plans.get(digest, ())))
+        digest: QueuedRun(digest, name, config, runs_dir, number, total, tuple(plans.get(digest, ())), places)
         for number, (digest, (name, config)) in enumerate(pending.items(), 1)
     }
 
@@ -136,7 +147,7 @@ def _check(run: QueuedRun, inside: set[str], prepare: bool, corpora: dict[str, C
     config, folder = run.config, run.folder
     with heard_by(silent):  # it is said when the run starts
         compiles(config, folder, folder.info())
-    start = needs_of(config, folder, Runs(run.runs_dir), later=inside).start
+    start = needs_of(config, folder, run.runs, later=inside).start
     if start is not None and config.init is not None and config.init.step is not None:
         require_checkpoint(folder, run_of(start), config.init)
     make_hooks(config)

@@ -7,6 +7,7 @@ found.model(tokens).logits
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,7 @@ from hybridlab.store.checkpoints import Checkpoint
 from hybridlab.store.folders import RunFolder, Runs, part_of_run
 
 _HF = "hf-"
+_OF_A_FOLDER = re.compile(rf"{_HF}[0-9a-f]{{16}}")
 _LONGEST = 1024
 
 
@@ -350,6 +352,11 @@ def find_model(reference: str, runs: Runs, finished: bool = False) -> Artifact:
 
 def find_start(reference: str, runs: Runs) -> Artifact:
     """A model that a run can start from: see `find_model`, of a run that has finished. Its path is added to `runs`."""
+    if _OF_A_FOLDER.fullmatch(reference) and reference not in runs.places:
+        raise UserError(
+            f"{reference}: a run starts from a Hugging Face folder with these weights, and where that is, is not known "
+            "here; give the command again that names it with --from"
+        )
     found = find_model(reference, runs, finished=True)
     if found.pretrained and reference.startswith(_HF) and reference != found.digest:
         raise UserError(f"{found.path}: this folder has changed since the run was started from it; restore its files")

@@ -111,3 +111,18 @@ def test_a_change_of_the_text_since_the_run_is_named_with_advice_that_works(fold
         wrong = advice(hybridlab(*shlex.split(text), cwd=folder))
         option = wrong.removeprefix("add ").partition(",")[0]
         assert hybridlab(*shlex.split(f"{text} {option}"), cwd=folder).returncode == 0
+
+
+def test_a_grid_starts_from_a_folder_or_a_run_outside_of_the_folder_of_runs(folder):
+    pretrain(folder, "--from llama --set data.tokenizer=byte --run-dir elsewhere/base")
+    for start, runs, jobs in (("llama", "of_a_folder", "2"), ("elsewhere/base", "of_a_run", "1")):
+        grid = f"ablate --from {start} --vary training.clip=1,2 --seeds 1 --data text:words.txt {FAST} --json"
+        grid = shlex.split(f"{grid} --set data.tokenizer=byte --runs-dir {runs}")
+        preview = json_of(hybridlab(*grid, "--dry-run", cwd=folder))
+        assert [run["state"] for run in preview["runs"]] == ["new", "new"]
+        assert not list((folder / runs).glob("*/run.json"))
+        table = json_of(hybridlab(*grid, "--jobs", jobs, cwd=folder))
+        assert len(table["rows"]) == 2 and table["rows"][1]["cells"]["loss"]["measured"] > 0
+        if start == "llama":
+            done = hybridlab("reproduce", table["id"], "--runs-dir", "new", "--dry-run", cwd=folder)
+            assert done.returncode == 2 and "a run starts from a Hugging Face folder with these weights" in done.stderr
