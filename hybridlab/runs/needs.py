@@ -94,7 +94,7 @@ class Planner:
         fit. Settings of `runtime` that are not the default are kept.
         """
         known = with_examples(config)
-        structure, training = final_structure(known), known.training
+        structure, training = replace(final_structure(known), lineage=None), known.training
         for way in self._ways(known):
             way, memory = self._divided(known, structure, way)
             if fits := memory.total <= self._limit:
@@ -146,12 +146,13 @@ class Planner:
 
     def _measured(self, config: RunConfig, structure: Structure, way: Way) -> StepMemory:
         """The memory of a step on one GPU that shares nothing; counted once for runs that differ in nothing of it."""
-        training, settings = config.training, (str(config.controller), str(config.hooks))
-        key = (structure, *settings, training.seq_len, training.precision, way.rows, way.passes > 1, way.recompute)
+        training, hooks, passes = config.training, hooks_in_passes(config), min(way.passes, 2)
+        precision = "bf16" if training.precision == "auto" else training.precision
+        acting = (str(config.controller), str(config.hooks)) if hooks else ()
+        computed = (config.objective, training.optimizer.kind, config.runtime.kernel, training.seq_len, precision)
+        key = (structure, acting, computed, way.rows, passes, way.recompute)
         if key not in self._counted:
-            precision = "bf16" if config.training.precision == "auto" else config.training.precision
-            hooks, several = hooks_in_passes(config), min(way.passes, 2)
-            self._counted[key] = step_memory(config, structure, way.rows, several, precision, way.recompute, hooks)
+            self._counted[key] = step_memory(config, structure, way.rows, passes, precision, way.recompute, hooks)
         return self._counted[key]
 
 

@@ -75,14 +75,15 @@ def step_memory(
             groups += hook.parameter_groups()
         optimizer = Optimizers(groups)
         stack.enter_context(meter)
-        meter.part = "optimizer"
-        for parameter in model.parameters():  # a step before this one, for the optimizer's state
+        meter.part = "gradients"
+        for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        meter.part = "optimizer"
+        optimizer.step()  # a step before this one, for the optimizer's state
+        if passes == 1:  # in later passes the gradients of the first are there
+            optimizer.zero_grad(set_to_none=True)
         meter.at_peak = Counter()
-        for _ in range(min(passes, 2)):  # in the second pass the gradients of the first are there
-            _pass(config, model, meter, rows, precision, hooks)
+        _pass(config, model, meter, rows, precision, hooks)
         meter.part = "activations"
         nn.utils.clip_grad_norm_(model.parameters(), config.training.clip)
         optimizer.step()
@@ -93,12 +94,11 @@ def _pass(
     config: RunConfig, model: Transformer, meter: _Meter, rows: int, precision: str, hooks: Sequence[Hook]
 ) -> None:
     """A forward and a backward pass."""
-    step = config.training.steps // 2
+    meter.part, step = "activations", config.training.steps // 2
     tokens = torch.zeros((rows, config.training.seq_len), dtype=torch.long)
     inputs = {name: value for hook in hooks for name, value in hook.forward_inputs(step).items()}
     if model.shape.output is None and model.shape.vocab >= LARGE_VOCABULARY:
         inputs["targets"] = Targets(tokens, torch.ones(tokens.shape))
-    meter.part = "activations"
     with autocast(_CPU, precision):
         output = model(tokens, **inputs)
     loss = _loss(output, tokens, PREDICTED[config.objective])
@@ -158,6 +158,8 @@ class _Meter(TorchDispatchMode):
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if operation is torch.ops.prim.device.default:  # most of all calls; it makes no tensor
+            return args[0].fake_device
         if operation is torch.ops.aten._local_scalar_dense.default:
             return False if args[0].dtype is torch.bool else 0  # there are no numbers
         out = operation(*args, **(kwargs or {}))

@@ -17,6 +17,7 @@ from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
+from hybridlab.runs import needs as needs_module
 from hybridlab.runs.compose import with_examples
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.needs import Planner, Way, gpu_named, of_a_gpu
@@ -81,6 +82,18 @@ def test_the_first_way_that_fits_is_taken():
     expected = [(1, "ddp", False), (4, "ddp", False), (8, "ddp", True), (8, "fsdp2", True)]
     assert [(way.passes, way.sharding, way.recompute) for way in ways] == expected
     assert [way.gpus * way.rows * way.passes for way in ways] == [64] * 4
+
+
+def test_what_needs_the_same_is_counted_once(monkeypatch):
+    """A model that has grown is one of its full depth; another optimizer keeps something else."""
+    counted = []
+    monkeypatch.setattr(needs_module, "step_memory", lambda *given: counted.append(given) or step_memory(*given))
+    planner, ways = Planner(8, gpu_named("h100"), 0.5), 2  # with one row, and with all of them
+    arms = (("vanilla", {}), ("vanilla", {"seed": 1}), ("lidas", {}), ("vanilla", {"optimizer": {"kind": "muon"}}))
+    for (arch, own), times in zip(arms, (1, 1, 1, 2), strict=True):
+        small = {"shape": {"layers": 4}, "training": SMALL["training"] | own}
+        planner.needs(resolve(arch, "tiny", layers=[Layer(small)]))
+        assert len(counted) == times * ways
 
 
 def test_what_fits_nowhere_is_said():
