@@ -127,14 +127,14 @@ def benchmark_run(reference: str, runs: Runs, request: BenchmarkRequest) -> Benc
     opened = open_model(reference, runs)
     require_caches(opened.model.structure, f"eval {reference}")
     tokenizer = opened.own_tokenizer()
-    folder = _record_of(opened)
+    measures_its_end = opened.run is not None and opened.part == "final" and opened.run.finished()
+    folder = opened.run if measures_its_end else None
     if request.replace:
         _require_older(folder, reference, request)
     model = opened.model.to(pick_device("auto"))
     if request.drop_heads is not None:
         model = dropping(model, request.drop_heads)
-    of = Measured(reference, opened.path, opened.tokenizer)
-    found = benchmark_model(model, tokenizer, of, opened.seq_len, request)
+    found = benchmark_model(model, tokenizer, opened, opened.seq_len, request, name=reference)
     if request.drop_heads is not None:
         say(f"{reference}: measured without {request.drop_heads}, so that nothing is recorded")
         return found
@@ -162,74 +162,51 @@ def _require_older(folder: RunFolder | None, reference: str, request: BenchmarkR
         )
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Where a measured model is from. name: as somebody named it. folder: with its configuration. tokenizer: its file
-    there."""
-
-    name: str
-    folder: Path
-    tokenizer: Path
-
-
 def benchmark_model(
     model: Transformer,
     tokenizer: Tokenizer,
-    of: Measured | None,
+    of: Artifact | None,
     length: int,
     request: BenchmarkRequest,
     lenient: bool = False,
+    name: str = "a model",
 ) -> Benchmarks:
     """Measure a model on tasks, in the precision of its weights, on the device where it is. of: where it is from, if
-    it has a folder. length: tokens of a row at most if neither the request nor the folder says it. lenient: also a task
-    that is no part of a suite may be without data."""
-    root = data_root(request.data_root)
+    its folder says how it is asked. length: tokens of a row at most if neither the request nor the folder says it.
+    lenient: also a task that is no part of a suite may be without data. name: what lm-eval's files call it."""
+    root, options = data_root(request.data_root), request.options
     # lm-eval is imported in here: it takes seconds, and reads at import whether the hub may be asked.
     with without_hub(wanted=root is not None):
-        return _benchmarks(model, tokenizer, of, length, request, root, lenient)
+        from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
+        from hybridlab.evaluation.lm_eval_tasks import measure_tasks
 
-
-def _benchmarks(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    of: Measured | None,
-    length: int,
-    request: BenchmarkRequest,
-    root: Path | None,
-    lenient: bool,
-) -> Benchmarks:
-    """See `benchmark_model`. root: the data root."""
-    from hybridlab.evaluation.lm_eval_model import HarnessModel, SpecialTokens, longest_row, special_tokens_of
-    from hybridlab.evaluation.lm_eval_tasks import measure_tasks
-
-    if of is None:
-        end = end_token(tokenizer)
-        special, known = SpecialTokens(end, end, frozenset([end])), None
-    else:
-        special, known = special_tokens_of(of.folder, tokenizer), longest_row(of.folder)
-    length = request.max_length or known or length
-    positions = model.shape.max_positions
-    if positions is not None and length > positions:
-        raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
-    options, name = request.options, "a model" if of is None else of.name
-    chat = chat_tokenizer(of.tokenizer, tokenizer) if of is not None and options.apply_chat_template else None
-    harness = HarnessModel(model, tokenizer, special, length, request.batch_size, chat)
-    report = None if options.output_path is None else Report(options, name)
-    source = None if root is None else DataRoot(root, request.skip_bad_lines)
-    suite = load_suite(request.suite) if request.suite else None
-    asked = [(task, request.shots) for task in dict.fromkeys(request.tasks)] if suite is None else suite.asked()
-    lenient = lenient or suite is not None
-    results, missing = measure_tasks(harness, source, asked, request.limit, lenient, options, report)
-    files: tuple[Path, ...] = ()
-    if report is not None:
-        settings: dict[str, Any] = {"limit": request.limit, "max_length": length}
-        settings |= {} if request.drop_heads is None else {"drop_heads": request.drop_heads}
-        files, samples = world().once(report.write, harness, settings)
-        # Both have what was measured, in this order.
-        results = {
-            name: result.model_copy(update={"samples": samples[number]})
-            for number, (name, result) in enumerate(results.items())
-        }
+        if of is None:
+            end = end_token(tokenizer)
+            special, known = SpecialTokens(end, end, frozenset([end])), None
+        else:
+            special, known = special_tokens_of(of.path, tokenizer), longest_row(of.path)
+        length = request.max_length or known or length
+        positions = model.shape.max_positions
+        if positions is not None and length > positions:
+            raise UserError(f"--max-length {length}: this model has learned positions for {positions} tokens only")
+        chat = chat_tokenizer(of.tokenizer, tokenizer) if of is not None and options.apply_chat_template else None
+        harness = HarnessModel(model, tokenizer, special, length, request.batch_size, chat)
+        report = None if options.output_path is None else Report(options, name)
+        source = None if root is None else DataRoot(root, request.skip_bad_lines)
+        suite = load_suite(request.suite) if request.suite else None
+        asked = [(task, request.shots) for task in dict.fromkeys(request.tasks)] if suite is None else suite.asked()
+        lenient = lenient or suite is not None
+        results, missing = measure_tasks(harness, source, asked, request.limit, lenient, options, report)
+        files: tuple[Path, ...] = ()
+        if report is not None:
+            settings: dict[str, Any] = {"limit": request.limit, "max_length": length}
+            settings |= {} if request.drop_heads is None else {"drop_heads": request.drop_heads}
+            files, samples = world().once(report.write, harness, settings)
+            # Both have what was measured, in this order.
+            results = {
+                name: result.model_copy(update={"samples": samples[number]})
+                for number, (name, result) in enumerate(results.items())
+            }
     if suite is None:
         return Benchmarks(results, missing, files=files)
     return Benchmarks(results, missing | suite.not_here, suite.measured(results), suite, files=files)
@@ -293,8 +270,3 @@ def including(results: Results, found: Benchmarks) -> Results:
         columns = {name: measured for name, measured in found.columns.items() if measured.value is not None}
         changed["suites"] = results.suites | {found.suite.name: columns}
     return results.model_copy(update=changed)
-
-
-def _record_of(opened: Artifact) -> RunFolder | None:
-    """The folder of the finished run whose final model was measured."""
-    return opened.run if opened.run is not None and opened.part == "final" and opened.run.finished() else None

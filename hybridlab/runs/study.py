@@ -20,7 +20,7 @@ from hybridlab.evaluation.results import NO_LOSS, Results
 from hybridlab.models.cache import require_caches
 from hybridlab.models.decoder import Transformer
 from hybridlab.plan.heads import Head, head_name
-from hybridlab.runs.benchmarks import BenchmarkRequest, Measured, benchmark_model, including
+from hybridlab.runs.benchmarks import BenchmarkRequest, benchmark_model, including
 from hybridlab.runs.record import DataSummary, Record, Stamp, load_record, read_record, save_record
 from hybridlab.runs.run import model_facts
 from hybridlab.store.artifacts import Artifact, dropping, open_model
@@ -118,7 +118,7 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
     if settings.benchmarks is None:
         return results
     require_caches(model.structure, "evaluation.benchmarks")
-    of = None if opened.config is not None else Measured(str(opened.path), opened.path, opened.tokenizer)
+    of = opened if opened.pretrained else None
     request = BenchmarkRequest.of(settings.benchmarks)
     return including(results, benchmark_model(model, tokenizer, of, length, request, lenient=True))
 
