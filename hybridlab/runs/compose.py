@@ -102,11 +102,10 @@ def compose_with_origins(asked: Request, runs: Runs) -> tuple[RunConfig, Layer]:
         )
     finetuned = parent is not None and parent.pretrained and size is None and task is None
     base = load_preset("training", FINETUNE) if finetuned else _base(task, size, parent)
-    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch)
+    heritage = [] if parent is None or start is None else _heritage(parent, start, arch, size, branch, task)
     if task is not None:
         # The steps of an option are asked for, so that they replace the epochs of the preset.
         given[-1] = replace(options, asked=True)
-        heritage[:1] = [replace(layer, values=_of_the_model(layer.values)) for layer in heritage[:1]]
     # Weights of transformers keep their windows, unless an arch is asked for.
     theirs = parent is not None and parent.pretrained and parent.saved is None
     keeps = asked.keep_map or task is not None or (theirs and named is None)
@@ -193,17 +192,15 @@ def _task_of(asked: Request, written: list[Layer], file: Layer, branch: int | No
     return task
 
 
-def _of_the_model(values: dict[str, Any]) -> dict[str, Any]:
-    """What a fine-tuned model keeps of the settings of the run that it starts from."""
-    return {name: value for name, value in values.items() if name in ("shape", "plan", "window")}
-
-
 def _base(task: str | None, size: str | None, parent: Artifact | None) -> Layer:
-    """The lowest layer: the preset of a fine-tuning task, or that of a size."""
-    if task is None or task not in FINETUNE_TASKS:
-        return _size_layer(size, parent)
-    preset = load_preset("finetune", FINETUNE_TASKS.get(task).preset)
-    return merge(Layer({"training": {"steps": _MANY}, "finetune": {"task": task}}), preset)
+    """The lowest layer: the preset of a fine-tuning task, or that of a size, by default the parent's; empty if that one
+    was a preset file, of which only the name is known: the parent's settings contain all of the size's."""
+    if task is not None and task in FINETUNE_TASKS:
+        preset = load_preset("finetune", FINETUNE_TASKS.get(task).preset)
+        return merge(Layer({"training": {"steps": _MANY}, "finetune": {"task": task}}), preset)
+    if size is None and parent is not None:
+        return load_preset("size", parent.size) if is_preset("size", parent.size) else Layer()
+    return load_preset("size", size or "tiny")
 
 
 def _names(options: dict[str, str | None], file: Layer, parent: Artifact | None) -> dict[KeyPath, str]:
@@ -219,15 +216,19 @@ def _names(options: dict[str, str | None], file: Layer, parent: Artifact | None)
     return origins
 
 
-def _heritage(parent: Artifact, start: str, arch: str, size: str | None, branch: int | None) -> list[Layer]:
-    """The settings of the parent (its plan only, if a size is given), and its name. branch: see `branch_of`."""
+def _heritage(
+    parent: Artifact, start: str, arch: str, size: str | None, branch: int | None, task: str | None
+) -> list[Layer]:
+    """The settings of the parent, and its name; if a size is given, of its settings the plan alone, and for a task
+    those of its model. branch: see `branch_of`."""
     inherited = _inherited(parent)
     if branch is None:
         _check_plans(arch, start, inherited.get("plan", []), parent)
     else:
         inherited = {**inherited, **_plan_of_a_branch(parent, start, arch)}
-    if size is not None:
-        inherited = {name: value for name, value in inherited.items() if name == "plan"}
+    if size is not None or task is not None:
+        kept = ("plan",) if task is None else ("shape", "plan", "window")
+        inherited = {name: inherited[name] for name in kept if name in inherited}
     init: dict[str, Any] = {**parent.init} if branch is None else {"run": parent.digest, "load": "all", "step": branch}
     return [
         Layer(inherited, {(): FROM_PARENT, ("plan",): FROM_PARENT}),
@@ -258,16 +259,15 @@ def _its_map(parent: Artifact) -> Layer:
 
 def _its_tokenizer(parent: Artifact, asked: Layer) -> Layer:
     """The parent's tokenizer, if the text is another than its own and is not tokenized yet. asked: all settings."""
-    if parent.tokenizer.is_file() and isinstance(asked.values.get("finetune"), dict):
-        return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
-    data = asked.values.get("data", {})
-    if not isinstance(data, dict) or not parent.tokenizer.is_file():
+    data, task = asked.values.get("data", {}), isinstance(asked.values.get("finetune"), dict)
+    if not parent.tokenizer.is_file() or not (task or isinstance(data, dict)):
         return Layer()
-    names = ("source", "sources")
-    wanted = check(Data, asked.part(("data",), {name: data[name] for name in names if name in data}))
-    own = {name: parent.settings.get("data", {}).get(name) for name in names}
-    if wanted.prepared or wanted.model_dump(mode="json", include=set(names)) == own:
-        return Layer()
+    if not task:
+        names = ("source", "sources")
+        wanted = check(Data, asked.part(("data",), {name: data[name] for name in names if name in data}))
+        own = {name: parent.settings.get("data", {}).get(name) for name in names}
+        if wanted.prepared or wanted.model_dump(mode="json", include=set(names)) == own:
+            return Layer()
     return Layer({"data": {"tokenizer": f"file:{parent.tokenizer.resolve()}"}}, {(): FROM_PARENT})
 
 
@@ -306,11 +306,7 @@ def _inherited(parent: Artifact) -> dict[str, Any]:
 
 def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent: Artifact) -> None:
     """UserError if the arch has another plan than that of the weights, or the parent ended during a fade."""
-    own = load_preset("arch", arch).values
-    brings = _brings_plan(own)
-    size = parent.size or ""
-    same = is_preset("size", size) and _written_plan(arch, size) == inherited
-    if inherited and brings and not same:
+    if inherited and _brings_plan(load_preset("arch", arch).values) and _usual_plan(arch, parent.size) != inherited:
         raise UserError(
             f"--from {start}: its weights were trained for a plan of their own, and --arch {arch} brings another; "
             "use --arch vanilla to keep the plan of the weights"
@@ -322,16 +318,9 @@ def _check_plans(arch: str, start: str, inherited: list[dict[str, Any]], parent:
         )
 
 
-def _written_plan(arch: str, size: str) -> list[dict[str, Any]]:
-    return resolve(arch, size).model_dump(mode="json", include={"plan"})["plan"]
-
-
-def _size_layer(size: str | None, parent: Artifact | None) -> Layer:
-    """The preset of a size, by default the parent's; empty if that one was a preset file, of which only the name is
-    known: the parent's settings contain all of the size's."""
-    if size is None and parent is not None and parent.size is not None:
-        return load_preset("size", parent.size) if is_preset("size", parent.size) else Layer()
-    return load_preset("size", size or "tiny")
+def _usual_plan(arch: str, size: str) -> list[dict[str, Any]] | None:
+    """The plan of an arch at a size; None if the size is no preset."""
+    return resolve(arch, size).model_dump(mode="json")["plan"] if is_preset("size", size) else None
 
 
 def _looping_top_entropy(arch: str, reference: str) -> Layer:
@@ -349,22 +338,20 @@ def _looping_top_entropy(arch: str, reference: str) -> Layer:
 
 
 def _with_hashes(config: RunConfig, runs: Runs) -> RunConfig:
-    """The configuration with the names, folders and prefixes of other runs replaced by their full hashes."""
-    changed: dict[str, Any] = {
-        part: with_run_names(getattr(config, part), lambda name: _hash_of(name, runs))
-        for part in ("map", "plan", "controller")
-    }
+    """The configuration with the names, folders and prefixes of other runs replaced by their full hashes; the folders
+    of these are added to `runs`."""
+
+    def hash_of(reference: str) -> str:
+        folder = runs.find(reference)
+        runs.places[folder.digest] = str(folder.path.resolve())
+        return folder.digest
+
+    parts = ("map", "plan", "controller")
+    changed: dict[str, Any] = {part: with_run_names(getattr(config, part), hash_of) for part in parts}
     if config.init is not None and config.init.run not in runs.places:
         named = InitFrom.model_validate(find_start(config.init.run, runs).init)
         changed["init"] = named.model_copy(update={"load": config.init.load or named.load, "step": config.init.step})
     return config.model_copy(update=changed)
-
-
-def _hash_of(reference: str, runs: Runs) -> str:
-    """The hash of the run that is meant; its folder is added to `runs`."""
-    folder = runs.find(reference)
-    runs.places[folder.digest] = str(folder.path.resolve())
-    return folder.digest
 
 
 # ---- data after the batches that the parent has read ----
@@ -373,16 +360,9 @@ def _hash_of(reference: str, runs: Runs) -> str:
 def continued(before: Training, config: RunConfig) -> RunConfig:
     """The configuration of a run that starts from another one: with the batches after those that its weights have
     read, or, where it goes on with the steps of that run, in the same order. before: the training settings there."""
-    if config.init is None or not config.init.whole:
-        return after(before, config)
-    training = config.training.model_copy(update={"skip_steps": before.skip_steps})
-    return config.model_copy(update={"training": training})
-
-
-def after(before: Training, config: RunConfig) -> RunConfig:
-    """The configuration that skips the batches which its parent has read. before: the parent's training settings."""
-    training = config.training.model_copy(update={"skip_steps": steps_seen(before, config.training)})
-    return config.model_copy(update={"training": training})
+    goes_on = config.init is not None and config.init.whole
+    skipped = before.skip_steps if goes_on else steps_seen(before, config.training)
+    return config.model_copy(update={"training": config.training.model_copy(update={"skip_steps": skipped})})
 
 
 # ---- a budget of FLOPs, in steps ----
