@@ -116,7 +116,7 @@ def submit(left: Sequence[QueuedRun], runs_dir: Path, results_dir: Path, cluster
     executor = _executor(files.folder, cluster)
     waiting = _waiting(files, left, cluster)
     numbers, before = [], sorted({number.partition("_")[0] for number in waiting.values()})
-    for runs in _in_order([run for run in left if run.digest not in waiting]):
+    for runs in in_order([run for run in left if run.digest not in waiting]):
         own = {"results_dir": str(results_dir.resolve()), "plugins": plugins.loaded(), "wait": WAIT, "job": ""}
         paths = [files.write(run.digest, {"run": run.to_json(), **own}) for run in runs]
         if cluster.system == "slurm" and before:
@@ -172,13 +172,16 @@ def _executor(folder: Path, cluster: Cluster) -> Any:
     return executor
 
 
-def _in_order(left: Sequence[QueuedRun]) -> Iterable[list[QueuedRun]]:
+def in_order(left: Iterable[QueuedRun]) -> list[list[QueuedRun]]:
     """Runs by their distance from those that start from no other one of these."""
     depth: dict[str, int] = {}
+    levels: list[list[QueuedRun]] = []
     for run in left:  # parents come first
-        depth[run.digest] = max((depth[parent] + 1 for parent in run.parents if parent in depth), default=0)
-    for level in sorted(set(depth.values())):
-        yield [run for run in left if depth[run.digest] == level]
+        level = depth[run.digest] = max((depth[parent] + 1 for parent in run.parents if parent in depth), default=0)
+        if level == len(levels):
+            levels.append([])
+        levels[level].append(run)
+    return levels
 
 
 # ---- what became of jobs ----

@@ -202,7 +202,10 @@ def analyze_run(
     if options.get("tasks"):
         if data is not None:
             raise UserError("--data has no effect on the prompts of --tasks; leave one of the two out")
-        return _analyze_on_tasks(reference, runs, probe, options)
+        trained = open_model(reference, runs)
+        prompts, settings = TokenizerAlone(trained.own_tokenizer()), trained.config
+        model = trained.model.to(pick_device(settings.runtime.device if settings else "auto"))
+        return run_probe(probe, model, prompts, trained.seq_len, settings, **options)
     try:
         opened = open_run(reference, runs, data, [])
     except NoSuchField as error:
@@ -213,10 +216,3 @@ def analyze_run(
         ) from None
     config = opened.config
     return run_probe(probe, opened.model, opened.corpus, config.training.seq_len, config, **options)
-
-
-def _analyze_on_tasks(reference: str, runs: Runs, probe: str, options: dict[str, Any]) -> dict[str, Any]:
-    opened = open_model(reference, runs)
-    prompts = TokenizerAlone(opened.own_tokenizer())
-    model = opened.model.to(pick_device(opened.config.runtime.device if opened.config else "auto"))
-    return run_probe(probe, model, prompts, opened.seq_len, opened.config, **options)

@@ -19,7 +19,6 @@ from hybridlab.messages import aloud, say
 from hybridlab.models.decoder import Transformer
 from hybridlab.models.hf_export import DTYPES, check_free, form_of, labels_of, write_hf_folder
 from hybridlab.models.huggingface import HUB
-from hybridlab.plan.structure import Structure
 from hybridlab.registry import FINETUNE_TASKS
 from hybridlab.runs.hf_card import card
 from hybridlab.runs.record import Record, read_record
@@ -29,7 +28,6 @@ from hybridlab.store.folders import Runs
 
 POSITIONS = 2048
 """max_position_embeddings of a model of which nothing says how long its sequences were."""
-_NO_TOKENIZER = TokenizerFiles({}, {})
 
 
 @dataclass(frozen=True)
@@ -179,8 +177,10 @@ def _opened(reference: str, runs: Runs) -> _Source:
 def _write(source: _Source, folder: Path, license: str | None, weights: dict[str, Any]) -> Exported:
     if license is not None and (not license.strip() or "\n" in license):
         raise UserError(f"license {license!r}: give an identifier of the hub on one line, such as mit or apache-2.0")
-    structure = source.model.structure
-    tokenizer = _tokenizer_files(source, structure)
+    structure, tokenizer = source.model.structure, TokenizerFiles({}, {})
+    if source.tokenizer is not None:
+        longest = structure.shape.max_positions or source.max_positions
+        tokenizer = tokenizer_files(source.tokenizer, structure.causal, not structure.shape.gives_tokens, longest)
     form = form_of(source.model, tokenizer.pads_with_end)
     texts = {**tokenizer.texts, "README.md": card(folder, structure, form, source.record, license, source.note)}
     settings = {f"{role}_id": number for role, number in tokenizer.ids.items() if role in _IN_CONFIG}
@@ -198,14 +198,6 @@ def _write(source: _Source, folder: Path, license: str | None, weights: dict[str
 
 _IN_CONFIG = ("bos_token", "eos_token", "pad_token")
 """The special tokens whose ids config.json has."""
-
-
-def _tokenizer_files(source: _Source, structure: Structure) -> TokenizerFiles:
-    if source.tokenizer is None:
-        return _NO_TOKENIZER
-    shape = structure.shape
-    longest = shape.max_positions or source.max_positions
-    return tokenizer_files(source.tokenizer, structure.causal, not shape.gives_tokens, longest)
 
 
 def _ends(tokenizer: Path | None, end: int | None) -> list[int]:

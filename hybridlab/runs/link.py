@@ -33,7 +33,7 @@ from hybridlab.runs.benchmarks import require_benchmarks
 from hybridlab.runs.extension import beginning, with_own_parts
 from hybridlab.runs.hooks import make_hooks
 from hybridlab.runs.record import Stamp
-from hybridlab.store.artifacts import Artifact, find_start
+from hybridlab.store.artifacts import Artifact, find_start, require_tokenizer
 from hybridlab.store.folders import RunFolder, Runs, start_facts
 from hybridlab.training.engine import Hook, Job
 from hybridlab.training.machine import pick_device, pick_precision, require_memory, within_memory
@@ -129,7 +129,7 @@ def check_data(config: RunConfig, corpus: Corpus, start: Artifact | None) -> Obj
     objective = make_objective(config, corpus)
     objective.source(config, corpus)
     if start is not None:
-        start.check_tokenizer(corpus, config.data)
+        require_tokenizer(start.path, start.tokenizer, corpus, config.data)
     return objective
 
 

@@ -29,7 +29,7 @@ from hybridlab.config.schema import RunConfig
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, say
 from hybridlab.plan.plan import Plan
-from hybridlab.runs.cluster import Cluster, submit
+from hybridlab.runs.cluster import Cluster, in_order, submit
 from hybridlab.runs.queued_run import NOTHING, QueuedRun, Result, check_runs, queued, run_flops
 from hybridlab.runs.record import Stamp, save_record
 from hybridlab.runs.run import finished_record
@@ -460,7 +460,7 @@ def default_jobs(left: Iterable[QueuedRun]) -> int:
     if sum(run_flops(run.config) or 0 for run in runs.values()) < _WORTH_PROCESSES:
         return 1
     threads = max(threads_of(run.config, cpu_cores()) for run in runs.values())
-    return max(1, min(cpu_cores() // threads, _most_side_by_side(runs)))
+    return max(1, min(cpu_cores() // threads, max(map(len, in_order(runs.values())))))
 
 
 def threads_of(config: RunConfig, jobs: int) -> int:
@@ -490,12 +490,3 @@ def run_before_all(runs: dict[str, QueuedRun]) -> str | None:
         first[digest] = next((first[parent] for parent in run.parents if parent in first), digest)
     roots = set(first.values())
     return roots.pop() if len(roots) == 1 and len(runs) > 1 else None
-
-
-def _most_side_by_side(runs: dict[str, QueuedRun]) -> int:
-    """The largest number of runs at one distance from the runs without parents here."""
-    depth: dict[str, int] = {}
-    for digest, run in runs.items():  # parents come first
-        depth[digest] = max((depth[parent] + 1 for parent in run.parents if parent in depth), default=0)
-    counts = list(depth.values())
-    return max(counts.count(level) for level in counts)

@@ -6,11 +6,9 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hybridlab.analysis.probe import run_probe
 from hybridlab.analysis.prompts import TokenizerAlone
-from hybridlab.config.evaluation import Evaluation
 from hybridlab.config.study import HUB, RUN, HeadsByEntropy, Study
 from hybridlab.data.files import DataRoot, data_root
 from hybridlab.data.preparing import corpus_of
@@ -113,7 +111,10 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
         corpus = corpus_of(config, runs.directory / "data")
         results = measure(model, config, corpus, "fp32")
     else:
-        probes = {name: _probed(name, model, tokenizer, length, settings) for name in settings.all_probes}
+        prompts, own = TokenizerAlone(tokenizer), settings.probe_settings or {}
+        probes = {
+            name: run_probe(name, model, prompts, length, None, **own.get(name, {})) for name in settings.all_probes
+        }
         results = Results(causality={}, validation=NO_LOSS, probes=probes)
     if settings.benchmarks is None:
         return results
@@ -121,11 +122,6 @@ def _measured(study: Study, model: Transformer, opened: Artifact, runs: Runs) ->
     of = opened if opened.pretrained else None
     request = BenchmarkRequest.of(settings.benchmarks)
     return including(results, benchmark_model(model, tokenizer, of, length, request, lenient=True))
-
-
-def _probed(name: str, model: Transformer, tokenizer: Any, length: int, settings: Evaluation) -> dict[str, Any]:
-    own = (settings.probe_settings or {}).get(name, {})
-    return run_probe(name, model, TokenizerAlone(tokenizer), length, None, **own)
 
 
 def _record(

@@ -105,7 +105,7 @@ def train(
     if hooks:
         options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
     runs = Runs(Path(runs_dir))
-    reference = str(start.path) if isinstance(start, TrainedRun) else None if start is None else str(start)
+    reference = None if start is None else _reference(start)
     config = compose(Request(arch=arch, size=size, data=data, start=reference, options=merge(written, options)), runs)
     if config.controller is not None and config.controller.learns_masks and config.init is None:
         raise UserError(f"train: {arch} learns the masks of a trained model; give that run as start=")
@@ -156,8 +156,8 @@ def finetune(
     options = task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
     if hooks:
         options = merge(options, Layer({"hooks": [_described(hook) for hook in hooks]}, {(): "hooks="}))
-    runs, reference = Runs(Path(runs_dir)), str(run.path) if isinstance(run, TrainedRun) else str(run)
-    request = Request(start=reference, options=merge(written, options), keep_map=True, task=task)
+    runs = Runs(Path(runs_dir))
+    request = Request(start=_reference(run), options=merge(written, options), keep_map=True, task=task)
     config = compose(request, runs)
     return _trained(config, runs, run_dir, f"finetune {task}", Label(name, tuple(tags)), hooks)
 

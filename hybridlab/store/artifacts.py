@@ -253,10 +253,6 @@ class Artifact:
                     f"{advice if name == 'layers' else ''}"
                 )
 
-    def check_tokenizer(self, corpus: Corpus, data: Data) -> None:
-        """UserError if it was trained with another tokenizer than the corpus; see `require_tokenizer`."""
-        require_tokenizer(self.path, self.tokenizer, corpus, data)
-
 
 def _as_edit(plan: Plan) -> list[dict[str, Any]]:
     """A whole plan as the setting `plan`."""

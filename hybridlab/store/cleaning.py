@@ -46,19 +46,17 @@ def removable(directory: Path, kept: bool = False, data: bool = False) -> list[I
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: there is no such folder of runs; give --runs-dir")
-    items = [item for path in sorted(directory.iterdir()) if path.is_dir() for item in _of_run(RunFolder(path), kept)]
+    items = [
+        Item(kind, path, size_of(path), folder.path)
+        for folder in (RunFolder(path) for path in sorted(directory.iterdir()) if path.is_dir())
+        if not folder.trained_elsewhere()
+        for kind, path in _candidates(folder, kept)
+    ]
     return [*items, *(_data(directory) if data else ())]
 
 
-def _of_run(folder: RunFolder, kept: bool) -> Iterator[Item]:
-    """What can go from one folder; nothing while a process trains there, or if the run cannot be read."""
-    if folder.trained_elsewhere():
-        return
-    for kind, path in _candidates(folder, kept):
-        yield Item(kind, path, size_of(path), folder.path)
-
-
 def _candidates(folder: RunFolder, kept: bool) -> Iterator[tuple[str, Path]]:
+    """What can go from one folder: its kind and path; nothing if the run cannot be read."""
     try:
         info, record = folder.info(), folder.record()
     except UserError:

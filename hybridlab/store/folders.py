@@ -365,7 +365,8 @@ class Label:
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for option, word in (*((("--name", self.name),) if self.name is not None else ()), *self._tagged()):
+        named = [("--name", self.name)] if self.name is not None else []
+        for option, word in [*named, *(("--tag", tag) for tag in self.tags)]:
             if not _WORD.fullmatch(word):
                 raise UserError(
                     f"{option} {word!r}: use at most 64 letters, digits and the signs - _ . and begin with a letter "
@@ -376,9 +377,6 @@ class Label:
                 f"--name {self.name}: it could be the start of a run's hash, which has only the digits 0-9 and a-f; "
                 f"use a name with another letter or sign, such as run-{self.name}"
             )
-
-    def _tagged(self) -> list[tuple[str, str]]:
-        return [("--tag", tag) for tag in self.tags]
 
     def applied(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The entries `name` and `tags` of run.json after this label is given: a new name, and more tags."""
