@@ -11,6 +11,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, field_validator, mo
 
 from hybridlab.attention import kinds
 from hybridlab.attention.kinds import AttentionKind
+from hybridlab.attention.mistakes import checking, place_of, summary
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
 from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window, members
@@ -37,11 +38,25 @@ def _kind(value: Any) -> AttentionKind:
             advice = nearest(unknown[0], known, f"it takes {', '.join(known) or 'no settings'}")
             raise ValueError(f"{unknown[0]} is not a setting of attention kind {value['kind']}; {advice}")
         kind = kind_from_json(value)
+        _check_properties(kind)
     except UserError as error:
         raise ValueError(str(error)) from None
     if kind.mask is None:
         raise ValueError(f"a controller learns heads of kind {kind.name}; write map: {{kind: {kind.name}, …}} instead")
     return kind
+
+
+def _check_properties(kind: AttentionKind) -> None:
+    """UserError for a property that raises, so that the code which reads it later need not expect that."""
+    for name, member in vars(AttentionKind).items():
+        if isinstance(member, property):
+            try:
+                getattr(kind, name)
+            except Exception as error:  # the code of a kind can raise anything
+                raise UserError(
+                    f"attention kind {kind.name}: its property {name} raised {summary(error)}; see "
+                    f"{place_of(kind, name)}; `{checking(kind)}` says what is wrong with the kind"
+                ) from error
 
 
 Kind = Annotated[AttentionKind, PlainValidator(_kind), PlainSerializer(lambda kind: kind.to_json())]

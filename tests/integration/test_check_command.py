@@ -105,3 +105,16 @@ def test_a_training_that_fails_in_a_kind_recommends_the_check(typed, tmp_path, t
     last = said.splitlines()[-1]
     assert last.startswith(f"error: {says}")
     assert last.endswith("`hybridlab check near.py --set width=4` says what is wrong with the kind")
+
+
+@pytest.mark.parametrize("name", ["window", "mask", "apart", "softmaxes", "beside", "sealed"])
+def test_a_property_that_raises_while_settings_are_read_is_one_sentence(typed, tmp_path, name):
+    wrong = f"{RIGHT}\n\n    @property\n    def {name}(self):\n        return 1 // (self.width - 4)"
+    (tmp_path / "near.py").write_text(KIND.format(attend=wrong))
+    (tmp_path / "near.yaml").write_text("# Near.\nmap: {kind: uniform, attention: {kind: near, width: 4}}\n")
+    for words in (["pretrain"], ["config", "show"], ["plan"]):
+        code, shown, said = typed("--plugin", "near.py", *words, "--arch", "./near.yaml")
+        assert (code, shown) == (2, "") and said.count("\n") == 1
+        assert said.startswith(f"error: near.yaml:2: map.attention: attention kind near: its property {name} raised ")
+        assert f"ZeroDivisionError: integer division or modulo by zero; see Near.{name} (near.py:" in said
+        assert "`hybridlab check near.py --set width=4` says what is wrong with the kind" in said
