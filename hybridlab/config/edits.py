@@ -313,31 +313,23 @@ PlanEdit = Annotated[
 ]
 
 
-def known_plan(shape: Shape, edits: Iterable[PlanEdit]) -> Plan:
-    """The plain plan with the edits whose layers are known before the entropies of another run choose them."""
-    known = [edit for edit in edits if edit.unknown_layers is None]
-    return edited_plan(shape.layers, shape.heads, known, shape.traits.parallel)
-
-
 def edited_plan(
-    num_layers: int,
-    num_heads: int,
+    shape: Shape,
     edits: Iterable[PlanEdit],
-    parallel: bool = False,
     origin: Callable[[int], str] = lambda _: "",
     recurrence: bool = False,
 ) -> Plan:
-    """The plain plan with edits applied in order.
+    """The plain plan of a shape with edits applied in order.
 
     origin: index of an edit → where it was written, for errors. recurrence: the first edit is that of `recurrence:`,
     and was not written as an edit. UserError if an edit does not fit the plan before it,
     for example if it names a layer or a head that does not exist.
     """
-    plan = Plan.plain(num_layers, parallel)
+    plan = Plan.plain(shape.layers, shape.traits.parallel)
     for index, edit in enumerate(edits):
         try:
-            plan = edit.applied(plan, num_heads)
-            check_heads(plan, num_heads)
+            plan = edit.applied(plan, shape.heads)
+            check_heads(plan, shape.heads)
         except UserError as error:
             written = origin(index)
             prefix = f"{written}: " if written else ""
@@ -345,3 +337,8 @@ def edited_plan(
             name = f"plan edit {number} ({edit.op})" if number else "recurrence"
             raise UserError(f"{prefix}{name}: {error}") from None
     return plan
+
+
+def known_plan(shape: Shape, edits: Iterable[PlanEdit]) -> Plan:
+    """The plain plan with the edits whose layers are known before the entropies of another run choose them."""
+    return edited_plan(shape, [edit for edit in edits if edit.unknown_layers is None])

@@ -7,25 +7,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hybridlab.config.loading import preset_names
-from hybridlab.config.types import NonNegativeInt, PositiveInt, Seed, Strict
+from hybridlab.config.types import NonNegativeInt, OrNone, PositiveInt, Seed, Strict, name_in
 from hybridlab.errors import nearest
 from hybridlab.registry import CHOICES, PROBES
 
 
-def _known_probe(name: str) -> str:
-    if name not in PROBES:
-        raise ValueError(f"probe {name!r} is unknown; {nearest(name, PROBES.names())}")
-    return name
-
-
-def _known_primitive(name: str) -> str:
-    if name not in CHOICES:
-        raise ValueError(f"primitive {name!r} is unknown; {nearest(name, CHOICES.names())}")
-    return name
-
-
-Probe = Annotated[str, AfterValidator(_known_probe)]
-Primitive = Annotated[str, AfterValidator(_known_primitive)]
+Probe = Annotated[str, name_in(PROBES, "probe")]
+Primitive = Annotated[str, name_in(CHOICES, "primitive")]
 
 
 class Choices(Strict):
@@ -87,7 +75,7 @@ class Evaluation(Strict):
     """Interval, in steps, at which the validation loss is also measured during training; and after the last step."""
     every_windows: PositiveInt | None = None
     """Windows of text of these measurements. Default: validation_windows."""
-    keep_best: bool | None = None
+    keep_best: Annotated[bool | None, OrNone] = None
     """Keep the weights of the lowest of these validation losses in the run folder, as `best/`."""
     at_steps: list[NonNegativeInt] | None = None
     """Steps at which validation loss, tasks and probes are also measured, as at the end; 0 is before the first
@@ -122,12 +110,6 @@ class Evaluation(Strict):
     def _in_order(cls, value: list[int] | None) -> list[int] | None:
         """Each step once, so that the same steps give the same hash; None for no steps."""
         return sorted(set(value or [])) or None
-
-    @field_validator("keep_best")
-    @classmethod
-    def _unset_if_false(cls, value: bool | None) -> bool | None:
-        """False is the default; as None it does not change the hash."""
-        return value or None
 
     @model_validator(mode="after")
     def _during_training(self) -> Evaluation:

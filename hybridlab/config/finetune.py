@@ -7,15 +7,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hybridlab.config.types import PositiveFloat, PositiveInt, Strict
-from hybridlab.errors import SettingsConflict, nearest
+from hybridlab.config.types import PositiveFloat, PositiveInt, Strict, name_in
+from hybridlab.errors import SettingsConflict
 from hybridlab.registry import FINETUNE_TASKS
-
-
-def _known_task(name: str) -> str:
-    if name not in FINETUNE_TASKS:
-        raise ValueError(f"task {name!r} is unknown; {nearest(name, FINETUNE_TASKS.names())}")
-    return name
 
 
 ROOT = "root:"
@@ -59,7 +53,7 @@ class Lora(Strict):
 class Finetune(Strict):
     """A task with labels, or chats: its examples, and how many of them are a step."""
 
-    task: Annotated[str, AfterValidator(_known_task)]
+    task: Annotated[str, name_in(FINETUNE_TASKS, "task")]
     """sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq, or sft for
     answers in chats."""
     data: TaskPath | None = None

@@ -14,7 +14,7 @@ from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.mistakes import checking, place_of, summary
 from hybridlab.attention.registry import ATTENTION_KINDS, kind_from_json
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of
-from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, RunName, Seed, Strict, Window, members
+from hybridlab.config.types import Fraction, Granularity, NonNegativeInt, OrNone, RunName, Seed, Strict, Window, members
 from hybridlab.errors import SettingsConflict, UserError, nearest
 from hybridlab.messages import say
 from hybridlab.plan.allocation import Allocation, read_masks
@@ -130,16 +130,10 @@ class RuleMap(Windowed):
     """Share of the units that get a window."""
     nearest: bool = False
     """Use the nearest share that the number of units allows; otherwise another one is an error."""
-    phase: NonNegativeInt | None = None
+    phase: Annotated[NonNegativeInt | None, OrNone] = None
     """Move the pattern on by so many layers, or by so many KV heads within every layer: other layers or heads of the
     same pattern get the windows. Default: 0."""
     sized: ClassVar[str] = "rho"
-
-    @field_validator("phase")
-    @classmethod
-    def _unset_if_zero(cls, value: int | None) -> int | None:
-        """0 is the default; as None it does not change the hash."""
-        return value or None
 
     def attention_map(self, num_layers: int, num_kv_heads: int) -> AttentionMap:
         phase = self.phase or 0

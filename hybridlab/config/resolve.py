@@ -171,14 +171,7 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
     the plan was made from `recurrence`."""
     shape = config.first_shape
     if not any(edit.unknown_layers for edit in config.plan):
-        edited_plan(
-            shape.layers,
-            shape.heads,
-            config.plan,
-            shape.traits.parallel,
-            origin=lambda index: layer.origin(("plan", index)),
-            recurrence=recurrence,
-        )
+        edited_plan(shape, config.plan, lambda index: layer.origin(("plan", index)), recurrence)
         if config.controller is not None and config.controller.adds_layers:
             _check_growth(config, layer)
     try:

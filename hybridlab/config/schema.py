@@ -19,7 +19,7 @@ from hybridlab.config.finetune import Finetune, Lora
 from hybridlab.config.maps import FullMap, MapConfig
 from hybridlab.config.method import ControllerConfig, HookConfig
 from hybridlab.config.training import Training
-from hybridlab.config.types import Extended, Fraction, PositiveFloat, PositiveInt, RunName, Strict
+from hybridlab.config.types import Extended, Fraction, OrNone, PositiveFloat, PositiveInt, RunName, Strict
 from hybridlab.errors import SettingsConflict
 from hybridlab.plan.shape import ObjectiveName, Shape
 from hybridlab.registry import FINETUNE_TASKS, SOURCES, TASKS
@@ -35,7 +35,7 @@ class Mix(Extended):
     """Share of rows with facts to look up: a key is asked for, its value is the answer."""
     assignment: Fraction = 0.0
     """Share of rows with assignments to variables, one of five values each."""
-    chain: Fraction | None = None
+    chain: Annotated[Fraction | None, OrNone] = None
     """Share of rows with facts to look up in two hops: a name is asked for, an alias gives its key, and the fact about
     this key gives the answer."""
 
@@ -50,12 +50,6 @@ class Mix(Extended):
         names = [*built_in, *sorted(self.__pydantic_extra__)]
         shares = {name: getattr(self, name) or 0.0 for name in names}
         return {name: share for name, share in shares.items() if share > 0}
-
-    @field_validator("chain")
-    @classmethod
-    def _unset_if_zero(cls, value: float | None) -> float | None:
-        """No share is the default; as None it does not change the hash."""
-        return value or None
 
     @model_validator(mode="after")
     def _sums_to_one(self) -> Mix:
@@ -146,7 +140,7 @@ class WeightedSource(Strict):
 class Data(Strict):
     """Where the training text comes from, and how it is tokenized."""
 
-    source: str | None = "embedded"
+    source: Annotated[str, AfterValidator(_stored)] | None = "embedded"
     """embedded, text:PATH, jsonl:PATH, csv:PATH, parquet:PATH, hub:NAME[@REVISION][:CONFIG[:SPLIT]] (also hub:FOLDER,
     in the hub's layout), shards:DIR (made by `hybridlab data prepare`), or primitives:SEED. None if there are several
     sources, and in fine-tuning."""
@@ -162,7 +156,7 @@ class Data(Strict):
     validation_by: Literal["content"] | None = None
     """content: the text of a document decides whether it is kept for validation, so that equal ones (but for case and
     white space) are all on one side, also in several sources; near copies are not found. Default: its number."""
-    skip_bad_lines: bool | None = None
+    skip_bad_lines: Annotated[bool | None, OrNone] = None
     """Leave out lines and rows that are broken or have no text (jsonl:, csv:, parquet:, hub:), and count them. Default:
     false, so that the first one is an error."""
     max_documents: PositiveInt | None = None
@@ -183,17 +177,6 @@ class Data(Strict):
                 )
             return {**values, "source": None}
         return values
-
-    @field_validator("skip_bad_lines")
-    @classmethod
-    def _unset_if_false(cls, value: bool | None) -> bool | None:
-        """False is the default; as None it does not change the hash."""
-        return value or None
-
-    @field_validator("source")
-    @classmethod
-    def _stored(cls, value: str | None) -> str | None:
-        return None if value is None else _stored(value)
 
     @model_validator(mode="after")
     def _sources_fit(self) -> Data:

@@ -20,8 +20,7 @@ def structure_of(config: RunConfig) -> Structure:
 
 def plan_of(config: RunConfig) -> Plan:
     """The plan at the start of a run."""
-    shape = config.first_shape
-    return edited_plan(shape.layers, shape.heads, config.plan, shape.traits.parallel)
+    return edited_plan(config.first_shape, config.plan)
 
 
 def map_of(config: MapConfig, shape: Shape) -> AttentionMap:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -20,6 +21,9 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticUndefined
+
+from hybridlab.errors import nearest
+from hybridlab.registry import Registry
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 PositiveInt = Annotated[int, Field(ge=1, le=10**12)]
@@ -35,6 +39,20 @@ Granularity = Literal["layer", "head-all", "head-single"]
 OF_A_RUN = "the name of a run"
 RunName = Annotated[str, OF_A_RUN]
 """The name, folder or hash of another run, whose results take its place (config/other_runs.py)."""
+
+OrNone = AfterValidator(lambda value: value or None)
+"""Of a setting whose default is None: 0 and false mean the same, and become None, so that they do not change a hash."""
+
+
+def name_in(registry: Registry[Any], what: str) -> AfterValidator:
+    """Of a setting that is a name in a registry. what: the word for one in the error."""
+
+    def known(name: str) -> str:
+        if name not in registry:
+            raise ValueError(f"{what} {name!r} is unknown; {nearest(name, registry.names())}")
+        return name
+
+    return AfterValidator(known)
 
 
 class Strict(BaseModel):

@@ -11,6 +11,8 @@ from hybridlab.config.resolve import identity, resolve
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
 from hybridlab.plan.plan import Plan, Visit, check_heads
+from hybridlab.plan.shape import Shape
+from tests.conftest import SMALL_SHAPE
 
 
 def layers(plan):
@@ -75,7 +77,8 @@ EDITS = TypeAdapter(list[PlanEdit])
 
 
 def made(*edits, num_layers=4, num_heads=2):
-    return edited_plan(num_layers, num_heads, EDITS.validate_json(json.dumps(edits), strict=True))
+    shape = Shape(**{**SMALL_SHAPE, "layers": num_layers, "heads": num_heads, "kv_heads": 1})
+    return edited_plan(shape, EDITS.validate_json(json.dumps(edits), strict=True))
 
 
 def test_edits_as_data():
