@@ -31,6 +31,11 @@ def nearest(name: str, known: list[str], otherwise: str | None = None) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise or f"known: {', '.join(known)}"
 
 
+def located(origin: str, problem: object) -> str:
+    """A mistake with the place where it was written, if that is known."""
+    return f"{origin}: {problem}" if origin else str(problem)
+
+
 class Interrupted(BaseException):
     """Ctrl-C or SIGTERM in a run that the same command continues. signal: its number; the exit code is 128 + number.
 

@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag
 
 from hybridlab.config.other_runs import Configuration, Finished, FinishedRun, probes_of, require_heads
 from hybridlab.config.types import AsWritten, NonNegativeInt, PositiveInt, RunName
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, located
 from hybridlab.plan.loop import Downscale, Loop, PerIteration, Positions, RouterInit, Topology, Upscale
 from hybridlab.plan.plan import Plan, check_heads
 from hybridlab.plan.shape import Shape
@@ -331,11 +331,9 @@ def edited_plan(
             plan = edit.applied(plan, shape.heads)
             check_heads(plan, shape.heads)
         except UserError as error:
-            written = origin(index)
-            prefix = f"{written}: " if written else ""
             number = index + 1 - recurrence
             name = f"plan edit {number} ({edit.op})" if number else "recurrence"
-            raise UserError(f"{prefix}{name}: {error}") from None
+            raise UserError(located(origin(index), f"{name}: {error}")) from None
     return plan
 
 

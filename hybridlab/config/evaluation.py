@@ -11,7 +11,6 @@ from hybridlab.config.types import NonNegativeInt, OrNone, PositiveInt, Seed, St
 from hybridlab.errors import nearest
 from hybridlab.registry import CHOICES, PROBES
 
-
 Probe = Annotated[str, name_in(PROBES, "probe")]
 Primitive = Annotated[str, name_in(CHOICES, "primitive")]
 

@@ -11,7 +11,6 @@ from hybridlab.config.types import PositiveFloat, PositiveInt, Strict, name_in
 from hybridlab.errors import SettingsConflict
 from hybridlab.registry import FINETUNE_TASKS
 
-
 ROOT = "root:"
 """Begins a path below the data root (`--data-root`), which is stored as it is, so that a run has the same hash on every
 machine."""

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hybridlab.config.mistakes import explain
 from hybridlab.config.yaml_text import KeyPath, NotYaml, parse_yaml
-from hybridlab.errors import UserError, nearest
+from hybridlab.errors import UserError, located, nearest
 
 Settings = TypeVar("Settings")
 ALTERNATIVES = {
@@ -74,6 +74,10 @@ class Layer:
     def without(self, *names: str) -> Layer:
         """The layer without these settings at the top; their origins stay."""
         return replace(self, values={name: value for name, value in self.values.items() if name not in names})
+
+    def only(self, *names: str) -> Layer:
+        """The layer with no settings at the top but these; the origins of the others stay."""
+        return self.without(*(self.values.keys() - set(names)))
 
     def latest(self, paths: Iterable[KeyPath]) -> str:
         """Where the value was written that was written last, of those at these paths.
@@ -280,8 +284,7 @@ def check(model: type[Settings], layer: Layer, also: tuple[str, ...] = ()) -> Se
     except ValidationError as error:
         raise UserError(explain(model, json.loads(written), layer.origin, layer.latest, error, also)) from None
     except (TypeError, ValueError) as error:
-        origin = layer.origin(())
-        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
+        raise UserError(located(layer.origin(()), error)) from None
 
 
 @cache

@@ -136,7 +136,7 @@ def _registered(model: type[BaseModel]) -> list[str]:
 
 def unknown_names(model: type[BaseModel], values: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
     """(path, known names) of every name in `values` that the schema does not have. Missing settings are no mistake."""
-    here = value_at(values, path) if path else values
+    here = value_at(values, path)
     if isinstance(here, list):
         for index in range(len(here)):
             yield from unknown_names(model, values, (*path, index))

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from hybridlab.config.edits import LoopSettings
-from hybridlab.config.loading import Layer
-from hybridlab.config.types import NonNegativeInt, PositiveInt
+from hybridlab.config.edits import LoopSettings, PlanEdit
+from hybridlab.config.loading import Layer, check
+from hybridlab.config.method import controller_of
+from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict
 from hybridlab.config.yaml_text import KeyPath
-from hybridlab.errors import SettingsConflict, UserError
+from hybridlab.errors import SettingsConflict, UserError, located
 
 FROM_PARENT = "what --from names"
 """The origin, in errors, of settings of the run to start from."""
@@ -64,7 +65,7 @@ class Recurrence(LoopSettings):
 
     @property
     def _shares(self) -> bool:
-        return self.shared if self.by_numbers else self.shared and self.allocation != "unshared"
+        return self.shared and (self.by_numbers or self.allocation != "unshared")
 
     def division(self, num_layers: int) -> tuple[int, int, int]:
         """Number of layers in (prelude, loop body, postlude), for a plain stack of `num_layers`."""
@@ -103,25 +104,42 @@ def keep_one_loop(layer: Layer, asked: str | None) -> Layer:
         return layer
     origin = layer.origin(("plan",))
     if origin == FROM_PARENT and asked is None:
-        return Layer({name: value for name, value in layer.values.items() if name != "recurrence"}, layer.origins)
+        return layer.without("recurrence")
     other = "the run to start from" if origin == FROM_PARENT else "`plan`"
     raise UserError(f"{asked or origin}: {other} has a loop already; remove `recurrence` or that loop")
 
 
-def expand_recurrence(layer: Layer, recurrence: Recurrence, layers_asked: str | None) -> Layer:
-    """Turn `recurrence:` into the shape's number of layers and the first edit of the plan.
+class _WithEdits(Strict):
+    """The edits are checked before the recurrence becomes the first of them, which changes their indices."""
 
-    layers_asked: the origin of a `shape.layers` that was written for this run; None if it is a default.
+    recurrence: Recurrence
+    plan: list[PlanEdit] = []
+
+
+def expand_recurrence(layer: Layer, layers_asked: str | None) -> Layer:
+    """Turn `recurrence:`, where there is one, into the shape's number of layers and the first edit of the plan.
+
+    layers_asked: the origin of a `shape.layers` that was written for this run; None if it is a default. UserError
+    beside a controller that adds layers.
     """
-    values = {name: value for name, value in layer.values.items() if name != "recurrence"}
+    if "recurrence" not in layer.values:
+        return layer
+    method = controller_of(layer.values)
+    if method is not None and method.adds_layers:
+        message = (
+            "recurrence divides all layers of the size, and a model that grows begins with fewer; write a loop over "
+            "those as plan: [{op: recur, first: N, size: N, chunks: […]}]"
+        )
+        raise UserError(located(layer.latest([("recurrence",), ("controller", "kind"), ("controller",)]), message))
+    recurrence = check(_WithEdits, layer.only("recurrence", "plan")).recurrence
+    values = layer.without("recurrence").values
     edits, shape, origin = values.get("plan", []), values.get("shape"), layer.origin(("recurrence",))
-    if not isinstance(edits, list) or not isinstance(shape, dict) or type(shape.get("layers")) is not int:
+    if not isinstance(shape, dict) or type(shape.get("layers")) is not int:
         return Layer(values, layer.origins)  # the schema reports the mistake
-    prefix = f"{origin}: " if origin else ""
     try:
         pre, loop, post = recurrence.division(shape["layers"])
     except UserError as error:
-        raise UserError(f"{prefix}recurrence: {error}") from None
+        raise UserError(located(origin, f"recurrence: {error}")) from None
     total = pre + recurrence.bodies * loop + post
     if layers_asked is not None and recurrence.by_numbers and shape["layers"] != total:
         raise UserError(

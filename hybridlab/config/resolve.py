@@ -24,15 +24,13 @@ from hybridlab.config.loading import (
     preset_names,
 )
 from hybridlab.config.maps import FullMap, HeadsMap, UniformMap
-from hybridlab.config.method import controller_of
 from hybridlab.config.mistakes import unknown_names
 from hybridlab.config.other_runs import Finished, run_names
-from hybridlab.config.recurrence import Recurrence, expand_recurrence, keep_one_loop
+from hybridlab.config.recurrence import expand_recurrence, keep_one_loop
 from hybridlab.config.schema import RunConfig
 from hybridlab.config.shared_settings import (
     AT_THE_TOP,
-    GrowthTimes,
-    WithRecurrence,
+    Shared,
     asked_for,
     bind_shared,
     keep_to_shards,
@@ -40,8 +38,7 @@ from hybridlab.config.shared_settings import (
     move_warmup,
 )
 from hybridlab.config.structures import final_structure
-from hybridlab.config.types import Window
-from hybridlab.errors import UserError, nearest
+from hybridlab.errors import UserError, located, nearest
 from hybridlab.plugins import plugins_in_use
 from hybridlab.registry import (
     CHOICES,
@@ -73,32 +70,27 @@ def resolve(
     preset of the size, and where arch is None those of both. For `window`, `growth` and `recurrence` see
     config/shared_settings.py and config/recurrence.py.
     """
-    return resolve_with_origins(arch, size, data, layers, settings, base)[0]
+    named = [] if data is None else [data_layer(data)]
+    return resolve_with_origins(arch, size, [*named, *layers], settings, base)[0]
 
 
 def resolve_with_origins(
-    arch: str | None,
-    size: str,
-    data: str | list[str] | None = None,
-    layers: Iterable[Layer] = (),
-    settings: Iterable[str] = (),
-    base: Layer | None = None,
+    arch: str | None, size: str, layers: Iterable[Layer] = (), settings: Iterable[str] = (), base: Layer | None = None
 ) -> tuple[RunConfig, Layer]:
     """As `resolve`, with the layer that the configuration was checked from, which has the origin of every value."""
     stack = [load_preset("size", size) if base is None else base]
     if arch is not None:
         named = Layer({"arch": preset_name(arch), "size": preset_name(size)})
         stack += [load_preset("arch", arch), named]
-    if data is not None:
-        stack.append(data_layer(data))
     given = [*layers, *(_setting(text) for text in settings)]
     _refuse_names(given)
     stack += given
     merged = merge(*stack)
     # What is missing at the top is missing in the size.
     merged = replace(merged, origins={**merged.origins, (): stack[0].origin(())})
-    layer = keep_to_task(keep_to_shards(merged, stack), stack)
-    layer = _divided(layer, stack)
+    layer = move_warmup(keep_to_task(keep_to_shards(merged, stack), stack))
+    layer = bind_shared(keep_one_loop(layer, asked_for(stack, "recurrence")), stack)
+    layer = expand_recurrence(layer, asked_for(stack, "shape", "layers"))
     config = check(RunConfig, layer, AT_THE_TOP)
     _check_structure(config, layer, recurrence=len(config.plan) > len(merged.values.get("plan", [])))
     return with_plugins(config, layer), layer
@@ -117,53 +109,22 @@ def _refuse_names(layers: list[Layer]) -> None:
     for layer in layers:
         for kind in ("arch", "size"):
             if kind in layer.values:
-                origin = layer.origin((kind,))
-                raise UserError(
-                    f"{origin + ': ' if origin else ''}{kind} chooses no preset here; name it with --{kind}, in a file "
-                    "given with --config or, in an experiment, as `arch` of a cell and `size` of a scale"
+                message = (
+                    f"{kind} chooses no preset here; name it with --{kind}, in a file given with --config or, in an "
+                    "experiment, as `arch` of a cell and `size` of a scale"
                 )
+                raise UserError(located(layer.origin((kind,)), message))
 
 
-class Written(RunConfig):
+class Written(Shared, RunConfig):
     """The names that a configuration may contain, before the shared settings are moved."""
-
-    window: Window | None = None
-    """Tokens that a head with a window sees, its own included; maps take it where they set none. Where no head has
-    one, tasks are measured with it."""
-    growth: GrowthTimes | None = None
-    """Times of a growth, for a controller that grows."""
-    recurrence: Recurrence | None = None
-    """A loop over some of the layers; it becomes the first edit of the plan."""
 
 
 def check_names(layer: Layer) -> None:
     """UserError for the first unknown name in a part of a configuration, with its origin and the nearest known name."""
     for path, known in unknown_names(Written, layer.values):
-        name, origin = ".".join(map(str, path)), layer.origin(path)
-        hint = nearest(str(path[-1]), known, f"known here: {', '.join(known)}")
-        raise UserError(f"{origin + ': ' if origin else ''}{name} is not a known setting; {hint}")
-
-
-def _divided(layer: Layer, stack: list[Layer]) -> Layer:
-    """The settings, with `window`, `growth`, `recurrence` and shares of steps bound to the parts that use them."""
-    layer = keep_one_loop(move_warmup(layer), asked_for(stack, "recurrence"))
-    layer = bind_shared(layer, stack)
-    if "recurrence" in layer.values:
-        _refuse_growth(layer)
-        recurrence = check(WithRecurrence, layer).recurrence
-        layer = expand_recurrence(layer, recurrence, asked_for(stack, "shape", "layers"))
-    return layer
-
-
-def _refuse_growth(layer: Layer) -> None:
-    """UserError for a controller that adds layers beside `recurrence`, which divides the layers of the size."""
-    model = controller_of(layer.values)
-    if model is not None and model.adds_layers:
-        origin = layer.latest([("recurrence",), ("controller", "kind"), ("controller",)])
-        raise UserError(
-            f"{origin + ': ' if origin else ''}recurrence divides all layers of the size, and a model that grows "
-            "begins with fewer; write a loop over those as plan: [{op: recur, first: N, size: N, chunks: […]}]"
-        )
+        name, hint = ".".join(map(str, path)), nearest(str(path[-1]), known, f"known here: {', '.join(known)}")
+        raise UserError(located(layer.origin(path), f"{name} is not a known setting; {hint}"))
 
 
 def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
@@ -180,8 +141,7 @@ def _check_structure(config: RunConfig, layer: Layer, recurrence: bool) -> None:
     except UserError as error:
         # An error that begins with a setting of the map is about that one.
         names = [name for name in type(config.map).model_fields if str(error).startswith(f"map.{name} ")]
-        origin = layer.origin(("map", *(names or [config.map.sized])))
-        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
+        raise UserError(located(layer.origin(("map", *(names or [config.map.sized]))), error)) from None
 
 
 def _check_growth(config: RunConfig, layer: Layer) -> None:
@@ -189,8 +149,7 @@ def _check_growth(config: RunConfig, layer: Layer) -> None:
     try:
         final_structure(config.model_copy(update={"map": FullMap(kind="full")}))
     except UserError as error:
-        origin = layer.origin(("plan",)) or layer.origin(("controller",))
-        raise UserError(f"{origin}: {error}" if origin else str(error)) from None
+        raise UserError(located(layer.origin(("plan",)) or layer.origin(("controller",)), error)) from None
 
 
 def _setting(text: str) -> Layer:
@@ -320,12 +279,12 @@ def with_plugins(config: RunConfig, layer: Layer) -> RunConfig:
     """
     here = plugins_in_use({(registry.what, name) for registry, name in used_items(config)})
     if config.plugins is not None and config.plugins != here:
-        origin = layer.origin(("plugins",))
         named, loaded = (", ".join(f"{n} {v}" for n, v in given.items()) for given in (config.plugins, here))
-        raise UserError(
-            f"{origin + ': ' if origin else ''}plugins: these settings are of a run with {named}, and loaded here: "
-            f"{loaded or 'none'}; load them with --plugin, or remove `plugins`, which hybridlab writes by itself"
+        message = (
+            f"plugins: these settings are of a run with {named}, and loaded here: {loaded or 'none'}; load them with "
+            "--plugin, or remove `plugins`, which hybridlab writes by itself"
         )
+        raise UserError(located(layer.origin(("plugins",)), message))
     return config.model_copy(update={"plugins": here or None})
 
 

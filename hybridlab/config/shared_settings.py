@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-from hybridlab.config.edits import PlanEdit
 from hybridlab.config.loading import Layer, check, load_preset, preset_names
 from hybridlab.config.maps import MAPS, Windowed, map_of_settings
 from hybridlab.config.method import Method, controller_of
@@ -23,7 +20,7 @@ from hybridlab.config.schema import Data, Evaluation
 from hybridlab.config.training import Training
 from hybridlab.config.types import NonNegativeInt, PositiveInt, Strict, Width, Window
 from hybridlab.config.yaml_text import KeyPath, value_at
-from hybridlab.errors import UserError
+from hybridlab.errors import UserError, located
 from hybridlab.registry import FINETUNE_TASKS
 
 
@@ -40,48 +37,32 @@ class GrowthTimes(Strict):
     """Layers that a growth in depth adds at once."""
 
 
-class Shared(BaseModel):
-    """Only `window` and `growth`; all other settings are checked later."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+class Shared(Strict):
+    """The settings at the top that several parts use."""
 
     window: Window | None = None
     """Tokens that a head with a window sees, its own included; maps take it where they set none. Where no head has
     one, tasks are measured with it."""
-    growth: GrowthTimes = GrowthTimes()
+    growth: GrowthTimes | None = None
     """Times of a growth, for a controller that grows."""
-
-
-class WithRecurrence(BaseModel):
-    """A recurrence and the plan edits. The edits are checked before the recurrence becomes the first of them, which
-    changes their indices."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
-
-    recurrence: Recurrence
-    plan: list[PlanEdit] = []
+    recurrence: Recurrence | None = None
+    """A loop over some of the layers; it becomes the first edit of the plan."""
 
 
 PREPARATION = ("tokenizer", "field", "validation_fraction", "validation_by", "skip_bad_lines", "max_documents")
 """The settings of data that say how text is prepared."""
 OF_SHARDS = "shards"
 """The `data.tokenizer` of a run on shards, which bring their own."""
-AT_THE_TOP = ("extends", *Shared.model_fields, "recurrence")
+AT_THE_TOP = ("extends", *Shared.model_fields)
 """Names that are allowed at the top level of a configuration in addition to those of RunConfig."""
 
 
 def asked_for(stack: Sequence[Layer], *path: str) -> str | None:
     """The origin of the last layer that asks for a setting; None if it is a default or not set."""
     for layer in reversed(stack):
-        value: Any = layer.values
-        for part in path:
-            value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
-        if layer.asked and value is not _ABSENT:
+        if layer.asked and path[-1] in _at(layer, *path[:-1]):
             return layer.origin(path) or ".".join(path)
     return None
-
-
-_ABSENT = object()
 
 
 def bind_shared(layer: Layer, stack: Sequence[Layer]) -> Layer:
@@ -92,7 +73,7 @@ def bind_shared(layer: Layer, stack: Sequence[Layer]) -> Layer:
     stack: the layers that `layer` was merged from. UserError for a shared setting that is asked for and has no effect.
     """
     layer, taken = _bind_asked_window(layer, stack), set[str]()
-    growth = check(Shared, layer).growth
+    growth = check(Shared, layer.only("window", "growth")).growth or GrowthTimes()
     for path, takes in _takers(layer.values):
         for name, source in takes.items():
             value, own = value_at(layer.values, tuple(source.split("."))), value_at(layer.values, path) or {}
@@ -107,7 +88,7 @@ def bind_shared(layer: Layer, stack: Sequence[Layer]) -> Layer:
     for name in growth.model_fields_set:
         if f"growth.{name}" not in taken and (origin := asked_for(stack, "growth", name)) is not None:
             raise UserError(f"{origin}: growth.{name} has no effect here: {_why_unused(name, layer.values)}")
-    return layer.without(*Shared.model_fields)
+    return layer.without("window", "growth")
 
 
 def _takers(values: dict[str, Any]) -> Iterator[tuple[KeyPath, dict[str, str]]]:
@@ -161,11 +142,11 @@ def _require_window(layer: Layer) -> None:
     """UserError for a map whose heads have windows, where nothing says how wide these are."""
     settings = map_of_settings(layer.values)
     if settings is not None and issubclass(settings, Windowed) and "window" not in layer.values["map"]:
-        origin = layer.origin(("map", "kind"))
-        raise UserError(
-            f"{origin + ': ' if origin else ''}a map of kind {layer.values['map']['kind']} needs a window, and nothing "
-            "sets one; add --set window=N, where N is the number of tokens that a head sees, its own included"
+        message = (
+            f"a map of kind {layer.values['map']['kind']} needs a window, and nothing sets one; add --set window=N, "
+            "where N is the number of tokens that a head sees, its own included"
         )
+        raise UserError(located(layer.origin(("map", "kind")), message))
 
 
 def _why_unused(name: str, values: dict[str, Any]) -> str:
@@ -238,9 +219,7 @@ def _at(layer: Layer, *path: str) -> dict[str, Any]:
 
 def _has_tasks(values: dict[str, Any]) -> bool:
     """Whether some rows of the data are synthetic tasks, whose measurement uses a window."""
-    data = values.get("data")
-    mix = data.get("mix") if isinstance(data, dict) else None
-    readable = isinstance(values.get("evaluation", {}), dict)
+    mix, readable = value_at(values, ("data", "mix")), isinstance(values.get("evaluation", {}), dict)
     return readable and isinstance(mix, dict) and mix.get("text", 1) != 1
 
 
@@ -294,19 +273,15 @@ def keep_to_task(layer: Layer, stack: Sequence[Layer]) -> Layer:
 
 def _section(section: dict[str, Any], stack: Sequence[Layer]) -> dict[str, Any]:
     """Without the epochs of a preset where the number of steps is asked for."""
-    steps, epochs = asked_for(stack, "training", "steps"), asked_for(stack, "finetune", "epochs")
+    steps = asked_for(stack, "training", "steps")
     if steps is None or section.get("epochs") is None:
         return section
-    if epochs is not None:
-        if not _same_layer(stack):
-            raise UserError(f"{steps}: finetune.epochs chooses the steps; leave one of the two out")
-        return section
-    return {**section, "epochs": None}
-
-
-def _same_layer(stack: Sequence[Layer]) -> bool:
-    """Whether one layer asks for both epochs and steps, as the complete configuration of a run does."""
-    return any(asked_for([layer], "training", "steps") and asked_for([layer], "finetune", "epochs") for layer in stack)
+    if asked_for(stack, "finetune", "epochs") is None:
+        return {**section, "epochs": None}
+    # The complete configuration of a run has both in one layer.
+    if not any(asked_for([one], "training", "steps") and asked_for([one], "finetune", "epochs") for one in stack):
+        raise UserError(f"{steps}: finetune.epochs chooses the steps; leave one of the two out")
+    return section
 
 
 def _output(shape: dict[str, Any], stack: Sequence[Layer], task: Any) -> dict[str, Any] | None:

@@ -89,7 +89,7 @@ def expand(
     file, so that names may be without use. as_list: reads a text under `each:`.
     """
     rest, scope, origins = layer.without(FOR), Scope(given or {}, set()), dict[KeyPath, str]()
-    values = _Expansion(layer.origins, origins, partly, as_list).mapping(rest.values, (), (), scope)
+    values = _Expansion(layer, origins, partly, as_list).mapping(rest.values, (), (), scope)
     if not partly:
         _refuse_unused(given or {}, scope.used, layer.origin((FOR,)))
     return replace(layer, values=values, origins={(): layer.origin(()), **origins})
@@ -102,16 +102,16 @@ def _refuse_unused(names: Combination, used: set[str], origin: str) -> None:
 
 @dataclass
 class _Expansion:
-    """origins: those of what is written out, by path there. target: output; those of the values that come of it."""
+    """source: what is written out. target: output; the origins of the values that come of it, by path."""
 
-    origins: dict[KeyPath, str]
+    source: Layer
     target: dict[KeyPath, str]
     partly: bool
     as_list: Listed
 
     def value(self, value: Any, path: KeyPath, place: KeyPath, scope: Scope) -> Any:
         """path: of what is written out. place: of what comes of it."""
-        self.target[place] = origin = self.origin(path)
+        self.target[place] = origin = self.source.origin(path)
         if isinstance(value, dict):
             return self.mapping(value, path, place, scope)
         if isinstance(value, list):
@@ -121,23 +121,18 @@ class _Expansion:
             return items
         return scope.text(value, origin) if isinstance(value, str) else value
 
-    def origin(self, path: KeyPath) -> str:
-        while path and path not in self.origins:
-            path = path[:-1]
-        return self.origins.get(path, "")
-
     def mapping(self, values: dict[str, Any], path: KeyPath, place: KeyPath, scope: Scope) -> dict[str, Any]:
         written: dict[str, Any] = {}
         for key, value in values.items():
             here = (*path, key)
             for inner, one in self.each_of(value, here, scope):
-                name = str(inner.text(key, self.origin(here)))
+                name = str(inner.text(key, self.source.origin(here)))
                 made = self.value(one, here, (*place, name), inner)
                 if name not in written:
                     written[name] = made
                 elif one is value or not isinstance(made, dict) or {*written[name]} & {*made}:
                     hint = "put a $name of the `for:` into the key"
-                    raise UserError(f"{self.origin(here)}: {name!r} is written twice in one mapping; {hint}")
+                    raise UserError(f"{self.source.origin(here)}: {name!r} is written twice in one mapping; {hint}")
                 else:
                     written[name] |= made
         return written
@@ -148,18 +143,18 @@ class _Expansion:
             if not isinstance(one, dict) or EACH not in one:
                 items.append(self.value(one, path, (*place, len(items)), inner))
                 continue
-            around = Layer(one, below(self.origins, path))
+            around = Layer(one, below(self.source.origins, path))
             around = self.as_list(around, EACH) if isinstance(one[EACH], str) else around
             for index in range(len(listed(around, EACH))):
                 layer = merged(around, EACH, index)
-                replace(self, origins=layer.origins).add(items, layer.values, (), place, inner)
+                replace(self, source=layer).add(items, layer.values, (), place, inner)
 
     def each_of(self, value: Any, path: KeyPath, scope: Scope) -> Iterator[tuple[Scope, Any]]:
         """What a value stands for: itself, or what is beside its `for:` once for each combination."""
         if not isinstance(value, dict) or FOR not in value:
             yield scope, value
             return
-        origin, used = self.origin((*path, FOR)), set[str]()
+        origin, used = self.source.origin((*path, FOR)), set[str]()
         # The lists of values may use names of a `for:` around this one.
         found = combinations(replace(self, target={}).value(value[FOR], (*path, FOR), (), scope), origin)
         if hidden := [name for name in found[0] if name in scope.values]:
