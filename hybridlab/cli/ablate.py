@@ -42,7 +42,7 @@ def ablate(
     seed."""
     from hybridlab.cli.queues import print_found, print_preview, refuse_long
     from hybridlab.cli.training import runtime_layer, settings_layer
-    from hybridlab.config.loading import VARY
+    from hybridlab.config.loading import VARY, merge
     from hybridlab.config.schema import RunConfig
     from hybridlab.papers.ablate import Combination, Vary, defined, grid
     from hybridlab.papers.definition import SCALE, parse_seeds
@@ -54,7 +54,7 @@ def ablate(
     def build(combination: Combination, seed: int) -> RunConfig:
         name, chosen_size = chosen_arch(combination.get("arch", arch), config), combination.get("size", size)
         varied = [f"{VARY}{key}={value}" for key, value in combination.items() if key not in ("arch", "size")]
-        layer = settings_layer(name, steps, seed, nearest=False, runtime=runtime_layer(track, compile))
+        layer = merge(runtime_layer(track, compile), settings_layer(name, steps, seed, nearest=False))
         asked = Request(name, chosen_size, data, start, config, layer, [*(sets or []), *varied])
         return compose(asked, runs)
 

@@ -56,7 +56,7 @@ def analyze(
         return
     for part in chosen.report(numbers):
         if isinstance(part, str):
-            o.console().print(part, highlight=False)
+            o.console().print(part)
         else:
             _print_table(part)
 
@@ -85,12 +85,7 @@ def _run_and_settings(words: list[str], name: str, probe: Probe) -> tuple[str, d
 
 
 def _print_table(content: Table) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=content.title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in content.columns:
-        table.add_column(name, justify="right")
+    table = o.table(content.title, numbers=content.columns, pad_edge=False)
     for row in content.rows:
         table.add_row(*(_text(value) for value in row))
     o.console().print(table)

@@ -74,13 +74,13 @@ def _show(checks: list[Check]) -> None:
     console = o.console()
     width = max((len(check.verdict) for check in checks), default=0)
     for entry, group in groupby(checks, key=lambda check: check.entry):
-        console.print(entry, style="bold", highlight=False)
+        console.print(entry, style="bold")
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(width=width)
         table.add_column()
         for check in group:
             table.add_row(check.verdict, in_words(check))
-        console.print(table, highlight=False)
+        console.print(table)
         console.print()
 
 
@@ -105,4 +105,4 @@ def _show_counts(counted: dict[str, dict[str, int]]) -> None:
         table.add_column(word, justify="right")
     for name, row in counted.items():
         table.add_row(name, *(f"{row.get(word, 0):,}" for word in words))
-    o.console().print(table, highlight=False)
+    o.console().print(table)

@@ -261,13 +261,10 @@ def _to_fastest_peer(spec: Benchmark, speeds: dict[str, dict[str, Speed]]) -> di
 def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]], over: str | None) -> None:
     from statistics import median
 
-    from rich import box
-    from rich.table import Table
-
     spec = points[0]["benchmark"]
     held = {"batch": f"batch {spec['batches'][0]}", "seq-len": f"{spec['prompt']:,} tokens"}
     title = ", ".join((title, *(text for name, text in held.items() if name != over)))
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    table = o.table(title, padding=(0, 1, 0, 0))
     left = ("model", "part")
     for name in (*([] if over is None else [over]), *left, "ms", "× first", "± s.e.", "FLOPs", "products", "GB"):
         table.add_column(name, justify="left" if name in left else "right", overflow="fold")
@@ -286,13 +283,13 @@ def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]]
     out.print(table)
     for name, asked in archs.items():
         if asked != [name]:
-            out.print(f"{name}: {' '.join(asked)}", highlight=False, soft_wrap=True)
+            out.print(f"{name}: {' '.join(asked)}", soft_wrap=True)
     for point in points:
         at = "" if over is None else f"{over} {point['value']:,}: "
         for part, against in point["to_fastest_peer"].items():
             value, stderr = (against["ratio"][key] for key in ("value", "stderr"))
             words = f"{at}{part}: {against['model']} is {value:.3f} ± {stderr:.3f} × as fast as {against['peer']}"
-            out.print(words, highlight=False, soft_wrap=True)
+            out.print(words, soft_wrap=True)
         if point["same_tokens"] is not None and len(point["speeds"]) > 1:
             same = "the same tokens" if point["same_tokens"] else "other tokens, by rounding"
-            out.print(f"{at}forms of the first model generate {same}", highlight=False)
+            out.print(f"{at}forms of the first model generate {same}")

@@ -54,12 +54,9 @@ def check(
 
 
 def _print(checked: Checked) -> None:
-    from rich import box
-    from rich.table import Table
-
     settings = ", ".join(f"{name} {value}" for name, value in checked.settings.items())
     title = f"{checked.what} {checked.name}{f' ({settings})' if settings else ''}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False, title_justify="left")
+    table = o.table(title, show_header=False)
     verdicts = {"ok": "ok", "failed": "failed", "not applicable": "–", "not reached": "–"}
     for finding in checked.findings:
         table.add_row(finding.check, verdicts[finding.verdict], finding.text)

@@ -114,8 +114,8 @@ def _preview(asked: CompareRequest, queue: o.Queue, save: Path | None) -> None:
     out = o.console()
     if searched and sweep is not None:
         grid = ", ".join(map(str, sweep.grid))
-        out.print(f"The search for {sweep.setting} ({grid}), without what extends it:", highlight=False)
+        out.print(f"The search for {sweep.setting} ({grid}), without what extends it:")
         print_preview(searched, queue)
         several = f", at most {len(sweep.metrics)} times as many, one for each metric" if sweep.metrics[1:] else ""
-        out.print(f"The reported runs{several}, at values that the search chooses:", highlight=False)
+        out.print(f"The reported runs{several}, at values that the search chooses:")
     print_preview(reported, queue)

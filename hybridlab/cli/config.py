@@ -39,8 +39,8 @@ def schema(
 
     out = o.console()
     for setting in settings:
-        out.print(Text(setting.name, style="bold").append(f"  {setting.in_words}", style="not bold"), highlight=False)
-        out.print(Padding(setting.meaning, (0, 0, 0, 4)), highlight=False)
+        out.print(Text(setting.name, style="bold").append(f"  {setting.in_words}", style="not bold"))
+        out.print(Padding(setting.meaning, (0, 0, 0, 4)))
 
 
 @app.command()

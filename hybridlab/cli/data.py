@@ -81,7 +81,7 @@ def prepare(
 
         names = source_labels(data.all_sources)
         used = [f"--data shards:{out / n}@{s.weight:g}" for n, s in zip(names, data.sources, strict=True)]
-        o.console().print(f"train on it with: {' '.join(used)}", highlight=False, soft_wrap=True)
+        o.console().print(f"train on it with: {' '.join(used)}", soft_wrap=True)
 
 
 @app.command()

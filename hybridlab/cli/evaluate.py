@@ -212,25 +212,18 @@ def _print_benchmarks(found: Benchmarks, run: str) -> None:
         columns = [(name, "", measured) for name, measured in found.columns.items()]
         out.print(_table(f"{found.suite.title}, {found.suite.source}", ("column", ""), columns))
     if limit := next((result.limit for result in found.results.values()), None):
-        out.print(f"only the first {limit} questions of each task", highlight=False)
+        out.print(f"only the first {limit} questions of each task")
     for name, result in found.results.items():
         for note in _notes(result):
-            out.print(f"{name}: {note}", highlight=False, soft_wrap=True)
+            out.print(f"{name}: {note}", soft_wrap=True)
     for path in found.files:
-        out.print(f"written to {path}", highlight=False, soft_wrap=True)
+        out.print(f"written to {path}", soft_wrap=True)
     for task, reason in found.not_measured.items():
-        out.print(f"not measured: {task}: {reason}", highlight=False, soft_wrap=True)
+        out.print(f"not measured: {task}: {reason}", soft_wrap=True)
 
 
 def _table(title: str, names: tuple[str, str], lines: list[tuple[str, str, Measurement]]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for name in ("value", "± s.e.", "n"):
-        table.add_column(name, justify="right")
+    table = o.table(title, names, ("value", "± s.e.", "n"))
     for first, second, measured in lines:
         numbers = (_number(value) for value in (measured.value, measured.stderr))
         table.add_row(first, second, *numbers, f"{measured.n:,}" if measured.value is not None else "–")

@@ -61,5 +61,5 @@ def export(
     out = o.console()
     kind = "transformers' own class" if exported.native else f"modeling_hybridlab.py, because {exported.reason}"
     trust = "" if exported.native else ", trust_remote_code=True"
-    out.print(f"{exported.architecture}: {kind}", highlight=False, soft_wrap=True)
-    out.print(f'{exported.auto}.from_pretrained("{folder}"{trust})', highlight=False, soft_wrap=True)
+    out.print(f"{exported.architecture}: {kind}", soft_wrap=True)
+    out.print(f'{exported.auto}.from_pretrained("{folder}"{trust})', soft_wrap=True)

@@ -109,19 +109,15 @@ def _check(context: typer.Context, asked: list[str]) -> None:
     """UserError for two lists at once, and for an option without an effect on the list."""
     from hybridlab.errors import UserError
 
-    if len(asked) > 1:
-        raise UserError(f"{_option(asked[0])} and {_option(asked[1])} are two lists; ask for one of them at a time")
-    if not asked:
-        if _given(context, "verdict"):
-            raise UserError("--verdict chooses among claims; add --claims")
-        return
-    for name in WITHOUT_EFFECT[asked[0]]:
-        if _given(context, name):
-            raise UserError(f"{_option(name)} has no effect on {_option(asked[0])}; leave it out")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    written = o.written(context)
+    lists = [written[name] for name in asked]
+    if len(lists) > 1:
+        raise UserError(f"{lists[0]} and {lists[1]} are two lists; ask for one of them at a time")
+    if not lists and "verdict" in written:
+        raise UserError("--verdict chooses among claims; add --claims")
+    for name in WITHOUT_EFFECT[asked[0]] if asked else ():
+        if name in written:
+            raise UserError(f"{written[name]} has no effect on {lists[0]}; leave it out")
 
 
 def _list_claims(
@@ -158,7 +154,7 @@ def _show_claims(found: list[Listed], last: str) -> None:
     console = o.console()
     widths = [max(len(text) for text in column) for column in zip(*(_head(claim) for claim in found), strict=True)]
     for identifier, group in groupby(found, key=lambda claim: claim.id):
-        console.print(identifier, style="bold", highlight=False)
+        console.print(identifier, style="bold")
         table = Table.grid(padding=(0, 2, 0, 0))
         for width in widths:
             table.add_column(width=width)
@@ -166,19 +162,13 @@ def _show_claims(found: list[Listed], last: str) -> None:
         for claim in group:
             direction = f": {claim.direction}" if claim.verdict == "fails" and claim.direction else ""
             table.add_row(*_head(claim), f"{claim.text} ({claim.source}){direction}")
-        console.print(table, highlight=False)
+        console.print(table)
     console.print()
-    console.print(last, highlight=False)
+    console.print(last)
 
 
 def _head(claim: Listed) -> tuple[str, str]:
     return claim.verdict, claim.scale or claim.about
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    """Whether an option was written on the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _archs() -> list[dict[str, Any]]:
@@ -220,11 +210,7 @@ def _show(what: str, rows: list[dict[str, Any]], as_json: bool, columns: tuple[s
     if not rows:
         say("list: nothing matches; `hybridlab list` without words and filters shows all")
         return
-    from rich import box
-    from rich.table import Table
-
-    columns = columns or tuple(rows[0])
-    table = Table(box=box.SIMPLE_HEAD)
+    columns, table = columns or tuple(rows[0]), o.table()
     for name in columns:
         table.add_column(
             name, no_wrap=name in ("id", "name", "scales"), justify="right" if name == "parameters" else "left"

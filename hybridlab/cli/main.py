@@ -10,7 +10,8 @@ import shlex
 import signal
 import sys
 import warnings
-from typing import Annotated, NoReturn
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -26,19 +27,15 @@ from hybridlab.cli import (
     data,
     evaluate,
     export,
-    finetune,
     generate,
-    grow,
-    learn_masks,
     listing,
+    one_run,
     plan,
-    pretrain,
     report,
     reproduce,
     runs,
 )
 from hybridlab.cli.options import Group
-from hybridlab.cli.streams import make_tolerant
 from hybridlab.errors import Interrupted, RunFailed, UserError
 from hybridlab.messages import heard_by, print_line
 from hybridlab.plugins import load_plugin
@@ -54,10 +51,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.command("pretrain")(pretrain.pretrain)
-app.command("learn-masks")(learn_masks.learn_masks)
-app.command("grow")(grow.grow)
-app.command("finetune")(finetune.finetune)
+app.command("pretrain")(one_run.pretrain)
+app.command("learn-masks")(one_run.learn_masks)
+app.command("grow")(one_run.grow)
+app.command("finetune")(one_run.finetune)
 app.command("ablate")(ablate.ablate)
 app.command("check")(check.check)
 app.command("compare")(compare.compare)
@@ -134,3 +131,45 @@ def run() -> None:
 def _end(text: str, code: int) -> NoReturn:
     print(text, file=sys.stderr)
     sys.exit(code)
+
+
+# ---- streams that stay usable when their reader has gone, as in `hybridlab plan | head` ----
+
+
+class _Stream(FileIO):
+    """The file of a stream. What cannot be written because of an ignored error is dropped, and the command goes on.
+
+    Any other error is raised once; what follows is dropped, so that the exit does not raise it again.
+    """
+
+    def __init__(self, number: int, ignored: type[OSError]) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self.ignored, self.failed = ignored, False
+
+    def write(self, data: Any) -> int:
+        if not self.failed:
+            try:
+                return super().write(data)
+            except OSError as error:
+                if not isinstance(error, self.ignored):
+                    self.failed = True
+                    raise
+        return memoryview(data).nbytes
+
+
+def make_tolerant() -> None:
+    """Replace both streams of this process. Results may go to a reader that has gone; progress may fail in any way, as
+    it must not end a run. Characters that a stream cannot encode are written as ?."""
+    for name, ignored in (("stdout", BrokenPipeError), ("stderr", OSError)):
+        stream = getattr(sys, name)
+        if not isinstance(stream, TextIOWrapper):
+            continue
+        stream.reconfigure(errors="replace")
+        # Under PYTHONUNBUFFERED there is no buffer in between.
+        raw = getattr(stream.buffer, "raw", stream.buffer)
+        if isinstance(raw, FileIO) and not isinstance(raw, _Stream):
+            new = _Stream(stream.fileno(), ignored)
+            below: Any = new if stream.buffer is raw else BufferedWriter(new)
+            lines, at_once = stream.line_buffering, stream.write_through
+            text = TextIOWrapper(below, stream.encoding, "replace", line_buffering=lines, write_through=at_once)
+            setattr(sys, name, text)

@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -19,6 +19,7 @@ from hybridlab.cli import completion
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from hybridlab.papers.experiment import Experiment
     from hybridlab.runs.cluster import Cluster
@@ -462,10 +463,28 @@ def console() -> Console:
     """Standard output, as wide as the terminal, or as COLUMNS says; 80 columns where there is neither."""
     from rich.console import Console
 
-    screen = Console(markup=False)
-    if screen.is_terminal or "COLUMNS" in os.environ:
-        return Console(width=max(screen.width, _NARROWEST), markup=False)
-    return Console(width=80, markup=False)
+    screen = Console()
+    sized = screen.is_terminal or "COLUMNS" in os.environ
+    return Console(width=max(screen.width, _NARROWEST) if sized else 80, markup=False, highlight=False)
+
+
+def table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[str] = (), **looks: Any) -> Table:
+    """An empty table with columns of text, then columns of numbers. looks: further arguments of rich's table."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", **looks)
+    for name in text:
+        made.add_column(name, overflow="fold")
+    for name in numbers:
+        made.add_column(name, justify="right")
+    return made
+
+
+def written(context: typer.Context) -> dict[str, str]:
+    """What the command line gives: name of a parameter → its option."""
+    sources = ((one, context.get_parameter_source(one.name or "")) for one in context.command.params)
+    return {one.name or "": one.opts[0] for one, source in sources if source and source.name == "COMMANDLINE"}
 
 
 def pick_scale(scale: str, experiment: Experiment) -> str:

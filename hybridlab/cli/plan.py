@@ -155,25 +155,20 @@ def _print_architecture(resolved: RunConfig, seq_len: int | None, svg: Path | No
         return
     out = o.console()
     out.print(f"{resolved.arch} {resolved.size}", style="bold")
-    out.print(f"plan: {summary['plan']}", highlight=False)
+    out.print(f"plan: {summary['plan']}")
     for text in _stages(summary["run"]["stages"]):
-        out.print(text, highlight=False)
+        out.print(text)
     if summary["run"]["grows_to"]:
-        out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}", highlight=False)
-    out.print(f"({COUNTING})", highlight=False)
-    out.print(as_text(drawn), highlight=False, markup=False)
+        out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}")
+    out.print(f"({COUNTING})")
+    out.print(as_text(drawn), markup=False)
     out.print(_costs(summary))
     _print_loops(summary["loops"])
 
 
 def _costs(summary: dict[str, Any]) -> Table:
     """Parameters, FLOPs and bytes of one sequence, and the cost of the whole run."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=f"one sequence of {summary['seq_len']:,} tokens", title_justify="left")
-    table.add_column("")
-    table.add_column("", justify="right")
+    table = o.table(f"one sequence of {summary['seq_len']:,} tokens", ("",), ("",))
     for name, value in summary["parameters"].items():
         table.add_row(f"parameters, {name.replace('_', ' ')}", f"{value:,}")
     for name, cost in summary["flops"].items():
@@ -213,7 +208,7 @@ def _print_loops(loops: list[dict[str, Any]]) -> None:
         text = (
             f"loop {number}: chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}; iterations "
         )
-        o.console().print(f"{text}that run at each position, from 0 on: {counts} …", highlight=False)
+        o.console().print(f"{text}that run at each position, from 0 on: {counts} …")
 
 
 # ---- on GPUs that are not here ----
@@ -260,12 +255,12 @@ def print_needs(
         total = sum(gpu_hours.values())
         out.print(f"{len(found)} runs: {total:,.1f} GPU hours, {hours:,.1f} hours if one follows the other")
     if there:
-        out.print(f"there already: {_measured(there)}; left: {left:,.1f} GPU hours", highlight=False)
+        out.print(f"there already: {_measured(there)}; left: {left:,.1f} GPU hours")
     if price is not None:
-        out.print(f"cost of what is left, at {price:g} for a GPU hour: {left * price:,.2f}", highlight=False)
+        out.print(f"cost of what is left, at {price:g} for a GPU hour: {left * price:,.2f}")
     for place, line in commands.items():
-        out.print(f"{'start them' if place == 'here' else 'start them on Slurm'}: {line}", highlight=False)
-    out.print(_ASSUMED.format(share=planner.utilization, number=planner.number, gpu=gpu), highlight=False)
+        out.print(f"{'start them' if place == 'here' else 'start them on Slurm'}: {line}")
+    out.print(_ASSUMED.format(share=planner.utilization, number=planner.number, gpu=gpu))
     if any(needs.way.recompute for _, needs in found):
         out.print("again: activations are computed again in the backward pass (runtime.activation_checkpointing)")
     if any(needs.at_most for _, needs in found):
@@ -293,11 +288,7 @@ def _counted(runs: Pending, planner: Planner) -> list[tuple[str, Needs]]:
 
 
 def _division(found: list[tuple[str, Needs]]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
+    table = o.table(text=("run",), pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("tokens", "FLOPs", "GPUs×rows×passes", "way", "GB", "sent", "hours"):
         table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
     for name, needs in found:
@@ -320,14 +311,8 @@ def _by_part(found: list[tuple[str, Needs]]) -> Table:
     names: dict[StepMemory, list[str]] = {}
     for name, needs in found:
         names.setdefault(needs.memory, []).append(name)
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("GB of a GPU in")
     parts = [field.name for field in fields(found[0][1].memory)]
-    for part in [*parts, "total"]:
-        table.add_column(part, justify="right")
+    table = o.table(text=("GB of a GPU in",), numbers=(*parts, "total"), pad_edge=False, padding=(0, 1, 0, 0))
     for memory, same in names.items():
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         sizes = [getattr(memory, part) for part in parts]

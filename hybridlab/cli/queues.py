@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import Queue, console, print_json
+from hybridlab.cli.options import Queue, console, print_json, table
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
@@ -79,9 +79,6 @@ def print_preview(
     pending: dict[str, tuple[str, RunConfig]], asked: Queue, places: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Print what a queue would train and what that costs; nothing is trained or written. places: see `QueuedRun`."""
-    from rich import box
-    from rich.table import Table
-
     from hybridlab.runs.preview import preview
 
     found = preview(pending, asked.runs_dir, asked.results_dir, asked.jobs, places)
@@ -91,20 +88,19 @@ def print_preview(
     if not pending:
         console().print("no run is needed: nothing is trained")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("run", overflow="fold")
+    shown = table(text=("run",), pad_edge=False)
     for name in ("state", "steps", "tokens", "FLOPs", "minutes", "MB"):
-        table.add_column(name, justify="right", no_wrap=True)
+        shown.add_column(name, justify="right", no_wrap=True)
     for run in found["runs"]:
-        table.add_row(run["name"], run["state"], *_costs(run))
+        shown.add_row(run["name"], run["state"], *_costs(run))
     total = found["total"]
-    table.add_section()
-    table.add_row(f"to do: {total['runs']} of {len(found['runs'])}", "", *_costs(total))
+    shown.add_section()
+    shown.add_row(f"to do: {total['runs']} of {len(found['runs'])}", "", *_costs(total))
     out = console()
-    out.print(table)
+    out.print(shown)
     peak = total["disk_bytes_in_training"] / 1e6
-    out.print(f"MB: of finished runs; at most {peak:,.0f} while they train.", highlight=False)
-    out.print(f"jobs: {found['jobs']}; threads of each: {found['threads']}. {found['estimate']}", highlight=False)
+    out.print(f"MB: of finished runs; at most {peak:,.0f} while they train.")
+    out.print(f"jobs: {found['jobs']}; threads of each: {found['threads']}. {found['estimate']}")
 
 
 def _costs(part: dict[str, Any]) -> list[str]:

@@ -11,7 +11,9 @@ from hybridlab.cli import options as o
 from hybridlab.messages import say
 
 if TYPE_CHECKING:
+    from hybridlab.papers.experiment import Experiment, Sweep
     from hybridlab.papers.reproduce import ExperimentAtScale
+    from hybridlab.papers.sweep import Swept
     from hybridlab.runs.cluster import Cluster
     from hybridlab.training.ranks import Ranks
 
@@ -53,7 +55,6 @@ def reproduce(
     What is published is not read but compared with: all is made of your own runs and records. Without --scale it is the
     cheapest that an experiment has.
     """
-    from hybridlab.cli.sweep import reproduce_sweep
     from hybridlab.data.files import use_data_root
     from hybridlab.errors import UserError
     from hybridlab.papers.definition import kept, parse_seeds
@@ -77,7 +78,7 @@ def reproduce(
     with own_alone():
         if sweep:
             one = wanted[0]
-            reproduce_sweep(one.experiment, one.scale, queue, where)
+            _sweep(one.experiment, one.scale, queue, where)
         else:
             _reproduce(wanted, queue, all_columns, where)
 
@@ -120,3 +121,56 @@ def _reproduce(
     if asked.as_json:
         o.print_json(made[0] if len(all_wanted) == 1 else made)
     outcome.raise_failures(", ".join(wanted.experiment.id for wanted in all_wanted))
+
+
+# ---- `--sweep`: the grid of an experiment on its tuning seed ----
+
+
+def _sweep(
+    experiment: Experiment,
+    scale: str,
+    asked: o.Queue,
+    where: int | Ranks | Cluster | None,
+) -> None:
+    """Train what is missing of the sweep, and print what it found; with --dry-run, only what it would train."""
+    from hybridlab.cli.queues import print_preview
+    from hybridlab.papers.sweep import advice, left, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
+
+    sweep, results_dir = sweep_of(experiment, scale), asked.results_dir
+    if asked.dry_run:
+        print_preview(left(sweep_runs(experiment, sweep), results_dir), asked)
+        return
+    outcome = run_sweep(experiment, scale, asked.runs_dir, results_dir, where)
+    if outcome.left:
+        return
+    cells = swept_cells(experiment, sweep, results_dir)
+    if asked.as_json:
+        o.print_json(sweep_data(experiment, sweep, results_dir))
+    else:
+        for metric in sweep.metrics:
+            _print_sweep(experiment, sweep, metric, [swept for swept in cells if swept.metric == metric])
+        o.console().print("[figure]: the chosen value, which the reported runs have; –: not run.")
+    if (sentence := advice(cells)) is not None:
+        say(f"{experiment.id}: {sentence}")
+    outcome.raise_failures(experiment.id)
+
+
+def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[Swept]) -> None:
+    """A line for each cell, with a column for each value; the chosen value has brackets around its figure."""
+
+    seeds = ", ".join(map(str, sweep.seeds))
+    title = f"{experiment.id}, scale {sweep.scale}: {metric} by {sweep.setting} (seed {seeds}, not reported)"
+    table = o.table(title, ("cell",), pad_edge=False)
+    for value in sweep.grid:
+        table.add_column(str(value), justify="right", no_wrap=True)
+    table.add_column("best", overflow="fold")
+    for swept in cells:
+        figures = [f"[{one.in_words}]" if one.value == swept.chosen else one.in_words for one in swept.values]
+        table.add_row(swept.cell, *figures, _best_in_words(swept))
+    o.console().print(table)
+
+
+def _best_in_words(swept: Swept) -> str:
+    if swept.best is None:
+        return "–"
+    return f"{swept.best}{' (at the edge of the grid)' if swept.at_edge else ''}"

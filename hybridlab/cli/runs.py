@@ -66,20 +66,12 @@ def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
     """A line for each job. UserError for an option that chooses among runs."""
     from dataclasses import asdict
 
-    from rich import box
-    from rich.table import Table
-
     from hybridlab.errors import UserError
     from hybridlab.runs.cluster import jobs
 
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if (
-            parameter.name not in ("jobs", "runs_dir", "as_json")
-            and source is not None
-            and source.name == "COMMANDLINE"
-        ):
-            raise UserError(f"{parameter.opts[0]} has no effect on --jobs; leave it out")
+    for name, option in o.written(context).items():
+        if name not in ("jobs", "runs_dir", "as_json"):
+            raise UserError(f"{option} has no effect on --jobs; leave it out")
     found = jobs(runs_dir)
     if as_json:
         o.print_json({"jobs": [asdict(job) for job in found]})
@@ -87,9 +79,7 @@ def _print_jobs(context: typer.Context, runs_dir: Path, as_json: bool) -> None:
     if not found:
         say(f"no jobs in {runs_dir}; --launcher slurm submits some")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("run", "hash", "job", "state", "reason"):
-        table.add_column(name, overflow="fold")
+    table = o.table(text=("run", "hash", "job", "state", "reason"), pad_edge=False)
     for job in found:
         table.add_row(job.name, job.run[:8], job.number, job.state, job.reason)
     o.console().print(table)
@@ -99,11 +89,9 @@ def _refuse_options(context: typer.Context) -> None:
     """UserError for an option of the list before the name of another command, where it has no effect."""
     from hybridlab.errors import UserError
 
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            command = context.invoked_subcommand
-            raise UserError(f"{parameter.opts[0]} before `{command}` has no effect; write it after `runs {command}`")
+    for option in o.written(context).values():
+        command = context.invoked_subcommand
+        raise UserError(f"{option} before `{command}` has no effect; write it after `runs {command}`")
 
 
 @app.command()

@@ -36,8 +36,8 @@ def print_rows(rows: list[RunRow]) -> None:
     print_lines(out, names, [[_cell(row, name) for name in names] for row in rows])
     for row in rows:
         if row.state == "damaged":
-            out.print(f"damaged: {row.reason}", highlight=False, soft_wrap=True)
-    out.print(f"{_counted(len(rows), 'run')}, {size(sum(row.disk for row in rows))}", highlight=False)
+            out.print(f"damaged: {row.reason}", soft_wrap=True)
+    out.print(f"{_counted(len(rows), 'run')}, {size(sum(row.disk for row in rows))}")
 
 
 def _cell(row: RunRow, column: str) -> str:
@@ -112,19 +112,19 @@ def print_details(shown: dict[str, Any], record: Record | None) -> None:
     if record is not None and record.results is not None:
         print_results(record.results, "results")
     for event in shown["events"] or []:
-        out.print(_event(event), highlight=False)
+        out.print(_event(event))
     for kind, word in (("parents", "parent"), ("children", "child")):
         for other in shown[kind]:
             text = f"{word}: {other['name'] or '–'} {other['hash']} {other['path']}"
-            out.print(text, highlight=False, soft_wrap=True)
+            out.print(text, soft_wrap=True)
     if shown["checkpoints"]:
         steps = ", ".join(map(str, shown["checkpoints"]))
-        out.print(f"checkpoints of steps {steps}; --from {shown['hash']}@STEP goes on there", highlight=False)
+        out.print(f"checkpoints of steps {steps}; --from {shown['hash']}@STEP goes on there")
     print_mapping("disk", {name: size(part) for name, part in shown["disk_parts"].items()})
     if shown["own_settings"]:
         _print_settings(f"settings that differ from {shown['arch']} {shown['size']}", shown["own_settings"])
     elif shown["own_settings"] is None:
-        out.print(f"the presets {shown['arch']} and {shown['size']} are not known here", highlight=False)
+        out.print(f"the presets {shown['arch']} and {shown['size']} are not known here")
 
 
 def _event(event: dict[str, Any]) -> str:
@@ -193,17 +193,17 @@ def print_comparison(compared: dict[str, Any]) -> None:
     print_columns("validation loss (nats/token)", rows)
     for name, entry in zip(names[1:], losses[1:], strict=True):
         if entry["not_compared"]:
-            out.print(f"{name} is not compared: {entry['not_compared']}", highlight=False)
+            out.print(f"{name} is not compared: {entry['not_compared']}")
         elif not entry["resolved"]:
-            out.print(f"{name} − {names[0]}: not resolved, within two standard errors of 0", highlight=False)
-    out.print(compared["note"], highlight=False)
+            out.print(f"{name} − {names[0]}: not resolved, within two standard errors of 0")
+    out.print(compared["note"])
     for name, lines in zip(names[1:], compared.get("samples", ()), strict=False):
         out.print()
         out.print(_answers(names[0], name, lines))
         if left_out := max(line["left_out"] for line in lines):
-            out.print(f"answers that only one of both has, left out: {left_out:,}", highlight=False)
+            out.print(f"answers that only one of both has, left out: {left_out:,}")
     if "samples" in compared:
-        out.print(compared["note_on_samples"], highlight=False)
+        out.print(compared["note_on_samples"])
 
 
 def _answers(first: str, other: str, lines: list[dict[str, Any]]) -> Table:
@@ -265,7 +265,7 @@ def print_items(items: list[Item]) -> None:
         return
     rows = [[item.kind, str(item.path), f"{item.bytes:,}"] for item in items]
     print_lines(out, ["kind", "path", "bytes"], rows)
-    out.print(f"{_counted(len(items), 'item')}, {size(sum(item.bytes for item in items))}", highlight=False)
+    out.print(f"{_counted(len(items), 'item')}, {size(sum(item.bytes for item in items))}")
 
 
 # ---- numbers as text ----

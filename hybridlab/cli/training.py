@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import OneRun, console, print_json
-from hybridlab.config.loading import Layer, load_preset
+from hybridlab.cli import options as o
+from hybridlab.config.loading import Layer, load_preset, merge
 from hybridlab.config.maps import map_of_settings
 from hybridlab.config.method import controller_of
 from hybridlab.config.resolve import run_hash
@@ -38,14 +38,11 @@ def settings_layer(
     masks: Path | None = None,
     mask: dict[str, Any] | None = None,
     window: int | None = None,
-    runtime: Layer | None = None,
 ) -> Layer:
-    """The options as a layer of settings; UserError for an option without effect. runtime: see `runtime_layer`."""
+    """The options as a layer of settings; UserError for an option without effect."""
     training = {name: value for name, value in (("steps", steps), ("seed", seed)) if value is not None}
     values: dict[str, Any] = {"training": training} if training else {}
     origins: dict[KeyPath, str] = {("training", name): f"--{name}" for name in training}
-    if runtime is not None:
-        values, origins = {**values, **runtime.values}, {**origins, **runtime.origins}
     origins |= {("controller", name): f"--{name}" for name in mask or {}}
     own = load_preset("arch", arch).values
     method, kind = controller_of(own), map_of_settings(own)
@@ -94,17 +91,24 @@ def runtime_layer(track: list[str] | None, compile: bool | None) -> Layer:
     return Layer({"runtime": values}, origins) if values else Layer()
 
 
+def composed(asked: o.OneRun, runs: Runs, options: Layer, **request: Any) -> RunConfig:
+    """The configuration of a run with these options and those that all commands have; request: see `Request`."""
+    from hybridlab.runs.compose import Request, compose
+
+    layer = merge(runtime_layer(asked.track, asked.compile), options)
+    return compose(Request(config=asked.config, options=layer, settings=asked.sets or [], **request), runs)
+
+
 def require_extendable(context: typer.Context, start: str | None, allowed: list[str]) -> None:
     """UserError for `--extend` without --from, and for an option that would be ignored."""
     if start is None:
         raise UserError("--extend: name the run to train longer with --from RUN")
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name not in allowed and source is not None and source.name == "COMMANDLINE":
-            raise UserError(f"{parameter.opts[0]} has no effect with --extend, which keeps the settings of {start}")
+    for name, option in o.written(context).items():
+        if name not in allowed:
+            raise UserError(f"{option} has no effect with --extend, which keeps the settings of {start}")
 
 
-def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) -> None:
+def train_and_print(config: RunConfig, runs: Runs, title: str, asked: o.OneRun) -> None:
     """Train, resume or skip a run, and print its record. runs: those with which its parents were found."""
     from hybridlab.runs.run import train_run
     from hybridlab.store.folders import Label
@@ -125,19 +129,19 @@ def train_and_print(config: RunConfig, runs: Runs, title: str, asked: OneRun) ->
         place = folder.path.parent
         say(f"--name {label.name}: the run lies outside RUNS-DIR; it is found by name with --runs-dir {place}")
     if asked.as_json:
-        print_json({"run_dir": str(folder.path), **record.model_dump(mode="json")})
+        o.print_json({"run_dir": str(folder.path), **record.model_dump(mode="json")})
         return
     if record.results is not None:
         print_results(record.results, f"{config.arch} {config.size}, {record.steps} steps ({record.hash})")
     for name, numbers in record.hooks.items():
         print_mapping(name, {k: v for k, v in numbers.items() if not isinstance(v, list)})
-    out = console()
+    out = o.console()
     if record.events:
-        out.print(f"plan at the end: {record.model.plan}", highlight=False)
-        out.print(f"({COUNTING})", highlight=False)
-    out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+        out.print(f"plan at the end: {record.model.plan}")
+        out.print(f"({COUNTING})")
+    out.print(f"run folder: {folder.path}", soft_wrap=True)
     if (folder.path / "masks.json").exists():
-        out.print(f"masks: {folder.path / 'masks.json'}", highlight=False, soft_wrap=True)
+        out.print(f"masks: {folder.path / 'masks.json'}", soft_wrap=True)
 
 
 def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, label: Label, cluster: Cluster) -> None:
@@ -153,12 +157,7 @@ def submit_run(config: RunConfig, folder: RunFolder, runs: Runs, title: str, lab
 
 def print_results(results: Results, title: str) -> None:
     """Print measured values with standard error and n."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("metric", "value", "± s.e.", "n"):
-        table.add_column(name, justify="left" if name == "metric" else "right")
+    table = o.table(title, ("metric",), ("value", "± s.e.", "n"))
 
     def add(name: str, measured: Measurement, digits: int) -> None:
         table.add_row(name, _text(measured.value, digits), _text(measured.stderr, digits), str(measured.n))
@@ -199,32 +198,27 @@ def print_results(results: Results, title: str) -> None:
         add(f"{name}, loss (chance {-math.log(choices.chance):.3f})", choices.loss, 3)
     if len(results.choices) > 1:
         add("mean accuracy of these", results.choices_mean, 3)
-    console().print(table)
+    out = o.console()
+    out.print(table)
     if "leak" in results.causality:
-        console().print(f"this model leaks: {results.causality['leak']}", highlight=False, soft_wrap=True)
+        out.print(f"this model leaks: {results.causality['leak']}", soft_wrap=True)
     for name, choices in results.choices.items():
         if choices.prompt_tokens and choices.training_tokens and choices.prompt_tokens > choices.training_tokens:
-            console().print(
-                f"{name}: prompts of up to {choices.prompt_tokens} tokens, trained on {choices.training_tokens}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            trained = f"trained on {choices.training_tokens}"
+            out.print(f"{name}: prompts of up to {choices.prompt_tokens} tokens, {trained}", soft_wrap=True)
     if "probe" in results.causality:
-        console().print(f"causality probe: {results.causality['probe']}", highlight=False, soft_wrap=True)
+        out.print(f"causality probe: {results.causality['probe']}", soft_wrap=True)
     for probe, numbers in results.probes.items():
         state = f"skipped: {numbers['skipped']}" if "skipped" in numbers else "measured; `hybridlab analyze` shows it"
-        console().print(f"probe {probe}: {state}", highlight=False, soft_wrap=True)
+        out.print(f"probe {probe}: {state}", soft_wrap=True)
 
 
 def print_mapping(title: str, numbers: dict[str, Any]) -> None:
     """Print names and values in two columns."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False, title_justify="left")
+    table = o.table(title, show_header=False)
     for name, value in numbers.items():
         table.add_row(name.replace("_", " "), f"{value:.4f}" if isinstance(value, float) else str(value))
-    console().print(table)
+    o.console().print(table)
 
 
 def _text(value: float | None, digits: int) -> str:

@@ -1,0 +1,254 @@
+"""`hybridlab pretrain`, `learn-masks`, `grow` and `finetune`: train one run, or resume it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridlab.cli import completion
+from hybridlab.cli import options as o
+from hybridlab.messages import say
+
+_WITH_EXTEND = ["start", "extend", *(name for name in o.names_of(o.OneRun) if name != "config")]
+
+
+@o.on_ranks
+def pretrain(
+    context: typer.Context,
+    arch: o.Arch = None,
+    size: o.Size = None,
+    data: o.DataSource = None,
+    steps: o.Steps = None,
+    seed: o.Seed = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Start from the weights of a run (name, folder or hash), RUN/best, or a Hugging Face folder.",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
+    extend: Annotated[
+        int | None,
+        typer.Option("--extend", min=1, help="Train the run of --from so many steps longer, with its optimizer."),
+    ] = None,
+    masks: o.Masks = None,
+    entropy_of: o.EntropyOf = None,
+    nearest: o.Nearest = False,
+    *,
+    asked: o.OneRun,
+) -> None:
+    """Train a model. The same command resumes an unfinished run, and does nothing for a finished one."""
+    from hybridlab.cli.training import composed, require_extendable, runtime_layer, settings_layer, train_and_print
+    from hybridlab.runs.compose import chosen_arch
+    from hybridlab.runs.extension import extension
+    from hybridlab.store.folders import Runs
+
+    runs = Runs(asked.runs_dir)
+    if extend is not None:
+        require_extendable(context, start, _WITH_EXTEND)
+        runtime = runtime_layer(asked.track, asked.compile)
+        config = extension(start or "", extend, runs, runtime, asked.sets or [])
+    else:
+        options = settings_layer(chosen_arch(arch, asked.config), steps, seed, nearest, masks)
+        config = composed(asked, runs, options, arch=arch, size=size, data=data, start=start, entropy_of=entropy_of)
+    train_and_print(config, runs, "pretrain", asked)
+
+
+@o.on_ranks
+def learn_masks(
+    start: Annotated[
+        str,
+        typer.Option("--from", help="The run to start from (name, folder or hash).", autocompletion=completion.runs),
+    ],
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            "--arch",
+            help="consa, or l1-gates (its ablation without the Lagrangian); default: that of --config, or consa.",
+            autocompletion=completion.mask_learners,
+        ),
+    ] = None,
+    rho: Annotated[float, typer.Option("--rho", help="Target sparsity: the share of units that get a window.")] = 0.5,
+    granularity: Annotated[str, typer.Option("--granularity", help="layer, head-all or head-single.")] = "head-all",
+    window: Annotated[
+        int | None, typer.Option("--window", help="Window w, the query included; default: that of the size.")
+    ] = None,
+    binarize: Annotated[
+        str | None,
+        typer.Option("--binarize", help="consa: topk (default, meets rho exactly) or threshold (as in the paper)."),
+    ] = None,
+    nearest: o.Nearest = False,
+    data: o.DataSource = None,
+    steps: o.Steps = None,
+    seed: o.Seed = None,
+    *,
+    asked: o.OneRun,
+) -> None:
+    """Learn masks from a trained model, and write masks.json in the run folder, for `pretrain --arch consa --masks`."""
+    from hybridlab.cli.training import composed, mask_learners, settings_layer, train_and_print
+    from hybridlab.config.loading import load_preset
+    from hybridlab.config.method import controller_of
+    from hybridlab.errors import UserError
+    from hybridlab.runs.compose import chosen_arch
+    from hybridlab.store.folders import Runs
+
+    arch = chosen_arch(arch, asked.config, default="consa")
+    method = controller_of(load_preset("arch", arch).values)
+    if method is None or not method.learns_masks:
+        raise UserError(f"arch {arch}: masks are learned by others; add --arch {' or --arch '.join(mask_learners())}")
+    mask = {"rho": rho, "granularity": granularity} | ({"binarize": binarize} if binarize else {})
+    runs, options = Runs(asked.runs_dir), settings_layer(arch, steps, seed, nearest, mask=mask, window=window)
+    train_and_print(composed(asked, runs, options, arch=arch, data=data, start=start), runs, "learn-masks", asked)
+
+
+# ---- growth in depth ----
+
+_Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="midas: copy the middle block; lidas: the layers in the middle; as controls, top: the last block; random: "
+        "a block drawn anew in each growth step.",
+        autocompletion=completion.methods,
+    ),
+]
+_Block = Annotated[
+    int | None, typer.Option("--block", min=1, help="Layers that are added at once; default: as the size, or 4.")
+]
+_Schedule = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule", metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."
+    ),
+]
+_Rounding = Annotated[
+    str | None, typer.Option("--rounding", help="Stages to whole steps: floor (default) or largest-remainder.")
+]
+_Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers at the end; default: those of the size.")]
+_Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with its "
+        "plan and map, to --layers.",
+        autocompletion=completion.runs,
+    ),
+]
+_GrownArch = Annotated[
+    str | None,
+    typer.Option("--arch", help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs),
+]
+
+
+@o.on_ranks
+def grow(
+    method: _Method,
+    block: _Block = None,
+    schedule: _Schedule = None,
+    rounding: _Rounding = None,
+    layers: _Layers = None,
+    start: _Start = None,
+    arch: _GrownArch = None,
+    size: o.Size = None,
+    data: o.DataSource = None,
+    steps: o.Steps = None,
+    seed: o.Seed = None,
+    masks: o.Masks = None,
+    entropy_of: o.EntropyOf = None,
+    nearest: o.Nearest = False,
+    *,
+    asked: o.OneRun,
+) -> None:
+    """Train a model whose depth grows in stages: `pretrain --arch METHOD` with options for the growth.
+
+    The same command resumes an unfinished run, and does nothing for a finished one.
+    """
+    from hybridlab.cli.training import composed, settings_layer, train_and_print
+    from hybridlab.config.loading import merge
+    from hybridlab.methods.depth.options import check_arch, growth_layer, stages_in_words
+    from hybridlab.runs.compose import chosen_arch
+    from hybridlab.store.folders import Runs
+
+    runs, arch = Runs(asked.runs_dir), chosen_arch(arch, asked.config, default=method)
+    check_arch(arch, method, masks=masks is not None)
+    options = settings_layer(arch, steps, seed, nearest, masks)
+    options = merge(options, growth_layer(method, block, schedule, rounding, layers, start, runs))
+    named = {"arch": arch, "size": size, "data": data, "start": start, "entropy_of": entropy_of}
+    resolved = composed(asked, runs, options, **named, keep_map=arch == method)
+    say(stages_in_words(resolved))
+    train_and_print(resolved, runs, "grow", asked)
+
+
+# ---- fine-tuning ----
+
+_Task = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        help="sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq; or sft: "
+        "answers in chats, or to prompts.",
+        autocompletion=completion.finetune_tasks,
+    ),
+]
+_Examples = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Training examples: .tsv, .csv, .jsonl, .json (SQuAD) or .parquet, or a folder with train.* and "
+        "validation.* or dev.*; default: the task's dataset of the Hugging Face hub.",
+    ),
+]
+_Validation = Annotated[
+    Path | None,
+    typer.Option(
+        "--validation",
+        metavar="PATH",
+        help="Examples to measure with. Without it, and without such a file in the folder, a tenth of the training "
+        "examples is held out (finetune.validation_fraction), also of a file that is only a dev split.",
+    ),
+]
+_Epochs = Annotated[
+    float | None, typer.Option("--epochs", help="Passes over the training examples; default: as the task's preset.")
+]
+_TaskSteps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps, instead of --epochs.")]
+_Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")]
+_Rank = Annotated[
+    int | None,
+    typer.Option(
+        "--lora-rank",
+        min=1,
+        help="Train only adapters of this rank (LoRA) and a new head; they are merged into the weights at the end. "
+        "finetune.lora has more.",
+    ),
+]
+
+
+@o.on_ranks
+def finetune(
+    run: o.ModelReference,
+    task: _Task,
+    data: _Examples = None,
+    validation: _Validation = None,
+    epochs: _Epochs = None,
+    steps: _TaskSteps = None,
+    lr: _Rate = None,
+    lora_rank: _Rank = None,
+    seed: o.Seed = None,
+    *,
+    asked: o.OneRun,
+) -> None:
+    """Train a trained model on a task with labels, with a new output head, or on the answers in chats; with its
+    weights, plan and attention map.
+
+    The same command resumes an unfinished run, and does nothing for a finished one.
+    """
+    from hybridlab.cli.training import composed, train_and_print
+    from hybridlab.runs.compose import task_layer
+    from hybridlab.store.folders import Runs
+
+    runs, options = Runs(asked.runs_dir), task_layer(task, data, validation, epochs, steps, lr, seed, lora_rank)
+    train_and_print(composed(asked, runs, options, start=run, keep_map=True, task=task), runs, "finetune", asked)
