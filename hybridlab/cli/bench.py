@@ -90,6 +90,7 @@ def bench(
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from hybridlab.errors import UserError
     from hybridlab.files import write_json
+    from hybridlab.papers.experiment import Benchmark
     from hybridlab.reporting.curves import check_picture
     from hybridlab.training.machine import describe_machine, library_versions, pick_device
 
@@ -101,12 +102,21 @@ def bench(
         check_picture(figure, "--figure")
         if over is None or generate or whole_run:
             raise UserError("--figure draws steps over the values of --over; leave out --generate and --whole-run")
-    kind = "generation" if generate else "training" if whole_run else "passes"
+    kind: Any = "generation" if generate else "training" if whole_run else "passes"
     archs = _named(list(dict.fromkeys(arch or ["vanilla"])))
     points = []
     for value, (at_batch, at_length, more) in _points(over, batch, seq_len).items():
         models = _models(archs, against, compile, [*(sets or []), *more])
-        spec = _benchmark(kind, models, size, at_batch, at_length, repeats, rounds)
+        spec = Benchmark(
+            kind=kind,
+            models=models,
+            sizes={"smoke": {size: size}},
+            batches=[at_batch],
+            prompt=at_length,
+            new_tokens=repeats,
+            rounds=rounds,
+            machines={},
+        )
         points.append(({} if over is None else {"value": value}) | _measured(spec, size, threads))
     name = None if over is None else over.partition("=")[0]
     about = {"machine": describe_machine(pick_device("auto")) | {"threads": threads}, "libraries": library_versions()}
@@ -145,24 +155,6 @@ def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tup
     if not found:
         raise UserError(f"--over {over}: write NAME=128,256,512, with batch, seq-len or a setting as NAME")
     return found
-
-
-def _benchmark(
-    kind: Any, models: dict[str, BenchmarkModel], size: str, batch: int, seq_len: int, repeats: int, rounds: int
-) -> Benchmark:
-    from hybridlab.papers.experiment import Benchmark
-
-    sizes: Any = {"smoke": {size: size}}
-    return Benchmark(
-        kind=kind,
-        models=models,
-        sizes=sizes,
-        batches=[batch],
-        prompt=seq_len,
-        new_tokens=repeats,
-        rounds=rounds,
-        machines={},
-    )
 
 
 def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 import typer
 
+from hybridlab.registry import CHOICES, FINETUNE_TASKS, PROBES, SOURCES
+
 Completed = Iterator[str | tuple[str, str]]
 """Values, some with a line about them that a shell may show."""
 
@@ -48,7 +50,6 @@ def sizes(incomplete: str) -> Completed:
 def data(incomplete: str) -> Completed:
     """Data presets, and the beginnings of data sources."""
     from hybridlab.config.loading import preset_names
-    from hybridlab.registry import SOURCES
 
     syntaxes = (SOURCES.get(kind).syntax for kind in SOURCES.names(installed=False))
     sources = (kind + colon for kind, colon, _ in (syntax.partition(":") for syntax in syntaxes))
@@ -57,8 +58,6 @@ def data(incomplete: str) -> Completed:
 
 def finetune_tasks(incomplete: str) -> Completed:
     """The tasks of `hybridlab finetune`."""
-    from hybridlab.registry import FINETUNE_TASKS
-
     names = FINETUNE_TASKS.names(installed=False)
     yield from ((name, FINETUNE_TASKS.get(name).title) for name in names if name.startswith(incomplete))
 
@@ -108,15 +107,11 @@ def scales(incomplete: str) -> Completed:
 
 def probes(incomplete: str) -> Completed:
     """Names of probes."""
-    from hybridlab.registry import PROBES
-
     return _beginning_with(incomplete, PROBES.names(installed=False))
 
 
 def choices(incomplete: str) -> Completed:
     """Names of reasoning primitives."""
-    from hybridlab.registry import CHOICES
-
     return _beginning_with(incomplete, [*CHOICES.names(installed=False), "all"])
 
 

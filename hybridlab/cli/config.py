@@ -55,7 +55,7 @@ def show(
     entropy_of: Annotated[
         str | None, typer.Option("--entropy-of", help="As of pretrain: a run whose entropies choose the layers.")
     ] = None,
-    nearest: Annotated[bool, typer.Option("--nearest", help="Use the nearest possible sparsity.")] = False,
+    nearest: o.Nearest = False,
     config: o.ConfigFile = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,

@@ -477,7 +477,7 @@ def table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[
     for name in text:
         made.add_column(name, overflow="fold")
     for name in numbers:
-        made.add_column(name, justify="right")
+        made.add_column(name, justify="right", overflow="fold")
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,7 +60,10 @@ def plan(
 
     Plans and drawings count layers and heads from 1, as the papers' tables do; settings count them from 0.
     """
+    from hybridlab.config.loading import Layer, load_settings
+    from hybridlab.config.resolve import resolve_options
     from hybridlab.errors import UserError
+    from hybridlab.runs.compose import within_budget
     from hybridlab.runs.needs import Planner, gpu_named
 
     planner = Planner(gpus or 8, gpu_named(gpu), utilization)
@@ -77,7 +80,8 @@ def plan(
         raise UserError(f"--scale {scale}: name the entries whose runs are planned, as in `hybridlab plan sgt-table1`")
     if price is not None and gpus is None:
         raise UserError("--price is of a GPU hour, and has no effect without --gpus; add --gpus N")
-    resolved = _resolved(arch, size, config, sets)
+    file = load_settings(config) if config else Layer()
+    resolved = within_budget(resolve_options(arch, size, None, file, sets or []))
     if gpus is not None:
         if wrong := [option for option, value in {"--seq-len": seq_len, "--svg": svg}.items() if value]:
             raise UserError(f"{wrong[0]} has no effect with --gpus; use --set training.seq_len=N for other lengths")
@@ -129,15 +133,6 @@ def _commands(identifiers: list[str], scale: str, gpus: int) -> dict[str, str]:
     return {**here, "slurm": f"{start} --launcher slurm{nodes} --gpus-per-node {min(gpus, PER_NODE)}"}
 
 
-def _resolved(arch: str | None, size: str | None, config: Path | None, sets: list[str] | None) -> RunConfig:
-    from hybridlab.config.loading import Layer, load_settings
-    from hybridlab.config.resolve import resolve_options
-    from hybridlab.runs.compose import within_budget
-
-    file = load_settings(config) if config else Layer()
-    return within_budget(resolve_options(arch, size, None, file, sets or []))
-
-
 def _print_architecture(resolved: RunConfig, seq_len: int | None, svg: Path | None, as_json: bool) -> None:
     from hybridlab.accounting.drawing import DrawnVisit, as_svg, as_text
     from hybridlab.accounting.summary import summarize, whole_run
@@ -156,8 +151,9 @@ def _print_architecture(resolved: RunConfig, seq_len: int | None, svg: Path | No
     out = o.console()
     out.print(f"{resolved.arch} {resolved.size}", style="bold")
     out.print(f"plan: {summary['plan']}")
-    for text in _stages(summary["run"]["stages"]):
-        out.print(text)
+    for stage in summary["run"]["stages"]:  # the depths of a model that gains layers
+        steps = f"steps {stage['first_step']:,} to {stage['first_step'] + stage['steps'] - 1:,}"
+        out.print(f"{steps}: {stage['layers']} layers, {stage['training_flops']:.4g} training FLOPs")
     if summary["run"]["grows_to"]:
         out.print(f"grows to (layers and heads are examples): {summary['run']['grows_to']}")
     out.print(f"({COUNTING})")
@@ -191,24 +187,12 @@ def _costs(summary: dict[str, Any]) -> Table:
     return table
 
 
-def _stages(stages: list[dict[str, Any]]) -> Iterator[str]:
-    """A line for each depth of a model that gains layers."""
-    for stage in stages:
-        last = stage["first_step"] + stage["steps"] - 1
-        yield (
-            f"steps {stage['first_step']:,} to {last:,}: {stage['layers']} layers, "
-            f"{stage['training_flops']:.4g} training FLOPs"
-        )
-
-
 def _print_loops(loops: list[dict[str, Any]]) -> None:
     """When the iterations of each loop run in decoding."""
     for number, loop in enumerate(loops, 1):
         counts = " ".join(str(count) for count in loop["triggers"])
-        text = (
-            f"loop {number}: chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}; iterations "
-        )
-        o.console().print(f"{text}that run at each position, from 0 on: {counts} …")
+        settings = f"chunks {loop['chunks']}, offsets {loop['offsets']}, shifts {loop['shifts']}"
+        o.console().print(f"loop {number}: {settings}; iterations that run at each position, from 0 on: {counts} …")
 
 
 # ---- on GPUs that are not here ----
@@ -239,14 +223,10 @@ def print_needs(
             {"name": name, "seconds_here": there[digest].seconds if digest in there else None, **needs.to_json()}
             for digest, (name, needs) in zip(runs, found, strict=True)
         ]
-        document: dict[str, Any] = {
-            "gpus": planner.number,
-            "gpu": gpu,
-            "utilization": planner.utilization,
-            "runs": rows,
-        }
-        document |= {"gpu_hours": sum(gpu_hours.values()), "hours": hours, "gpu_hours_left": left}
-        o.print_json({**document, "cost_left": None if price is None else left * price, "commands": dict(commands)})
+        cost = None if price is None else left * price
+        document = {"gpus": planner.number, "gpu": gpu, "utilization": planner.utilization, "runs": rows}
+        document |= {"gpu_hours": sum(gpu_hours.values()), "hours": hours, "gpu_hours_left": left, "cost_left": cost}
+        o.print_json({**document, "commands": dict(commands)})
         return
     out = o.console()
     out.print(_division(found))

@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from hybridlab.papers.reproduce import ExperimentAtScale
 
 
-def _by_reason(left_out: dict[str, str]) -> dict[str, list[str]]:
-    """Reason → the names of the runs that are left out for it."""
-    names: dict[str, list[str]] = {}
-    for name, reason in left_out.items():
-        names.setdefault(reason, []).append(name)
-    return names
-
-
 def announce(
     all_wanted: Sequence[ExperimentAtScale],
     queue: dict[str, tuple[str, RunConfig]],
@@ -36,7 +28,9 @@ def announce(
         machine = wanted.experiment.machine(wanted.scale)
         if machine is not None:
             say(f"{wanted.experiment.id} at scale {wanted.scale}: {machine}")
-        for reason, names in _by_reason(wanted.left_out()).items():
+        left_out = wanted.left_out()
+        for reason in dict.fromkeys(left_out.values()):
+            names = [name for name, why in left_out.items() if why == reason]
             say(f"{wanted.experiment.id}: not trained here, {len(names)} runs ({names[0]} …): {reason}")
     if not queue:
         return

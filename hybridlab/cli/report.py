@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +13,6 @@ from hybridlab.messages import say
 
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment
-    from hybridlab.reporting.published import Page
 
 
 def report(
@@ -50,20 +47,17 @@ def report(
     complete: paper, small, desk, smoke.
     """
     from hybridlab.errors import UserError
+    from hybridlab.papers.cells import best_scale
     from hybridlab.reporting.claims import changed_plans
+    from hybridlab.reporting.entry import print_entry, write_entry
+    from hybridlab.reporting.published import about, page_of
     from hybridlab.reporting.published import publish as publish_pages
 
     if site or out is not None:
         pages = {"ids": identifiers, "--tables": tables, "--figures": figures, "--scale": scale, "--publish": publish}
-        forms = {
-            "--all-columns": all_columns,
-            "--long": long,
-            "--pdf": pdf,
-            "--svg": svg,
-            "--latex": latex,
-            "--csv": csv,
-        }
-        others = [name for name, value in {**pages, **forms}.items() if value]
+        forms = {"--all-columns": all_columns, "--long": long}
+        files = {"--pdf": pdf, "--svg": svg, "--latex": latex, "--csv": csv}
+        others = [name for name, value in {**pages, **forms, **files}.items() if value]
         _write_site(site, out or results_dir / "site", results_dir, as_json, others)
         return
     if publish and all_columns:
@@ -78,38 +72,19 @@ def report(
         raise UserError("report --latex: LaTeX is made of tables, and these are figures; leave it out, or take --pdf")
     also = [ending for ending, wanted in ((".pdf", pdf), (".svg", svg), (".tex", latex), (".csv", csv)) if wanted]
     made, publishing = [], []
-    for data, page in _written(experiments, scale, runs_dir, results_dir, all_columns, also, not as_json, long):
+    for one in experiments:
+        chosen = o.pick_scale(scale or best_scale(one, results_dir, runs_dir), one)
+        data, folder = write_entry(one, chosen, results_dir, runs_dir, all_columns, also)
+        if not as_json:
+            print_entry(data, o.console(), all_columns, long)
+        say(about(data, results_dir))
+        say(f"written to {folder}")
         made.append(data)
-        publishing += [page()] if publish else []
+        publishing += [page_of(data, one, results_dir)] if publish else []
     for line in (*changed_plans(made), *(publish_pages(publishing, results_dir) if publish else ())):
         say(line)
     if as_json:
         o.print_json(made[0] if identifiers and len(made) == 1 else made)
-
-
-def _written(
-    experiments: list[Experiment],
-    scale: str | None,
-    runs_dir: Path,
-    results_dir: Path,
-    all_columns: bool,
-    also: list[str],
-    shown: bool,
-    long: bool,
-) -> Iterator[tuple[dict[str, Any], Callable[[], Page]]]:
-    """Write each entry, and print it where it is to be shown; its data, and its page to publish."""
-    from hybridlab.papers.cells import best_scale
-    from hybridlab.reporting.entry import print_entry, write_entry
-    from hybridlab.reporting.published import about, page_of
-
-    for experiment in experiments:
-        chosen = o.pick_scale(scale or best_scale(experiment, results_dir, runs_dir), experiment)
-        data, folder = write_entry(experiment, chosen, results_dir, runs_dir, all_columns, also)
-        if shown:
-            print_entry(data, o.console(), all_columns, long)
-        say(about(data, results_dir))
-        say(f"written to {folder}")
-        yield data, partial(page_of, data, experiment, results_dir)
 
 
 def _write_site(site: bool, out: Path, results_dir: Path, as_json: bool, others: list[str]) -> None:

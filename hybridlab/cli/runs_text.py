@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hybridlab.cli.options import console
+from hybridlab.cli.options import console, table
 from hybridlab.cli.training import print_mapping, print_results
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ _COLUMNS = [
 _ONLY_WIDE = ("valid.", "started (UTC)", "tags", "from")
 _NUMBERS = ("step", "loss", "valid.", "age", "disk", "bytes")
 _CUT = ("name", "arch, size", "tags", "from", "path")
+_DETAILS = (
+    *("hash", "name", "tags", "path", "state", "reason", "arch", "size", "started", "command", "host", "machine"),
+    *("precision", "compile", "git", "seed", "steps", "tokens", "flops", "seconds", "tokens_per_second"),
+    *("redone_steps", "parameters", "loss", "validation"),
+)
 _LEAST = 6
 """Letters that are left of what is cut."""
 
@@ -66,47 +72,26 @@ def print_lines(out: Console, names: list[str], rows: list[list[str]]) -> None:
     while sum(widths.values()) + gaps > out.width and any(widths[name] > _LEAST for name in cut):
         widths[max(cut, key=lambda name: widths[name])] -= 1
     out.width = max(out.width, sum(widths.values()) + gaps)
-    table = _table()
+    shown = _table()
     for name in names:
         justify: Any = "right" if name in _NUMBERS else "left"
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[name])
+        shown.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[name])
     for row in rows:
-        table.add_row(*row)
-    out.print(table)
+        shown.add_row(*row)
+    out.print(shown)
 
 
-def _table(title: str | None = None) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
-    )
+def _table(title: str | None = None, text: Iterable[str] = (), numbers: Iterable[str] = ()) -> Table:
+    return table(title, text, numbers, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 
 def print_details(shown: dict[str, Any], record: Record | None) -> None:
     """One run."""
-    known = (
-        *("hash", "name", "tags", "path", "state", "reason", "arch", "size", "started", "command", "host", "machine"),
-        *(
-            "precision",
-            "compile",
-            "git",
-            "seed",
-            "steps",
-            "tokens",
-            "flops",
-            "seconds",
-            "tokens_per_second",
-            "redone_steps",
-        ),
-        *("parameters", "loss", "validation"),
-    )
-    texts = {name: _text(name, shown) for name in known}
+    texts = {name: _text(name, shown) for name in _DETAILS}
+    if texts["reason"] == "–":
+        del texts["reason"]
     out = console()
-    print_mapping(
-        f"run {shown['name'] or shown['hash']}", {k: v for k, v in texts.items() if k != "reason" or v != "–"}
-    )
+    print_mapping(f"run {shown['name'] or shown['hash']}", texts)
     if record is not None:
         print_mapping("model", {"plan": record.model.plan, "map": record.model.map})
     if record is not None and record.results is not None:
@@ -135,13 +120,11 @@ def _event(event: dict[str, Any]) -> str:
 
 
 def _print_settings(title: str, settings: dict[str, Any]) -> None:
-    table = _table(title)
-    table.add_column("", overflow="fold")
-    table.add_column("", overflow="fold")
+    shown = _table(title, text=("", ""))
     for name, value in settings.items():
-        table.add_row(name, _setting(value))
-    table.show_header = False
-    console().print(table)
+        shown.add_row(name, _setting(value))
+    shown.show_header = False
+    console().print(shown)
 
 
 def _text(name: str, shown: dict[str, Any]) -> str:
@@ -171,13 +154,10 @@ def print_comparison(compared: dict[str, Any]) -> None:
     names = [run["name"] or run["hash"][:8] for run in compared["runs"]]
 
     def print_columns(title: str, rows: dict[str, list[str]]) -> None:
-        table = _table(title)
-        table.add_column("", overflow="fold")
-        for name in names:
-            table.add_column(name, justify="right", overflow="fold")
+        columns = _table(title, ("",), names)
         for label, cells in rows.items():
-            table.add_row(label, *cells)
-        out.print(table)
+            columns.add_row(label, *cells)
+        out.print(columns)
         out.print()
 
     settings = {name: [_setting(value) for value in values] for name, values in compared["settings"].items()}
@@ -208,18 +188,15 @@ def print_comparison(compared: dict[str, Any]) -> None:
 
 def _answers(first: str, other: str, lines: list[dict[str, Any]]) -> Table:
     """The answers of two runs to the same questions: a line for each task and measure."""
-    table = _table(f"answers of {other} and {first}")
-    for name in ("task", "measure"):
-        table.add_column(name, overflow="fold")
-    for name in ("n", first, other, f"− {first}", f"only {first}", f"only {other}", "p"):
-        table.add_column(name, justify="right", overflow="fold")
+    numbers = ("n", first, other, f"− {first}", f"only {first}", f"only {other}", "p")
+    answers = _table(f"answers of {other} and {first}", ("task", "measure"), numbers)
     for line in lines:
         values = [number(value, 4) for value in (*line["values"], line["p"])]
         alone = [number(line[name], 0) for name in ("only_first", "only_this")]
         difference = line["difference"]
         row = (f"{difference['n']:,}", *values[:2], measured(difference, "+"), *alone, values[2])
-        table.add_row(line["task"], line["metric"], *row)
-    return table
+        answers.add_row(line["task"], line["metric"], *row)
+    return answers
 
 
 def _setting(value: Any) -> str:

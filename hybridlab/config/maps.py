@@ -344,14 +344,12 @@ def knockout_costs(run: FinishedRun, asked: KnockoutMap, shape: Shape) -> list[l
     if asked.of not in probe["heads"]:
         raise UserError(f"{setting}: it was not measured on {asked.of}; {nearest(asked.of, list(probe['heads']))}")
     rises = probe["layers" if asked.granularity == "layer" else "heads"][asked.of][asked.measure]["rise"]
-    return _numbers(rises, f"{setting}: it has no answer of {asked.of} to measure ({asked.measure})")
-
-
-def _numbers(rises: list[Any], problem: str) -> list[list[float]]:
-    """The rises as rows; UserError with this problem where one was not measured."""
     rows = [row if isinstance(row, list) else [row] for row in rises]
     if any(value is None for row in rows for value in row):
-        raise UserError(f"{problem}; train that run with longer sequences, or choose another measure")
+        raise UserError(
+            f"{setting}: it has no answer of {asked.of} to measure ({asked.measure}); train that run with longer "
+            "sequences, or choose another measure"
+        )
     return rows
 
 

@@ -191,24 +191,22 @@ def move_warmup(layer: Layer) -> Layer:
 
     UserError if one layer has both. A fraction or a number of steps that is wrong stays, and the schema reports it.
     """
-    values, origins = dict(layer.values), dict(layer.origins)
     steps = _at(layer, "training").get("steps")
     for part in ("training", "controller"):
-        schedule = dict(_at(layer, part, "schedule"))
-        path = (part, "schedule", "warmup_fraction")
-        fraction = schedule.pop("warmup_fraction", None)
-        if fraction is not None and "warmup_steps" in schedule:
-            raise UserError(
-                f"{layer.origin(path)}: {'.'.join(path)} and warmup_steps both set the warm-up; remove one of the two"
-            )
-        if type(fraction) in (int, float) and 0 <= fraction <= 1 and type(steps) is int:
-            schedule["warmup_steps"] = round(fraction * steps)
-            origins = replace(layer, origins=origins).moved(path, (part, "schedule", "warmup_steps"))
-        elif fraction is not None:
+        schedule, origins = dict(_at(layer, part, "schedule")), layer.origins
+        if "warmup_fraction" not in schedule:
             continue
-        if "warmup_fraction" in _at(layer, part, "schedule"):
-            values[part] = {**values[part], "schedule": schedule}
-    return Layer(values, origins)
+        path, fraction = (part, "schedule", "warmup_fraction"), schedule.pop("warmup_fraction")
+        if fraction is not None:
+            if "warmup_steps" in schedule:
+                both = f"{'.'.join(path)} and warmup_steps both set the warm-up"
+                raise UserError(f"{layer.origin(path)}: {both}; remove one of the two")
+            if type(fraction) not in (int, float) or not 0 <= fraction <= 1 or type(steps) is not int:
+                continue
+            schedule["warmup_steps"] = round(fraction * steps)
+            origins = layer.moved(path, (part, "schedule", "warmup_steps"))
+        layer = Layer(_with_value(layer.values, (part, "schedule"), schedule), origins)
+    return layer
 
 
 def _at(layer: Layer, *path: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import yaml
 
 from hybridlab.config.loading import Layer
 from hybridlab.config.schema import RunConfig
-from hybridlab.config.yaml_text import KeyPath
+from hybridlab.config.yaml_text import KeyPath, value_at
 
 DEFAULT, COMPUTED = "default", "computed"
 
@@ -26,7 +26,7 @@ def origins_of(config: RunConfig, layer: Layer) -> dict[KeyPath, tuple[Any, str]
     for path, value in _leaves(config.model_dump(mode="json")):
         if checked.get(path) != value:
             origin = COMPUTED
-        elif _is_written(layer.values, path):
+        elif isinstance(around := value_at(layer.values, path[:-1]), dict) and path[-1] in around:
             origin = layer.origin(path) or DEFAULT
         else:
             origin = DEFAULT
@@ -41,14 +41,6 @@ def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
             yield from _leaves(inner, (*path, name))
     else:
         yield path, value
-
-
-def _is_written(values: Any, path: KeyPath) -> bool:
-    for part in path:
-        if not isinstance(values, dict) or part not in values:
-            return False
-        values = values[part]
-    return True
 
 
 def as_yaml(value: Any) -> str:
