@@ -14,52 +14,45 @@ if TYPE_CHECKING:
     from hybridlab.papers.compare import CompareRequest
 
 
-_Arms = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="ARM...",
-        help="The baseline, then what is compared with it: [NAME=]ARCH, a file of settings (./mine.yaml), or several "
-        "of them as ARCH+ARCH.",
-        autocompletion=completion.archs,
-    ),
-]
-_Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps of the baseline.")]
-_Equal = Annotated[str, typer.Option("--equal", help="What is equal for all arms: flops, tokens or time.")]
-_Sweep = Annotated[
-    str,
-    typer.Option(
-        "--sweep",
-        metavar="lr|none|KEY=V1,V2",
-        help="A setting of which each arm gets its best value for each metric, searched on tuning seeds; the grid is "
-        "extended where a best value lies at its end.",
-    ),
-]
-_TuningSeeds = Annotated[
-    int, typer.Option("--tuning-seeds", min=1, help="Seeds of the search, from 100 on, whose mean decides.")
-]
-_Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="[ARM:]A.B=C", help="Change one setting of all arms, or of one of them; repeatable."),
-]
-_Save = Annotated[
-    Path | None,
-    typer.Option("--save", help="Also write the comparison to this file, which `hybridlab reproduce` repeats."),
-]
-
-
 @o.spread
 def compare(
-    arms: _Arms,
+    arms: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ARM...",
+            help="The baseline, then what is compared with it: [NAME=]ARCH, a file of settings (./mine.yaml), or "
+            "several of them as ARCH+ARCH.",
+            autocompletion=completion.archs,
+        ),
+    ],
     size: o.Size = None,
     data: o.DataSource = None,
-    steps: _Steps = None,
-    equal: _Equal = "flops",
-    sweep: _Sweep = "lr",
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps of the baseline.")] = None,
+    equal: Annotated[str, typer.Option("--equal", help="What is equal for all arms: flops, tokens or time.")] = "flops",
+    sweep: Annotated[
+        str,
+        typer.Option(
+            "--sweep",
+            metavar="lr|none|KEY=V1,V2",
+            help="A setting of which each arm gets its best value for each metric, searched on tuning seeds; the grid "
+            "is extended where a best value lies at its end.",
+        ),
+    ] = "lr",
     seeds: o.Seeds = "5",
-    tuning_seeds: _TuningSeeds = 1,
+    tuning_seeds: Annotated[
+        int, typer.Option("--tuning-seeds", min=1, help="Seeds of the search, from 100 on, whose mean decides.")
+    ] = 1,
     metrics: o.Metrics = None,
-    sets: _Sets = None,
-    save: _Save = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="[ARM:]A.B=C", help="Change one setting of all arms, or of one of them; repeatable."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Also write the comparison to this file, which `hybridlab reproduce` repeats."),
+    ] = None,
     long: o.Long = False,
     *,
     queue: o.Queue,

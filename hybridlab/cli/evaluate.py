@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from hybridlab.runs.benchmarks import BenchmarkRequest, Benchmarks
     from hybridlab.statistics import Measurement
 
-Tasks = Annotated[
+
+_Choices = Annotated[
+    str | None,
+    typer.Option(
+        "--choices",
+        metavar="NAME,NAME",
+        help="Also ask reasoning primitives (copying-random, assignment-math, …), or `all`; evaluation.choices.",
+        autocompletion=completion.choices,
+    ),
+]
+_Tasks = Annotated[
     str | None,
     typer.Option(
         "--tasks",
@@ -27,7 +37,7 @@ Tasks = Annotated[
         help="Benchmarks in place of text: tasks of lm-eval (arc_easy, piqa, mmlu, …) by name.",
     ),
 ]
-SuiteName = Annotated[
+_Suite = Annotated[
     str | None,
     typer.Option(
         "--suite",
@@ -35,58 +45,7 @@ SuiteName = Annotated[
         autocompletion=completion.suites,
     ),
 ]
-Shots = Annotated[
-    int | None,
-    typer.Option("--num-fewshot", min=0, help="Solved examples before each question; default: the task's own number."),
-]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first N questions of each task.")]
-BatchSize = Annotated[
-    str | None,
-    typer.Option("--batch-size", metavar="N|auto", help="Rows at once, or as many as fit, up to 64; default: 8."),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
-        "--max-length",
-        min=2,
-        help="Tokens of a row at most, with what is generated; longer ones lose their beginning. Default: that of the "
-        "model's configuration, or of its training.",
-    ),
-]
-SkipBadLines = Annotated[
-    bool, typer.Option("--skip-bad-lines", help="Leave out and count broken lines of benchmark files.")
-]
-
-Replace = Annotated[
-    bool,
-    typer.Option("--replace", help="Also replace results in the record that have more questions; else they stay."),
-]
-
-IncludePath = Annotated[
-    Path | None,
-    typer.Option("--include-path", metavar="DIR", help="Folder of further tasks, as YAML files of lm-eval's form."),
-]
-GenKwargs = Annotated[
-    str | None,
-    typer.Option(
-        "--gen-kwargs", metavar="A=B,C=D", help="Settings of generated texts, as temperature=0.8,do_sample=true."
-    ),
-]
-ApplyChatTemplate = Annotated[
-    bool, typer.Option("--apply-chat-template", help="Write prompts with the chat template of the tokenizer.")
-]
-SystemInstruction = Annotated[
-    str | None, typer.Option("--system-instruction", metavar="TEXT", help="A text before every prompt.")
-]
-OutputPath = Annotated[
-    Path | None,
-    typer.Option("--output-path", metavar="DIR", help="Also write lm-eval's files, results_*.json, into this folder."),
-]
-LogSamples = Annotated[
-    bool, typer.Option("--log-samples", help="There, too: samples_*.jsonl, with every question and answer.")
-]
-
-DropHeads = Annotated[
+_DropHeads = Annotated[
     str | None,
     typer.Option(
         "--drop-heads",
@@ -100,19 +59,69 @@ DropHeads = Annotated[
 class OfBenchmarks:
     """Options that belong to --tasks and --suite."""
 
-    num_fewshot: Shots = None
-    limit: Limit = None
-    batch_size: BatchSize = None
-    max_length: MaxLength = None
-    data_root: o.BenchmarkRoot = None
-    skip_bad_lines: SkipBadLines = False
-    include_path: IncludePath = None
-    gen_kwargs: GenKwargs = None
-    apply_chat_template: ApplyChatTemplate = False
-    system_instruction: SystemInstruction = None
-    output_path: OutputPath = None
-    log_samples: LogSamples = False
-    replace: Replace = False
+    num_fewshot: Annotated[
+        int | None,
+        typer.Option(
+            "--num-fewshot", min=0, help="Solved examples before each question; default: the task's own number."
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Ask only the first N questions of each task.")
+    ] = None
+    batch_size: Annotated[
+        str | None,
+        typer.Option("--batch-size", metavar="N|auto", help="Rows at once, or as many as fit, up to 64; default: 8."),
+    ] = None
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            "--max-length",
+            min=2,
+            help="Tokens of a row at most, with what is generated; longer ones lose their beginning. Default: that of "
+            "the model's configuration, or of its training.",
+        ),
+    ] = None
+    data_root: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-root",
+            metavar="DIR",
+            help="Folder of the benchmarks' files, which are then read without network; default: HYBRIDLAB_DATA_ROOT, "
+            "else the Hugging Face hub.",
+        ),
+    ] = None
+    skip_bad_lines: Annotated[
+        bool, typer.Option("--skip-bad-lines", help="Leave out and count broken lines of benchmark files.")
+    ] = False
+    include_path: Annotated[
+        Path | None,
+        typer.Option("--include-path", metavar="DIR", help="Folder of further tasks, as YAML files of lm-eval's form."),
+    ] = None
+    gen_kwargs: Annotated[
+        str | None,
+        typer.Option(
+            "--gen-kwargs", metavar="A=B,C=D", help="Settings of generated texts, as temperature=0.8,do_sample=true."
+        ),
+    ] = None
+    apply_chat_template: Annotated[
+        bool, typer.Option("--apply-chat-template", help="Write prompts with the chat template of the tokenizer.")
+    ] = False
+    system_instruction: Annotated[
+        str | None, typer.Option("--system-instruction", metavar="TEXT", help="A text before every prompt.")
+    ] = None
+    output_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-path", metavar="DIR", help="Also write lm-eval's files, results_*.json, into this folder."
+        ),
+    ] = None
+    log_samples: Annotated[
+        bool, typer.Option("--log-samples", help="There, too: samples_*.jsonl, with every question and answer.")
+    ] = False
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Also replace results in the record that have more questions; else they stay."),
+    ] = False
 
     def request(self, tasks: str | None, suite: str | None, drop_heads: str | None) -> BenchmarkRequest:
         """What is asked for. UserError for an option that does not mean anything."""
@@ -131,12 +140,12 @@ class OfBenchmarks:
 def evaluate(
     run: o.ModelReference,
     data: o.OtherText = None,
-    choices: o.Choices = None,
-    tasks: Tasks = None,
-    suite: SuiteName = None,
+    choices: _Choices = None,
+    tasks: _Tasks = None,
+    suite: _Suite = None,
     *,
     of_tasks: OfBenchmarks,
-    drop_heads: DropHeads = None,
+    drop_heads: _DropHeads = None,
     sets: o.Sets = None,
     runs_dir: o.RunsDir = o.RUNS,
     as_json: o.AsJson = False,

@@ -106,52 +106,46 @@ def learn_masks(
 
 # ---- growth in depth ----
 
-_Method = Annotated[
-    str,
-    typer.Option(
-        "--method",
-        help="midas: copy the middle block; lidas: the layers in the middle; as controls, top: the last block; random: "
-        "a block drawn anew in each growth step.",
-        autocompletion=completion.methods,
-    ),
-]
-_Block = Annotated[
-    int | None, typer.Option("--block", min=1, help="Layers that are added at once; default: as the size, or 4.")
-]
-_Schedule = Annotated[
-    str | None,
-    typer.Option(
-        "--schedule", metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."
-    ),
-]
-_Rounding = Annotated[
-    str | None, typer.Option("--rounding", help="Stages to whole steps: floor (default) or largest-remainder.")
-]
-_Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Layers at the end; default: those of the size.")]
-_Start = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with its "
-        "plan and map, to --layers.",
-        autocompletion=completion.runs,
-    ),
-]
-_GrownArch = Annotated[
-    str | None,
-    typer.Option("--arch", help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs),
-]
-
 
 @o.on_ranks
 def grow(
-    method: _Method,
-    block: _Block = None,
-    schedule: _Schedule = None,
-    rounding: _Rounding = None,
-    layers: _Layers = None,
-    start: _Start = None,
-    arch: _GrownArch = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method",
+            help="midas: copy the middle block; lidas: the layers in the middle; as controls, top: the last block; "
+            "random: a block drawn anew in each growth step.",
+            autocompletion=completion.methods,
+        ),
+    ],
+    block: Annotated[
+        int | None, typer.Option("--block", min=1, help="Layers that are added at once; default: as the size, or 4.")
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule", metavar="prop-ALPHA", help="Stage i gets steps in proportion to i^ALPHA; default: prop-1."
+        ),
+    ] = None,
+    rounding: Annotated[
+        str | None, typer.Option("--rounding", help="Stages to whole steps: floor (default) or largest-remainder.")
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option("--layers", min=1, help="Layers at the end; default: those of the size.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Grow the model of a finished run (name, folder or hash), RUN/best, or a Hugging Face folder, with "
+            "its plan and map, to --layers.",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option("--arch", help="Plan and map to grow with, such as rule-swa.", autocompletion=completion.archs),
+    ] = None,
     size: o.Size = None,
     data: o.DataSource = None,
     steps: o.Steps = None,
@@ -184,59 +178,51 @@ def grow(
 
 # ---- fine-tuning ----
 
-_Task = Annotated[
-    str,
-    typer.Option(
-        "--task",
-        help="sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq; or sft: "
-        "answers in chats, or to prompts.",
-        autocompletion=completion.finetune_tasks,
-    ),
-]
-_Examples = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="PATH",
-        help="Training examples: .tsv, .csv, .jsonl, .json (SQuAD) or .parquet, or a folder with train.* and "
-        "validation.* or dev.*; default: the task's dataset of the Hugging Face hub.",
-    ),
-]
-_Validation = Annotated[
-    Path | None,
-    typer.Option(
-        "--validation",
-        metavar="PATH",
-        help="Examples to measure with. Without it, and without such a file in the folder, a tenth of the training "
-        "examples is held out (finetune.validation_fraction), also of a file that is only a dev split.",
-    ),
-]
-_Epochs = Annotated[
-    float | None, typer.Option("--epochs", help="Passes over the training examples; default: as the task's preset.")
-]
-_TaskSteps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps, instead of --epochs.")]
-_Rate = Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")]
-_Rank = Annotated[
-    int | None,
-    typer.Option(
-        "--lora-rank",
-        min=1,
-        help="Train only adapters of this rank (LoRA) and a new head; they are merged into the weights at the end. "
-        "finetune.lora has more.",
-    ),
-]
-
 
 @o.on_ranks
 def finetune(
     run: o.ModelReference,
-    task: _Task,
-    data: _Examples = None,
-    validation: _Validation = None,
-    epochs: _Epochs = None,
-    steps: _TaskSteps = None,
-    lr: _Rate = None,
-    lora_rank: _Rank = None,
+    task: Annotated[
+        str,
+        typer.Option(
+            "--task",
+            help="sst2, cola, mrpc, rte, qnli, qqp, mnli, stsb, wnli, squad, race, race-middle, hellaswag, boolq; or "
+            "sft: answers in chats, or to prompts.",
+            autocompletion=completion.finetune_tasks,
+        ),
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Training examples: .tsv, .csv, .jsonl, .json (SQuAD) or .parquet, or a folder with train.* and "
+            "validation.* or dev.*; default: the task's dataset of the Hugging Face hub.",
+        ),
+    ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            "--validation",
+            metavar="PATH",
+            help="Examples to measure with. Without it, and without such a file in the folder, a tenth of the training "
+            "examples is held out (finetune.validation_fraction), also of a file that is only a dev split.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option("--epochs", help="Passes over the training examples; default: as the task's preset.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps, instead of --epochs.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Peak learning rate; default: as the task's preset.")] = None,
+    lora_rank: Annotated[
+        int | None,
+        typer.Option(
+            "--lora-rank",
+            min=1,
+            help="Train only adapters of this rank (LoRA) and a new head; they are merged into the weights at the end. "
+            "finetune.lora has more.",
+        ),
+    ] = None,
     seed: o.Seed = None,
     *,
     asked: o.OneRun,

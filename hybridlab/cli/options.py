@@ -70,15 +70,6 @@ OtherText = Annotated[
         autocompletion=completion.data,
     ),
 ]
-Choices = Annotated[
-    str | None,
-    typer.Option(
-        "--choices",
-        metavar="NAME,NAME",
-        help="Also ask reasoning primitives (copying-random, assignment-math, …), or `all`; evaluation.choices.",
-        autocompletion=completion.choices,
-    ),
-]
 Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimizer steps.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, data order and all random numbers.")]
 Masks = Annotated[Path | None, typer.Option("--masks", help="masks.json to train with (--arch consa, stage 2).")]
@@ -101,56 +92,12 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="YAML file of settings; it may extend others, and name arch, size and data."),
 ]
-RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="Folder of runs and prepared data.")]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        metavar="DIR",
-        help="Folder of the task files that experiments name as root:PATH; default: HYBRIDLAB_DATA_ROOT. What is not "
-        "there is not trained.",
-    ),
-]
-BenchmarkRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        metavar="DIR",
-        help="Folder of the benchmarks' files, which are then read without network; default: HYBRIDLAB_DATA_ROOT, else "
-        "the Hugging Face hub.",
-    ),
-]
 ResultsDir = Annotated[
     Path,
     typer.Option(
         "--results-dir", help="Folder of tables, figures and records; what is published is in `published` below it."
     ),
-]
-Name = Annotated[
-    str | None,
-    typer.Option("--name", help="A name for the run, by which it is found like by its hash; changes no result."),
-]
-Tags = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag, to filter `hybridlab runs`; repeatable.")
-]
-KeepOptimizer = Annotated[
-    bool,
-    typer.Option(
-        "--keep-optimizer", help="Keep the optimizer state of the finished run too (three times the disk space)."
-    ),
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        min=1,
-        help="Runs at once, each in a process of its own; default: the cores, divided by the threads of a run (one for "
-        "small models). A run keeps the threads of its first start, and with them its bits.",
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only show the runs, with steps, FLOPs, minutes and disk; train nothing.")
 ]
 Track = Annotated[
     list[str] | None,
@@ -165,41 +112,11 @@ Compile = Annotated[
         help="Compile the blocks, which pays for long runs only (`runtime.compile`); a run keeps what it started with.",
     ),
 ]
-Ranks = Annotated[
-    int | None,
-    typer.Option(
-        "--ranks",
-        min=1,
-        help="Compute each run in so many processes on this machine, which share its rows.",
-    ),
-]
 Restarts = Annotated[
     int,
     typer.Option(
         "--max-restarts", min=0, help="With --ranks: how often all go on from the last checkpoint after one has died."
     ),
-]
-RankTimeout = Annotated[
-    int,
-    typer.Option("--rank-timeout", min=1, help="Seconds for which a rank waits for the others before the run fails."),
-]
-Launcher = Annotated[
-    str,
-    typer.Option(
-        "--launcher",
-        help="local: on this machine; slurm: each run is a job, and the command ends once they are submitted.",
-    ),
-]
-Partition = Annotated[str | None, typer.Option("--partition", help="Slurm: the partition of the jobs.")]
-Nodes = Annotated[int, typer.Option("--nodes", min=1, help="Slurm: nodes of each job, with a rank for each GPU.")]
-GpusPerNode = Annotated[int, typer.Option("--gpus-per-node", min=0, help="Slurm: GPUs of each node.")]
-Time = Annotated[
-    str, typer.Option("--time", help="Slurm: the longest time of a job, after which it is queued again; HH:MM:SS.")
-]
-AtOnce = Annotated[int, typer.Option("--array-parallelism", min=1, help="Slurm: jobs at once.")]
-OfSlurm = Annotated[
-    list[str] | None,
-    typer.Option("--slurm", metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable."),
 ]
 Seeds = Annotated[
     str,
@@ -267,13 +184,26 @@ RESULTS = Path("results")
 class Launching:
     """Where runs are trained."""
 
-    launcher: Launcher = "local"
-    partition: Partition = None
-    nodes: Nodes = 1
-    gpus_per_node: GpusPerNode = 0
-    time: Time = "24:00:00"
-    array_parallelism: AtOnce = 256
-    slurm: OfSlurm = None
+    launcher: Annotated[
+        str,
+        typer.Option(
+            "--launcher",
+            help="local: on this machine; slurm: each run is a job, and the command ends once they are submitted.",
+        ),
+    ] = "local"
+    partition: Annotated[str | None, typer.Option("--partition", help="Slurm: the partition of the jobs.")] = None
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, help="Slurm: nodes of each job, with a rank for each GPU.")
+    ] = 1
+    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", min=0, help="Slurm: GPUs of each node.")] = 0
+    time: Annotated[
+        str, typer.Option("--time", help="Slurm: the longest time of a job, after which it is queued again; HH:MM:SS.")
+    ] = "24:00:00"
+    array_parallelism: Annotated[int, typer.Option("--array-parallelism", min=1, help="Slurm: jobs at once.")] = 256
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option("--slurm", metavar="NAME=VALUE", help="Slurm: a further option of sbatch; repeatable."),
+    ] = None
 
     def cluster(self) -> Cluster | None:
         """The cluster on which the runs are jobs; None for this machine. UserError for options without effect."""
@@ -302,8 +232,18 @@ class Launching:
 class Sharing:
     """How many processes compute one run together."""
 
-    ranks: Ranks = None
-    rank_timeout: RankTimeout = 600
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks", min=1, help="Compute each run in so many processes on this machine, which share its rows."
+        ),
+    ] = None
+    rank_timeout: Annotated[
+        int,
+        typer.Option(
+            "--rank-timeout", min=1, help="Seconds for which a rank waits for the others before the run fails."
+        ),
+    ] = 600
 
     def on_ranks(self, restarts: int = 0) -> OnRanks | None:
         """The ranks that are asked for, None for this process alone; UserError for options without effect."""
@@ -323,15 +263,25 @@ class OneRun:
 
     config: ConfigFile = None
     sets: Sets = None
-    name: Name = None
-    tags: Tags = None
-    keep_optimizer: KeepOptimizer = False
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="A name for the run, by which it is found like by its hash; changes no result."),
+    ] = None
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag, to filter `hybridlab runs`; repeatable.")
+    ] = None
+    keep_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--keep-optimizer", help="Keep the optimizer state of the finished run too (three times the disk space)."
+        ),
+    ] = False
     track: Track = None
     compile: Compile = None
     sharing: Sharing = Sharing()
     max_restarts: Restarts = 0
     launching: Launching = Launching()
-    run_dir: RunDir = None
+    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="Folder of the run; default: RUNS-DIR/HASH.")] = None
     runs_dir: RunsDir = RUNS
     as_json: AsJson = False
 
@@ -340,8 +290,18 @@ class OneRun:
 class Queue:
     """The options that every command has that trains several runs, in the order in which its help shows them."""
 
-    jobs: Jobs = None
-    dry_run: DryRun = False
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="Runs at once, each in a process of its own; default: the cores, divided by the threads of a run (one "
+            "for small models). A run keeps the threads of its first start, and with them its bits.",
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the runs, with steps, FLOPs, minutes and disk; train nothing.")
+    ] = False
     sharing: Sharing = Sharing()
     max_restarts: Restarts = 0
     launching: Launching = Launching()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,7 +46,15 @@ def reproduce(
         ),
     ] = False,
     compile: o.Compile = None,
-    data_root: o.DataRoot = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-root",
+            metavar="DIR",
+            help="Folder of the task files that experiments name as root:PATH; default: HYBRIDLAB_DATA_ROOT. What is "
+            "not there is not trained.",
+        ),
+    ] = None,
     all_columns: o.AllColumns = False,
     *,
     queue: o.Queue,
