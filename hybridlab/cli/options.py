@@ -142,21 +142,6 @@ Long = Annotated[
 AllColumns = Annotated[
     bool, typer.Option("--all-columns", help="Show columns that nothing here can measure, with the paper's values.")
 ]
-Site = Annotated[bool, typer.Option("--site", help="All pages there are as one site of HTML that opens from the disk.")]
-SiteFolder = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="With --site, its folder; default: RESULTS-DIR/site.")
-]
-Pdf = Annotated[bool, typer.Option("--pdf", help="Pictures as PDF too.")]
-Svg = Annotated[bool, typer.Option("--svg", help="Pictures as SVG too.")]
-Latex = Annotated[bool, typer.Option("--latex", help="Tables as LaTeX too.")]
-Publish = Annotated[
-    bool,
-    typer.Option(
-        "--publish",
-        help="Then put them into RESULTS-DIR/published, with the records and plans behind them, to be committed.",
-    ),
-]
-Csv = Annotated[bool, typer.Option("--csv", help="Numbers as CSV too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to standard output.")]
 Run = Annotated[
     str,

@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment
 
 
+_Site = Annotated[
+    bool, typer.Option("--site", help="All pages there are as one site of HTML that opens from the disk.")
+]
+_Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="With --site, its folder; default: RESULTS-DIR/site.")
+]
+_Publish = Annotated[
+    bool,
+    typer.Option(
+        "--publish",
+        help="Then put them into RESULTS-DIR/published, with the records and plans behind them, to be committed.",
+    ),
+]
+
+
 def report(
     identifiers: Annotated[
         list[str] | None,
@@ -32,13 +47,13 @@ def report(
     results_dir: o.ResultsDir = o.RESULTS,
     all_columns: o.AllColumns = False,
     long: o.Long = False,
-    site: o.Site = False,
-    out: o.SiteFolder = None,
-    pdf: o.Pdf = False,
-    svg: o.Svg = False,
-    latex: o.Latex = False,
-    csv: o.Csv = False,
-    publish: o.Publish = False,
+    site: _Site = False,
+    out: _Out = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Pictures as PDF too.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Pictures as SVG too.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Tables as LaTeX too.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Numbers as CSV too.")] = False,
+    publish: _Publish = False,
     as_json: o.AsJson = False,
 ) -> None:
     """Make tables and figures from records in RESULTS-DIR and of runs in RUNS-DIR; missing results show as –.

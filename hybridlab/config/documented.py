@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hybridlab.config.method import Registered
-from hybridlab.config.mistakes import tags_of
+from hybridlab.config.mistakes import models_in, tags_of
 from hybridlab.config.resolve import Written
 from hybridlab.config.shown import as_yaml
 from hybridlab.config.types import fields_of, is_settings
@@ -64,7 +63,7 @@ def _settings(model: type[BaseModel], path: str, of: str, default: Any) -> Itera
         here = f"{path}.{name}" if path else name
         value = info.default if default is None else getattr(default, name)
         yield Setting(here, of, _in_words(info.annotation, info.metadata), _shown(value), _plain(info.description))
-        for index, member in _members(info.annotation):
+        for index, member in models_in(info.annotation):
             yield from _member(member, f"{here}{index}", of, value if isinstance(value, member) else None)
 
 
@@ -74,23 +73,6 @@ def _member(model: type[BaseModel], path: str, of: str, default: Any) -> Iterato
         of = f"{tag} {value}"
         yield Setting(f"{path}.{tag}", of, str(value), None, _plain(model.__doc__))
     yield from _settings(model, path, of, default)
-
-
-def _members(annotation: Any, index: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """(index in a list as `.N`, model) of the models in a type."""
-    if is_settings(annotation):
-        yield index, annotation
-        return
-    if get_origin(annotation) is Literal:
-        return
-    inside = f"{index}.N" if get_origin(annotation) in (list, tuple) else index
-    if get_origin(annotation) is Annotated:
-        opened = [extra for extra in get_args(annotation)[1:] if isinstance(extra, Registered)]
-        if opened:
-            yield from ((inside, model) for model in opened[0].models())
-            return
-    for argument in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
-        yield from _members(argument, inside)
 
 
 def _in_words(annotation: Any, metadata: Any = ()) -> str:

@@ -176,14 +176,22 @@ def _below(annotation: Any, part: str | int, value: Any) -> list[Any]:
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
     """The models in this type; those of the elements of a list or mapping are not included."""
+    return [model for index, model in models_in(annotation) if not index]
+
+
+def models_in(annotation: Any, index: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """(index, model) of the models in a type: `.N` for the elements of a list or mapping, `.N.N` for those of a list of
+    lists, otherwise ""."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if is_settings(annotation):
-        return [annotation]
-    if get_origin(annotation) in (list, tuple, dict, Literal):
-        return []
-    opened = [extra for extra in get_args(annotation)[1:] if isinstance(extra, Registered)]
-    if opened:
-        return opened[0].models()
-    return [model for argument in get_args(annotation) for model in _models(argument)]
+        yield index, annotation
+    elif origin is not Literal:
+        inside = f"{index}.N" if origin in (list, tuple, dict) else index
+        if opened := [extra for extra in arguments[1:] if isinstance(extra, Registered)]:
+            yield from ((inside, model) for model in opened[0].models())
+        else:
+            for argument in arguments:
+                yield from models_in(argument, inside)
 
 
 def _fitting(models: list[type[BaseModel]], value: Any) -> list[type[BaseModel]]:

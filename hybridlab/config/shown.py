@@ -66,19 +66,12 @@ def as_text(settings: dict[KeyPath, tuple[Any, str]]) -> str:
 # ---- settings that differ between configurations ----
 
 
-def flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted names. An empty mapping has no entry."""
-    if not isinstance(data, dict):
-        return {prefix.removesuffix("."): data}
-    return {key: value for name, inner in data.items() for key, value in flat(inner, f"{prefix}{name}.").items()}
-
-
 def differing(*configs: dict[str, Any]) -> dict[str, list[Any]]:
     """Dotted name → the value in each configuration, for settings whose values are not all equal.
 
-    A setting that a configuration does not have counts as None.
+    A setting that a configuration does not have counts as None, and an empty mapping has none.
     """
-    all_flat = [flat(config) for config in configs]
+    all_flat = [{".".join(map(str, path)): value for path, value in _leaves(one) if value != {}} for one in configs]
     names = dict.fromkeys(name for one in all_flat for name in one)
     values = {name: [one.get(name) for one in all_flat] for name in names}
     return {name: each for name, each in values.items() if any(value != each[0] for value in each)}
