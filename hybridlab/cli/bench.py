@@ -84,7 +84,7 @@ def bench(
 
     Ratios are of speeds: those above 1 are faster than the first model. FLOPs: as counted, relative to the first model.
     products: the share of a model's time in matrix products and attention kernels. GB: what a training step needs at
-    its peak, counted from its tensors.
+    its peak, counted from its tensors. MFU, on a GPU whose peak is known: the counted FLOPs as a share of it.
     """
     # Else torch's profiler, which reads it at import, prints when it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -160,7 +160,7 @@ def _points(over: str | None, batch: int, seq_len: int) -> dict[float | str, tup
 def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
     """What is printed as JSON of one batch and length."""
     from hybridlab.papers.speed import counted, make_models, measure_speeds, same_tokens, share_in_products
-    from hybridlab.training.machine import pick_device, using_threads
+    from hybridlab.training.machine import peak_of, pick_device, using_threads
 
     (batch,), device, same = spec.batches, pick_device("auto"), None
     with using_threads(threads):
@@ -180,9 +180,21 @@ def _measured(spec: Benchmark, size: str, threads: int) -> dict[str, Any]:
         "share_in_products": {name: round(share, 3) for name, share in shares.items()},
         "gigabytes": {name: count["gigabytes"] for name, count in counts.items()},
         "flops": {name: count["flops"] for name, count in counts.items()},
+        "mfu": {name: _utilisation(counts[name]["flops"], parts, peak_of(device)) for name, parts in speeds.items()},
         "same_tokens": same,
         "to_fastest_peer": _to_fastest_peer(spec, speeds),
     }
+
+
+def _utilisation(
+    flops: dict[str, float] | None, speeds: dict[str, Speed], peak: float | None
+) -> dict[str, float] | None:
+    """Part → its counted FLOPs in a second, as a share of the device's peak; None where either is not known."""
+    from statistics import median
+
+    if flops is None or peak is None:
+        return None
+    return {part: float(f"{flops[part] / median(speeds[part].seconds) / peak:.4g}") for part in speeds}
 
 
 def _named(texts: list[str]) -> dict[str, list[str]]:
@@ -258,7 +270,9 @@ def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]]
     title = ", ".join((title, *(text for name, text in held.items() if name != over)))
     table = o.table(title, padding=(0, 1, 0, 0))
     left = ("model", "part")
-    for name in (*([] if over is None else [over]), *left, "ms", "× first", "± s.e.", "FLOPs", "products", "GB"):
+    used = ["MFU"] if any(mfu is not None for point in points for mfu in point["mfu"].values()) else []
+    columns = (*left, "ms", "× first", "± s.e.", "FLOPs", "products", "GB", *used)
+    for name in (*([] if over is None else [over]), *columns):
         table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     for point in points:
         for name, parts in point["speeds"].items():
@@ -270,7 +284,8 @@ def _print(title: str, archs: dict[str, list[str]], points: list[dict[str, Any]]
                 first = [] if over is None else [f"{point['value']:,}"]
                 peak = f"{memory:.3f}" if memory is not None and part != "forward" else "–"
                 milliseconds = f"{1e3 * median(one['seconds']):,.1f}"
-                table.add_row(*first, name, part, milliseconds, *ratio, work, share, peak)
+                mfu = [f"{point['mfu'][name][part]:.1%}" if point["mfu"][name] else "–"] if used else []
+                table.add_row(*first, name, part, milliseconds, *ratio, work, share, peak, *mfu)
     out = o.console()
     out.print(table)
     for name, asked in archs.items():

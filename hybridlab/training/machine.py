@@ -231,6 +231,11 @@ def peak_flops(name: str) -> float | None:
     return GPUS[max(fitting, key=len)].flops if fitting else None
 
 
+def peak_of(device: torch.device) -> float | None:
+    """The peak of a device in FLOP/s; None if it is not known, as for every CPU."""
+    return peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
 class Speed:
     """Measures from one line of the log to the next. peak: FLOP/s of a device, None for that of a known GPU; each
     process of the run has one.
@@ -240,8 +245,7 @@ class Speed:
 
     def __init__(self, device: torch.device, peak: float | None, tokens: int, flops: float) -> None:
         self.device, self.tokens, self.flops = device, tokens, flops
-        known = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-        one = known if peak is None else peak
+        one = peak_of(device) if peak is None else peak
         self.peak = None if one is None else one * world().size
         self.started = time.monotonic()
 

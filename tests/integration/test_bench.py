@@ -2,10 +2,13 @@
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from hybridlab.cli.main import app
 from hybridlab.papers.speed import share_in_products
 from tests.integration.test_cli import hybridlab
 
@@ -34,6 +37,20 @@ def test_the_same_model_generates_the_same_in_both(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "forms of the first model generate the same tokens" in done.stdout
     assert "generate: vanilla is" in done.stdout and max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_the_share_of_a_known_peak(monkeypatch):
+    """As on a GPU: a device of 1 TFLOP/s. Nothing is measured of transformers' texts and of devices without a peak."""
+    monkeypatch.setattr("hybridlab.training.machine.peak_of", lambda device: 1e12)
+    done = CliRunner().invoke(app, ["bench", *SMALL])
+    assert done.exit_code == 0, done.output
+    assert "MFU" in done.stdout and "%" in done.stdout.partition("step")[2].splitlines()[0].rstrip()[-1]
+    found = json.loads(CliRunner().invoke(app, ["bench", *SMALL, "--json"]).stdout)
+    spent, seconds = found["flops"]["vanilla"], found["speeds"]["vanilla"]
+    for part, share in found["mfu"]["vanilla"].items():
+        assert share == pytest.approx(spent[part] / statistics.median(seconds[part]["seconds"]) / 1e12, rel=1e-3)
+    monkeypatch.undo()
+    assert json.loads(CliRunner().invoke(app, ["bench", *SMALL, "--json"]).stdout)["mfu"] == {"vanilla": None}
 
 
 @pytest.mark.long
