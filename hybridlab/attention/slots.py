@@ -45,14 +45,58 @@ def next_positions(counts: Sequence[int], length: int, device: torch.device) -> 
     return _kept_positions(tuple(counts), length, device)
 
 
+# ---- tensors that follow from the counts: kept, because all visits of a pass ask for the same ----
+
+
 @lru_cache(maxsize=16)
 def _kept_positions(counts: tuple[int, ...], length: int, device: torch.device) -> Tensor:
-    """Kept, because all visits of a pass ask for the same."""
     with torch.inference_mode(False):  # else they could not be used in a backward pass
         steps = torch.arange(length, device=device)
         if len(set(counts)) == 1:
             return steps + counts[0]
         return torch.tensor(counts, device=device)[:, None] + steps
+
+
+@lru_cache(maxsize=16)
+def entries(counts: tuple[int, ...], stored: int, length: int, ring: bool, device: torch.device) -> Tensor:
+    """Positions (B, stored + length) of so many stored entries, below 0 for one that a row does not have, and of the
+    new ones. ring: whether the stored ones are a ring buffer."""
+    with torch.inference_mode(False):
+        count, index = torch.tensor(counts, device=device)[:, None], torch.arange(stored, device=device)[None]
+        position = count - 1 - (count - 1 - index) % stored if ring else torch.where(index < count, index, -1)
+        return torch.cat((position, count + torch.arange(length, device=device)), dim=1)
+
+
+@lru_cache(maxsize=16)
+def _seen_by_one(counts: tuple[int, ...], stored: int, window: int | None, device: torch.device) -> Tensor:
+    """`_seen` of one new token of each row."""
+    with torch.inference_mode(False):
+        return _seen(entries(counts, stored, 1, window is not None, device), 1, Visible(window))
+
+
+def _seen(entries: Tensor, length: int, visible: Visible) -> Tensor:
+    """(B, 1, length, N): which of the entries, at these positions (B, N), each of the last `length` sees."""
+    key, query = entries[:, None, :], entries[:, -length:, None]
+    return ((key >= 0) & visible.allows(query, key))[:, None]
+
+
+@lru_cache(maxsize=16)
+def _places(
+    counts: tuple[int, ...], lengths: tuple[int, ...], length: int, size: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, sources and places of the entries to store: of row r the first lengths[r] of `length`, at most `size`."""
+    with torch.inference_mode(False):
+        source = torch.arange(length, device=device)[None]
+        ends = torch.tensor(lengths, device=device)[:, None]
+        rows, sources = ((source < ends) & (source >= ends - size)).nonzero(as_tuple=True)
+        return rows, sources, (torch.tensor(counts, device=device)[rows] + sources) % size
+
+
+@lru_cache(maxsize=256)
+def _grouped(serving: tuple[int, ...], kv_heads: int) -> bool:
+    """Whether each KV head serves as many query heads, in order."""
+    group = len(serving) // kv_heads
+    return serving == tuple(i // group for i in range(len(serving)))
 
 
 def selected(tensor: Tensor, rows: Sequence[int]) -> Tensor:
@@ -111,19 +155,20 @@ class KeyValues:
         self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], counts: Sequence[int], positions: Tensor
     ) -> Tensor:
         keys, values = self._joined(k, v, counts)
-        seen = None
-        if not (positions.dim() == k.shape[2] == 1 and self.window is None and self.rule is None):
-            entries = self._positions(counts, keys.shape[2] - k.shape[2], positions)
-            key, query = entries[:, None, :], entries[:, -k.shape[2] :, None]
-            seen = ((key >= 0) & Visible(self.window, rule=self.rule).allows(query, key))[:, None]
-        group = len(serving) // keys.shape[1]
-        grouped = list(serving) == [i // group for i in range(len(serving))]
-        if not grouped:
+        length, earlier = k.shape[2], tuple(counts)
+        stored = keys.shape[2] - length
+        if length == 1 and self.rule is None:
+            all_seen = self.window is None and positions.dim() == 1
+            seen = None if all_seen else _seen_by_one(earlier, stored, self.window, q.device)
+        else:
+            places = entries(earlier, stored, length, self.window is not None, q.device)
+            seen = _seen(places, length, Visible(self.window, rule=self.rule))
+        if not _grouped(tuple(serving), keys.shape[1]):
             keys, values = keys[:, list(serving)], values[:, list(serving)]
         if self.cap is not None:
             seen = torch.ones((), dtype=torch.bool, device=q.device) if seen is None else seen
             return plain(q, keys, values, seen, self.cap)
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=grouped and group > 1)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=q.shape[1] > keys.shape[1])
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
         behind, self._behind, length = self._behind is k, None, k.shape[2]
@@ -141,21 +186,20 @@ class KeyValues:
                 indices = torch.arange(start, start + stored, device=k.device) % size
             keys[:, :, indices], values[:, :, indices] = k[:, :, first:], v[:, :, first:]
             return
-        source = torch.arange(length, device=k.device)[None]
-        ends = torch.tensor(lengths, device=k.device)[:, None]
-        rows, sources = ((source < ends) & (source >= ends - size)).nonzero(as_tuple=True)
-        indices = (torch.tensor(counts, device=k.device)[rows] + sources) % size
+        rows, sources, indices = _places(tuple(counts), tuple(lengths), length, size, k.device)
         keys[rows, :, indices], values[rows, :, indices] = k[rows, :, sources], v[rows, :, sources]
 
     def _reserved(self, like: Tensor, needed: int) -> tuple[Tensor, Tensor]:
         """Keys and values (B, K, N, D) like `like`, with room for `needed` entries, or for the smaller of window and
-        capacity if there is one."""
-        size = min([limit for limit in (self.window, self.capacity) if limit is not None], default=needed)
+        capacity if there is one. Without, they double whenever they grow, so that not every token copies them."""
+        if self.keys is not None and self.values is not None and self.keys.shape[2] >= needed:
+            return self.keys, self.values
+        size = min([limit for limit in (self.window, self.capacity) if limit is not None], default=None)
         if self.keys is None or self.values is None:
-            shape = (like.shape[0], like.shape[1], size, like.shape[3])
+            shape = (like.shape[0], like.shape[1], needed if size is None else size, like.shape[3])
             self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
-        elif self.keys.shape[2] < size:
-            grow = (0, 0, 0, size - self.keys.shape[2])
+        elif size is None:
+            grow = (0, 0, 0, max(needed, 2 * self.keys.shape[2]) - self.keys.shape[2])
             self.keys, self.values = F.pad(self.keys, grow), F.pad(self.values, grow)
         return self.keys, self.values
 
@@ -171,14 +215,3 @@ class KeyValues:
         keys, values = self._reserved(k, longest)
         stored = keys.shape[2] if self.window is not None else longest
         return torch.cat((keys[:, :, :stored], k), dim=2), torch.cat((values[:, :, :stored], v), dim=2)
-
-    def _positions(self, counts: Sequence[int], stored: int, new: Tensor) -> Tensor:
-        """Positions (B, N) of so many stored entries, below 0 for one that a row does not have, and of the new ones,
-        (S,) or (B, S)."""
-        count = torch.tensor(counts, device=new.device)[:, None]
-        index = torch.arange(stored, device=new.device)[None]
-        if self.window is None:
-            position = torch.where(index < count, index, -1)
-        else:
-            position = count - 1 - (count - 1 - index) % stored
-        return torch.cat((position, new.expand(len(counts), -1)), dim=1)

@@ -20,7 +20,7 @@ from hybridlab.attention.belief.formula import explicit, matrices, no_autocast, 
 from hybridlab.attention.belief.triton import in_triton
 from hybridlab.attention.heads import Attended, HeadGroup, last_positions, visible_keys
 from hybridlab.attention.kernels import Visible
-from hybridlab.attention.slots import KeyValues, next_positions
+from hybridlab.attention.slots import KeyValues, entries
 
 KERNELS = {"eager": explicit, "blocks": in_blocks, "triton": in_triton}
 
@@ -122,10 +122,10 @@ class RefinedKeyValues(KeyValues):
         """New rows q (B, h, S, D) with the stored keys and the new k, v (B, K, S, D). valid: (B, S), None for all."""
         length, kv_heads = q.shape[2], self._pairs()[0]
         keys, values = self._joined(k, v, counts)
-        entries = self._positions(counts, max(counts), next_positions(counts, length, k.device))
+        positions = entries(tuple(counts), max(counts), length, False, k.device)
         if kv_heads != k.shape[1]:
             keys, values = keys[:, self.serving], values[:, self.serving]
-        rows, columns = (t.repeat_interleave(kv_heads, 0) for t in (entries[:, -length:], entries))
+        rows, columns = (t.repeat_interleave(kv_heads, 0) for t in (positions[:, -length:], positions))
         real = None if valid is None else valid.repeat_interleave(kv_heads, 0)
         queries = q.unflatten(1, self._pairs()).flatten(0, 1)
         return _Continued(queries, keys.flatten(0, 1), values.flatten(0, 1), self.belief, (rows, columns), real)
