@@ -271,7 +271,8 @@ def _flex_mask(visible: Visible, batch: int, length: int, device: torch.device) 
 
 @lru_cache(maxsize=64)
 def _shared_flex_mask(window: int | None, causal: bool, length: int, device: torch.device) -> BlockMask:
-    return create_block_mask(_mask_rule(Visible(window, causal=causal)), None, None, length, length, device=device)
+    with torch.inference_mode(False):  # else a mask that generation has made could not be used in a backward pass
+        return create_block_mask(_mask_rule(Visible(window, causal=causal)), None, None, length, length, device=device)
 
 
 def _mask_rule(visible: Visible) -> Callable[..., Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -40,17 +40,23 @@ class NormLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if kind == "layernorm" else None
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        weight = None if self.weight is None else self.weight.to(dtype)
-        bias = None if self.bias is None else self.bias.to(dtype)
+        dtype, device = torch.promote_types(x.dtype, torch.float32), x.device.type
+        weight, bias = _as(self.weight, dtype), _as(self.bias, dtype)
         if self.rms:
-            normed = F.rms_norm(x.to(dtype), self.width, weight, self.eps)
+            normed = torch.rms_norm(_as(x, dtype), self.width, weight, self.eps)
         else:
-            normed = F.layer_norm(x.to(dtype), self.width, weight, bias, self.eps)
+            normed = F.layer_norm(_as(x, dtype), self.width, weight, bias, self.eps)
         normed = normed if self.factor is None else normed * self.factor
-        device = x.device.type
         autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        return normed.to(torch.get_autocast_dtype(device) if autocast and not self.stream else x.dtype)
+        return _as(normed, torch.get_autocast_dtype(device) if autocast and not self.stream else x.dtype)
+
+
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
+
+
+def _as(tensor: MaybeTensor, dtype: torch.dtype) -> MaybeTensor:
+    """tensor.to(dtype), which takes as long as a small sum even where there is nothing to convert."""
+    return tensor if tensor is None or tensor.dtype is dtype else tensor.to(dtype)
 
 
 def make_norm(shape: Shape, factor: float | None = None, stream: bool = False) -> NormLayer:
@@ -126,10 +132,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     width = cos.shape[-1]
     if width == 0:
         return x
-    rotary, rest = x[..., :width], x[..., width:]
+    rotary = x if width == x.shape[-1] else x[..., :width]
     first, second = rotary.chunk(2, dim=-1)
-    rotated = rotary * cos.to(x.dtype) + torch.cat((second, first), dim=-1) * sin.to(x.dtype)
-    return rotated if rest.shape[-1] == 0 else torch.cat((rotated, rest), dim=-1)
+    rotated = rotary * _as(cos, x.dtype) + torch.cat((second, first), dim=-1) * _as(sin, x.dtype)
+    return rotated if rotary is x else torch.cat((rotated, x[..., width:]), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -200,6 +206,46 @@ def is_plain(module: nn.Module) -> bool:
     return own and not hasattr(module.weight, "__tensor_flatten__")
 
 
+_STREAMED = 2**17
+"""Numbers of a matrix that no cache near the core holds (512 kB in fp32)."""
+
+
+def product(layer: nn.Linear, x: Tensor) -> Tensor:
+    """layer(x), see `linear`."""
+    if _generating() and is_plain(layer):
+        return linear(x, layer.weight, layer.bias)
+    return layer(x)
+
+
+def _generating() -> bool:
+    """Whether torch is in inference mode, in which tokens are generated; never in a compiled block."""
+    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x (B, S, K) times weight (N, K) transposed, plus bias (N,).
+
+    In inference mode, which is that of generation, one or two tokens times a large matrix in fp32 on a CPU are computed
+    as a batch of two products. All that takes time is then to read the matrix, and MKL's product of a matrix with a
+    vector reads slowly: at `mini`, 185 MB, 20 ms for all of a token, in two halves 9 ms (AMD EPYC, one thread). The
+    bits differ, so that passes outside of generation, which are recorded, do not use it.
+    """
+    rows, outs = x.shape[:-1].numel(), weight.shape[0]
+    if (
+        weight.numel() < _STREAMED
+        or rows > 2
+        or outs % 2
+        or not _generating()
+        or not weight.is_contiguous()
+        or not x.dtype == weight.dtype == torch.float32
+        or x.device.type != "cpu"
+    ):
+        return F.linear(x, weight, bias)
+    halves = torch.bmm(weight.view(2, outs // 2, -1), x.reshape(1, rows, -1).mT.expand(2, -1, -1))
+    y = halves.permute(2, 0, 1).reshape(*x.shape[:-1], outs)
+    return y if bias is None else y + bias
+
+
 class Attention(nn.Module):
     """Multi-head attention with grouped KV heads; q and k are normalised if the family does so, per head (qwen3) or all
     heads together (olmo2)."""
@@ -248,7 +294,7 @@ class Attention(nn.Module):
             out = out * call.factor.to(out.dtype)[:, None, None]
         joined, rows = out.transpose(1, 2).flatten(2), call.heads.query_rows
         if rows is None:
-            return self.o(joined)
+            return product(self.o, joined)
         if is_plain(self.o):
             return F.linear(joined, self.o.weight[:, rows], self.o.bias)
         return self.o(joined.new_zeros(*joined.shape[:2], self.inner).index_copy(2, rows, joined))
@@ -262,17 +308,17 @@ class Attention(nn.Module):
         group = HeadGroup(q, k, v, call.kernel, gate, *rows, self.score_cap)
         return attend(group, call.heads.kinds)
 
-    def _project(self, linear: nn.Linear, x: Tensor, rows: Tensor | None, norm: NormLayer | None = None) -> Tensor:
+    def _project(self, layer: nn.Linear, x: Tensor, rows: Tensor | None, norm: NormLayer | None = None) -> Tensor:
         """(B, S, W) → (B, h, S, D): the projection to the heads of these rows, None: to all; and its norm."""
         if norm is not None and self.qk_norm == "all":
-            y = norm(linear(x))
+            y = norm(product(layer, x))
             y = y if rows is None else y[..., rows]
         elif rows is None:
-            y = linear(x)
-        elif is_plain(linear):
-            y = F.linear(x, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
+            y = product(layer, x)
+        elif is_plain(layer):
+            y = F.linear(x, layer.weight[rows], None if layer.bias is None else layer.bias[rows])
         else:
-            y = linear(x).index_select(2, rows)
+            y = layer(x).index_select(2, rows)
         y = y.view(x.shape[0], x.shape[1], -1, self.head_width).transpose(1, 2)
         return norm(y) if norm is not None and self.qk_norm == "head" else y
 
@@ -290,10 +336,10 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is not None:
-            gate = self.gate(x)
+            gate = product(self.gate, x)
             gate = F.gelu(gate, approximate="tanh") if self.approximate == "tanh" else F.silu(gate)
-            return self.down(gate * self.up(x))
-        return self.down(F.gelu(self.up(x), approximate=self.approximate))
+            return product(self.down, gate * product(self.up, x))
+        return product(self.down, F.gelu(product(self.up, x), approximate=self.approximate))
 
 
 Added = Callable[[str, Tensor, Tensor], Tensor]
@@ -386,7 +432,7 @@ class TokenHead(nn.Module):
         self.cap = shape.logit_cap
 
     def forward(self, x: Tensor, valid: Tensor | None = None, embedding: Tensor | None = None) -> Tensor:
-        return capped(F.linear(*self.factors(x, embedding)), self.cap)
+        return capped(linear(*self.factors(x, embedding)), self.cap)
 
     def factors(self, x: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """x as the product reads it, the table (V, W), and the bias (V,)."""

@@ -104,7 +104,7 @@ def generate(
     stopped = [False] * len(rows)
     cache = KVCache(model.structure, len(rows), max(lengths) + max_new_tokens) if use_cache else None
     new, new_lengths = input_ids, lengths
-    with torch.no_grad():
+    with torch.inference_mode():
         for _ in range(max_new_tokens):
             logits = _last_logits(model, new, new_lengths, cache)
             picked = sampling.pick(logits, generators).tolist()

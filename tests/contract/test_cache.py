@@ -1,5 +1,7 @@
 """Cached decoding gives the logits of the full pass: any map, plan and family, unequal prompts, any split."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full, Window
 from hybridlab.errors import UserError
+from hybridlab.models import blocks
 from hybridlab.models.build import build_model
 from hybridlab.models.cache import KVCache, VisitCache
 from hybridlab.models.decoder import Decoder, draw_weights
@@ -371,6 +374,59 @@ def test_a_cache_of_windows_alone_keeps_w_tokens():
     with torch.no_grad():
         _, cache = cached_logits(model, ids, mask, (11,))
     assert all(t.shape[2] == 4 for visit in cache.visits.values() for t in visit.tensors())
+
+
+def test_a_cache_without_a_capacity_doubles_when_it_grows():
+    model = build(masks=[[1, 1]] * 3)
+    ids, mask = prompts([24])
+    cache, sizes = KVCache(model.structure, 1), []
+    with torch.no_grad():
+        for part in ids.split([3] + [1] * 21, dim=1):
+            model(part, cache=cache)
+            sizes.append(cache.visits[(0,)].tensors()[0].shape[2])
+        assert sizes == [3] + [6] * 3 + [12] * 6 + [24] * 12
+        wanted = model(torch.cat((ids, ids[:, :1]), dim=1)).logits[:, -1]
+        torch.testing.assert_close(model(ids[:, :1], cache=cache).logits[:, -1], wanted, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("rows", [[9], [9, 9], [9, 4], [9, 6, 4]])
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_large_matrices_generate_the_same_tokens(family, rows, monkeypatch):
+    """Matrices beyond the caches of a core are read in halves for one or two tokens, in generation alone."""
+    monkeypatch.setattr(blocks, "_STREAMED", 0)
+    model, products = build(family).float(), []
+    monkeypatch.setattr(torch, "bmm", lambda *pair, of=torch.bmm: products.append(pair) or of(*pair))
+    ids, _ = prompts(rows)
+    arguments = {"max_new_tokens": 8, "lengths": rows}
+    found = model.generate(ids, **arguments).rows()
+    assert bool(products) == (len(rows) <= 2)
+    products.clear()
+    with torch.no_grad():
+        ends = [model(torch.tensor([row])).logits[0].argmax(-1).tolist() for row in found]
+        assert not products
+    assert [row[n:] for row, n in zip(found, rows, strict=True)] == [
+        end[n - 1 : -1] for end, n in zip(ends, rows, strict=True)
+    ]
+
+
+def test_a_product_in_halves_is_that_of_the_layer(monkeypatch):
+    monkeypatch.setattr(blocks, "_STREAMED", 0)
+    for outs, bias, rows in itertools.product((6, 7), (True, False), ((1, 1), (2, 1), (1, 2), (3, 1))):
+        layer, x = torch.nn.Linear(5, outs, bias), torch.randn(*rows, 5)
+        with torch.inference_mode():
+            torch.testing.assert_close(blocks.product(layer, x), layer(x))
+        with torch.no_grad():
+            assert torch.equal(blocks.product(layer, x), layer(x))
+
+
+@pytest.mark.parametrize("kinds", [None, REFINED["mixed"]], ids=["windows", "refined"])
+def test_a_model_trains_after_it_has_generated(kinds):
+    """What is kept between passes is made outside of inference mode."""
+    model = build(kinds=kinds, plan=PLANS["head loop"])
+    ids, _ = prompts([6, 4])
+    model.generate(ids, 3, lengths=[6, 4])
+    model(ids).logits.square().mean().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_a_backward_pass_through_cached_passes():
