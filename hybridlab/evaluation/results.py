@@ -9,6 +9,7 @@ it is not measured if one of its parts is not.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import yaml
@@ -187,7 +188,12 @@ class Results(_Typed):
     @property
     def choices_mean(self) -> Measurement:
         """The mean accuracy over all kinds of questions; its error is that of a stratified sample."""
-        return _mean([result.accuracy for result in self.choices.values()])
+        found = [result.accuracy for result in self.choices.values()]
+        if not found:
+            return NOT_MEASURED
+        error = math.hypot(*(accuracy.stderr or 0.0 for accuracy in found)) / len(found)
+        value = sum(known(accuracy) for accuracy in found) / len(found)
+        return Measurement(value=value, stderr=error, n=sum(accuracy.n for accuracy in found))
 
 
 # ---- suites ----
