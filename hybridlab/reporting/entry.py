@@ -19,6 +19,9 @@ from hybridlab.reporting.figures import write_figure
 from hybridlab.reporting.style import Also
 from hybridlab.reporting.table import Part, below, error_text, parts, short_text, tally_text, write_table
 
+_STYLES = {"agrees": "green", "same direction": "cyan", "differs": "red", "opposite direction": "red"}
+"""Of verdicts; of any other, dim."""
+
 
 def write_entry(
     experiment: Experiment,
@@ -41,27 +44,26 @@ def write_entry(
 
 
 def print_entry(data: dict[str, Any], console: Console, all_columns: bool = False, long: bool = False) -> None:
-    """A table with its claims; for a figure, its series and claims. long: the claims in their long form."""
-    if is_table(data):
-        print_table(data, console, all_columns, long)
-    else:
-        print_figure(data, console, long)
+    """A table in panels that are not wider than the console; of a figure a line for each series, drawn or not. Before
+    it the source of the numbers, and how many printed ones come out; then the claims.
 
-
-def print_head(data: dict[str, Any], console: Console) -> None:
-    """Id, title, the source of the numbers, and how many printed ones come out."""
+    all_columns: also the columns that nothing here can measure. long: the claims in their long form.
+    """
     console.print(Text(f"{data['id']}: {data['title']}", style="bold"))
     console.print(caption(data), highlight=False)
     if tally_text(data):
         console.print(tally_text(data), highlight=False)
+    if is_table(data):
+        _print_table(data, console, all_columns)
+    else:
+        for panel in data["panels"]:
+            for series in panel["series"]:
+                name = ", ".join(part for part in (panel["title"], series["label"]) if part)
+                console.print(f"  {name}: {'drawn' if series['data'] else '– (not run)'}", highlight=False)
+    print_claims(data, console, long)
 
 
-def print_table(table: dict[str, Any], console: Console, all_columns: bool = False, long: bool = False) -> None:
-    """Panels that are not wider than the console, then the claims.
-
-    all_columns: also the columns that nothing here can measure. long: the claims in their long form.
-    """
-    print_head(table, console)
+def _print_table(table: dict[str, Any], console: Console, all_columns: bool) -> None:
     for part in parts(table, all_columns):
         for i, columns in enumerate(_fitting(part, console.width)):
             if part.title:
@@ -70,17 +72,6 @@ def print_table(table: dict[str, Any], console: Console, all_columns: bool = Fal
             console.print(_panel(replace(part, columns=columns)))
     for line in below(table, all_columns):
         console.print(line, style="dim", highlight=False)
-    print_claims(table, console, long)
-
-
-def print_figure(data: dict[str, Any], console: Console, long: bool = False) -> None:
-    """A line for each series, drawn or not, then the claims, in their long form if asked."""
-    print_head(data, console)
-    for panel in data["panels"]:
-        for series in panel["series"]:
-            name = ", ".join(part for part in (panel["title"], series["label"]) if part)
-            console.print(f"  {name}: {'drawn' if series['data'] else '– (not run)'}", highlight=False)
-    print_claims(data, console, long)
 
 
 def _fitting(part: Part, width: int) -> list[list[Column]]:
@@ -118,10 +109,5 @@ def _panel(part: Part) -> Table:
             panel.add_row("", *(Text(error, style="dim") for error in errors))
         # A row without comparisons needs no line for verdicts.
         if any(verdict not in ("", "not run") for verdict in verdicts):
-            panel.add_row("", *(Text(verdict, style=_style(verdict)) for verdict in verdicts))
+            panel.add_row("", *(Text(verdict, style=_STYLES.get(verdict, "dim")) for verdict in verdicts))
     return panel
-
-
-def _style(verdict: str) -> str:
-    styles = {"agrees": "green", "same direction": "cyan", "differs": "red", "opposite direction": "red"}
-    return styles.get(verdict, "dim")

@@ -87,8 +87,8 @@ class FigureKind:
     is added to the panel's.
     size: width and height of a panel in inches.
     legend: draws one legend for all panels, from the figure, the axes of the panels and their number of rows.
-    merge: the numbers of a series from those of each seed, with errors over seeds; without it the first seed is shown,
-    as it is where the settings say so (`first_seed`).
+    merge: the numbers of a series from those of several seeds, with errors over seeds; without it the first seed is
+    shown, as it is where the settings say so (`first_seed`).
     align: changes the numbers of all series of a panel together, so that they can be compared.
     relative: the numbers of a series less those of the panel's `relative_to`, of the same seed.
     shared: whether panels with the same axis labels get the same axes.

@@ -214,8 +214,6 @@ def merge_lines(by_seed: Mapping[int, Numbers], keys: Sequence[str] = ("y",)) ->
 
 def merge_points(by_seed: Mapping[int, Numbers]) -> Numbers:
     """`points` of the same run become one, with its error over seeds."""
-    if len(by_seed) == 1:
-        return next(iter(by_seed.values()))
     grouped: dict[str, list[dict[str, Any]]] = {}
     for numbers in by_seed.values():
         for point in numbers["points"]:

@@ -17,7 +17,7 @@ from hybridlab.papers import loading as experiment_module
 from hybridlab.papers.cells import best_scale, cell_configs, cell_runs
 from hybridlab.papers.loading import experiment_ids, load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, one_queue, run_cells
-from hybridlab.reporting.entry import print_table
+from hybridlab.reporting.entry import print_entry
 from hybridlab.reporting.entry_data import caption
 from hybridlab.reporting.table import build_table, write_table
 from hybridlab.runs import queued_run as attempt_module
@@ -214,7 +214,7 @@ def test_without_runs_every_measured_cell_is_a_dash(toy, tmp_path, capsys):
     table = build_table(experiment, "smoke", tmp_path / "nothing")
     assert all(cell["measured"] is None for row in table["rows"] for cell in row["cells"].values())
     assert [claim["verdict"] for claim in table["claims"]] == ["not run", "not run"]
-    print_table(table, Console(width=80))
+    print_entry(table, Console(width=80))
     assert "–" in capsys.readouterr().out
 
 

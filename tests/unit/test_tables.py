@@ -13,7 +13,7 @@ from hybridlab.papers.formula import Measure
 from hybridlab.papers.ids import SAYS
 from hybridlab.papers.loading import load_experiment
 from hybridlab.reporting import table as table_module
-from hybridlab.reporting.entry import print_table
+from hybridlab.reporting.entry import print_entry
 from hybridlab.reporting.entry_data import caption, entry_data, model_of
 from hybridlab.reporting.seeds import Difference, Measured, difference, from_neutral
 from hybridlab.reporting.table import (
@@ -442,7 +442,7 @@ def test_a_benchmarks_table_from_its_record(tmp_path, judged, capsys):
     assert judged[0][0] == {} and judged[0][1].hash == digest
     assert sorted(path.name for path in folder.iterdir()) == ["table.json", "table.md"]
     assert "| 1 | met [x] | holds | as asked | – | – | – | – |" in (folder / "table.md").read_text()
-    print_table(table, Console(width=80))
+    print_entry(table, Console(width=80))
     printed = capsys.readouterr().out
     assert (
         "0.80 | 0.90" in printed
@@ -610,7 +610,7 @@ def test_columns_that_nothing_here_measures_are_one_line(trained, capsys):
         text = (folder / name).read_text().replace("-{}-", "--")
         assert line in text and "44.00" not in text
     assert "Far" not in (folder / "table.csv").read_text() and "far" in table["rows"][0]["cells"]
-    print_table(table, Console(width=80))
+    print_entry(table, Console(width=80))
     assert line in capsys.readouterr().out
     assert "not measured here: Far" in [*below(table, see_printed="")]
 
@@ -619,7 +619,7 @@ def test_long_names_of_rows_are_folded_so_that_no_number_is_cut_off(trained, cap
     long = "map={kind: uniform, attention: {kind: dilated, width: 8, step: 8}}, "
     rows = [{**row, "short": long + row["short"]} for row in TRAINED["rows"]]
     _, table, _ = trained(rows=rows, reference=[long + name for name in TRAINED["reference"]])
-    print_table(table, Console(width=80))
+    print_entry(table, Console(width=80))
     printed = capsys.readouterr().out.partition("Cells:")[0]
     assert "…" not in printed and "small arm" in printed and "3.10 | 3.00" in printed
 
@@ -629,7 +629,7 @@ def test_all_columns_shows_them_with_the_papers_values(trained, capsys):
     for name in ("table.md", "table.tex", "table.csv"):
         text = (folder / name).read_text()
         assert "not measured here" not in text and "44.0" in text
-    print_table(table, Console(width=80), all_columns=True)
+    print_entry(table, Console(width=80), all_columns=True)
     assert "44.00" in capsys.readouterr().out
 
 

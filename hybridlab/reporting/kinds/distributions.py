@@ -55,8 +55,6 @@ def distributions_of(plot: Any, record: Record) -> Numbers | None:
 def merge_distributions(by_seed: Mapping[int, Numbers]) -> Numbers:
     """The numbers of all seeds, and the means of each."""
     runs = list(by_seed.values())
-    if len(runs) == 1:
-        return runs[0]
     rows = [[value for row in same for value in row] for same in zip(*(run["rows"] for run in runs), strict=True)]
     return {**runs[0], "rows": rows, "means": [run["means"][0] for run in runs], "seeds": len(runs)}
 
@@ -159,8 +157,6 @@ def scatter_of(plot: Any, record: Record) -> Numbers | None:
 def merge_scatter(by_seed: Mapping[int, Numbers]) -> Numbers:
     """The points of all seeds, and the mean of their r, since points of different runs are no sample of one."""
     runs = list(by_seed.values())
-    if len(runs) == 1:
-        return runs[0]
     known = [run["r"] for run in runs if run["r"] is not None]
     r = mean_and_error(known).value if len(known) == len(runs) else None
     points = {name: [value for run in runs for value in run[name]] for name in ("x", "y")}

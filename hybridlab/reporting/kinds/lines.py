@@ -241,8 +241,6 @@ def _points_apart(runs: list[Numbers]) -> list[Numbers]:
 def merge(by_seed: Mapping[int, Numbers]) -> Numbers:
     """Means over seeds with one standard error."""
     runs = list(by_seed.values())
-    if len(runs) == 1:
-        return runs[0]
     if "points" in runs[0]:
         return merge_points(by_seed)
     if "parts" in runs[0]:
