@@ -376,17 +376,18 @@ def counted(spec: Benchmark, choice: BenchmarkModel, size: str, device: torch.de
     run, the mean over its steps. None for generation."""
     if spec.kind not in ("passes", "training"):
         return {"gigabytes": None, "flops": None}
-    length = Layer({"training": {"seq_len": spec.prompt}})
-    config = resolve(choice.arch, size, layers=[Layer(choice.config), length])
-    structure, (batch,) = final_structure(config), spec.batches
+    (batch,) = spec.batches
+    rows = Layer({"training": {"seq_len": spec.prompt, "tokens_per_step": batch * spec.prompt}})
+    config = resolve(choice.arch, size, layers=[Layer(choice.config), rows])
+    structure = final_structure(config)
     precision = pick_precision(config.training.precision, device)
     model = Transformer.without_weights(structure, config.runtime.kernel)
     kernels = model.kernels_used(spec.prompt, device, precision == "bf16").values()
     rule = convention_of(name for names in kernels for name in names)
     cost = ledger(structure, spec.prompt, rule)
     if spec.kind == "training":
-        run = training_flops(config, rule) / config.training.steps / config.training.rows
-        flops = {"run": run * batch, "last_step": cost.training * batch}
+        run = training_flops(config, rule) / config.training.steps
+        flops = {"run": run, "last_step": cost.training * batch}
     else:
         flops = {"step": cost.training * batch, "forward": cost.forward * batch}
     peak = None

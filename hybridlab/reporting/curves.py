@@ -7,7 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import UserError
-from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks
+from hybridlab.files import write_bytes
+from hybridlab.reporting.style import COLOURS, cycled, label_axes, plain_ticks, small_png
 from hybridlab.runs.curves import AXES, LABELS, Curve
 from hybridlab.statistics import moving_average
 
@@ -88,7 +89,10 @@ def _save(figure: Figure, path: Path) -> None:
         ax.grid(color="0.9", linewidth=0.6)
     figure.axes[0].legend(fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=200)
+    if path.suffix.lower() == ".png":
+        write_bytes(path, small_png(figure))
+    else:
+        figure.savefig(path)
 
 
 def terminal_picture(

@@ -57,14 +57,14 @@ def write_picture(path: Path, draw: Callable[[], Figure] | None, also: Also = ()
         return
     import matplotlib
 
-    write_bytes(path.with_suffix(".png"), _small_png(draw()))
+    write_bytes(path.with_suffix(".png"), small_png(draw()))
     for file, date in further.items():
         if asked(file, also):
             with writing(file), matplotlib.rc_context({"svg.hashsalt": path.name}):
                 draw().savefig(file, metadata={date: None})
 
 
-def _small_png(figure: Figure) -> bytes:
+def small_png(figure: Figure) -> bytes:
     """A figure in a palette of 256 colours, a fifth of the bytes of true colours."""
     from PIL import Image
 
