@@ -17,7 +17,7 @@ from hybridlab.files import read_object
 from hybridlab.plan.attention_map import AttentionMap, exact_count
 
 _STREAM = 5
-"""First word of the seed sequence; data/batches.py, data/mixture.py and methods/consa/training.py use 1 to 4."""
+"""First word of the seed sequence; data/batches.py and methods/consa/training.py use 1 to 4."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ MASKED_SHARE = 0.15
 _TO_MASK, _TO_RANDOM = 0.8, 0.1
 """Shares of the chosen tokens that become [MASK], and a random token; the others stay."""
 _MASKS, _MEASURED_MASKS = 5, 6
-"""First words of the seeds of these draws, after those of data/batches.py and data/mixture.py."""
+"""First words of the seeds of these draws, after those of data/batches.py."""
 
 
 @dataclass(frozen=True)
