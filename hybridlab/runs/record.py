@@ -1,6 +1,6 @@
 """Records, the source of all tables and figures: one small JSON file per run, in its folder and below RESULTS-DIR.
 
-zstd -dc results/published/records/HASH.json.zst | python -m json.tool
+zstd -dc -D hybridlab/records.zdict results/published/records/HASH.json.zst | python -m json.tool
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """One's own results before the published ones: which is read, what differs, how it is published, its size."""
 
 import copy
+import hashlib
 import json
 import subprocess
 
 import numpy as np
 import pytest
+import zstandard
 from matplotlib.figure import Figure
 from PIL import Image
 
-from hybridlab.files import read_object, read_text
+from hybridlab.files import DICTIONARY, compact_json, read_object, read_text, write_json
 from hybridlab.papers.cells import best_scale, cell_runs, recorded_seeds, records_of
 from hybridlab.papers.verdicts import Planned, history, history_name, write_history
 from hybridlab.reporting import published as published_module
@@ -361,6 +363,18 @@ def test_a_record_is_compressed_to_the_same_bytes_and_can_be_read_by_zstd(tmp_pa
     one, two = (folder / record_name("ab") for folder in (tmp_path / "one", tmp_path / "two"))
     assert one.read_bytes() == two.read_bytes() and one.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
     assert json.loads(read_text(one)) == make_record(hash="ab").model_dump(mode="json")
+
+
+def test_the_dictionary_of_records_stays_and_records_from_before_it_are_read(tmp_path):
+    assert hashlib.sha256(DICTIONARY.read_bytes()).hexdigest()[:16] == "87b8dc575baebfac", (
+        "nothing could be read any more"
+    )
+    before, now = tmp_path / "before.json.zst", tmp_path / "now.json.zst"
+    content = read_object(next((PUBLISHED / "records").iterdir()), "record")
+    before.write_bytes(zstandard.ZstdCompressor(level=19).compress(compact_json(content).encode()))
+    write_json(now, content)
+    assert read_object(before, "record") == read_object(now, "record") == content
+    assert now.stat().st_size < 0.8 * before.stat().st_size
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b + b"x", lambda b: b[:40] + b"\x00" + b[41:], bytes])
