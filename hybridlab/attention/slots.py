@@ -34,10 +34,19 @@ class Slot(Protocol):
         """Store the first lengths[r] of the new entries of each row r."""
         ...
 
+    # A slot whose class has `step(q, k, v, serving, at) -> Tensor` beside its `attend` serves compiled generation:
+    # `attend` and `append` of one token of each row, at positions at (B,), in tensors of fixed sizes; see `has_step`.
+
     def tensors(self) -> list[Tensor]:
         """All stored tensors. They are attributes of the slot, with the rows as their first dimension, so that a cache
         can be copied for several continuations of one prompt."""
         ...
+
+
+def has_step(slot: Slot) -> bool:
+    """Whether a slot serves compiled generation. A class with an `attend` of its own needs a `step` of its own."""
+    nearest = next(vars(each) for each in type(slot).__mro__ if vars(each).keys() & {"attend", "step"})
+    return "step" in nearest
 
 
 def next_positions(counts: Sequence[int], length: int, device: torch.device) -> Tensor:
@@ -163,7 +172,26 @@ class KeyValues:
         else:
             places = entries(earlier, stored, length, self.window is not None, q.device)
             seen = _seen(places, length, Visible(self.window, rule=self.rule))
-        if not _grouped(tuple(serving), keys.shape[1]):
+        grouped = _grouped(tuple(serving), keys.shape[1])
+        return self._weighted(q, keys, values, None if grouped else serving, seen)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], at: Tensor) -> Tensor:
+        assert self.keys is not None and self.values is not None, "prompts are stored before"
+        rows, size = torch.arange(len(at), device=at.device), self.keys.shape[2]
+        self.keys[rows, :, at % size], self.values[rows, :, at % size] = k[:, :, 0], v[:, :, 0]
+        # The youngest position that an index can hold; below 0 for one that holds nothing yet.
+        places = at[:, None] - (at[:, None] - torch.arange(size, device=at.device)) % size
+        seen = (places >= 0) & Visible(self.window, rule=self.rule).allows(at[:, None], places)
+        # Compilers see through no cache of a function.
+        grouped = _grouped.__wrapped__(tuple(serving), self.keys.shape[1])
+        return self._weighted(q, self.keys, self.values, None if grouped else serving, seen[:, None, None])
+
+    def _weighted(
+        self, q: Tensor, keys: Tensor, values: Tensor, serving: Sequence[int] | None, seen: Tensor | None
+    ) -> Tensor:
+        """Attention (B, h, S, D) to those keys and values (B, K, N, D) that are seen (B, 1, S, N); None for all.
+        serving: None where each KV head serves as many query heads, in order."""
+        if serving is not None:
             keys, values = keys[:, list(serving)], values[:, list(serving)]
         if self.cap is not None:
             seen = torch.ones((), dtype=torch.bool, device=q.device) if seen is None else seen

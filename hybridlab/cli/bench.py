@@ -36,7 +36,7 @@ _Against = Annotated[
         help="The first architecture in transformers too: eager, sdpa, compiled (sdpa by torch.compile).",
     ),
 ]
-_Compile = Annotated[bool, typer.Option("--compile", help="Each architecture with compiled blocks too.")]
+_Compile = Annotated[bool, typer.Option("--compile", help="Each architecture compiled too.")]
 _Generate = Annotated[
     bool, typer.Option("--generate", help="Time generated tokens in place of training steps and forward passes.")
 ]
@@ -94,8 +94,6 @@ def bench(
     from hybridlab.reporting.curves import check_picture
     from hybridlab.training.machine import describe_machine, library_versions, pick_device
 
-    if compile and generate:
-        raise UserError("--compile is for training steps; leave it out with --generate")
     if whole_run and generate:
         raise UserError("--whole-run is for training steps; leave it out with --generate")
     if figure is not None:

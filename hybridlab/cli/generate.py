@@ -40,6 +40,12 @@ def generate(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Recompute all tokens at each step, as a check of the cache.")
     ] = False,
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="One compiled graph for each token: pays for long texts, or many of one length."
+        ),
+    ] = False,
     chat: Annotated[
         bool,
         typer.Option("--chat", help="The text is what a user says: answer it, in the chat template of the tokenizer."),
@@ -67,6 +73,7 @@ def generate(
         top_p=top_p,
         seed=seed,
         chat=chat,
+        compiled=compile,
     )
     done = []
     for number, made in enumerate(continued, 1):

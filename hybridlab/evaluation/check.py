@@ -326,7 +326,30 @@ def cache(subject: Subject) -> None:
                         f"their scale from those of the full pass{subject.see(method)}"
                     )
             stored = stored.selected([2, 0])
+    _check_steps(subject, lengths // 2)
     _check_room(subject)
+
+
+def _check_steps(subject: Subject, lengths: Tensor) -> None:
+    """Wrong unless the steps of compiled generation, after prompts of these lengths, give the full pass, if all slots
+    have them."""
+    tokens = subject.tokens()
+    prompts = int(lengths.max())
+    stored = KVCache(subject.structure, len(tokens), subject.length)
+    subject.model(tokens[:, :prompts], torch.arange(prompts) < lengths[:, None], cache=stored)
+    try:
+        stored.require_steps()
+    except UserError:
+        return
+    whole, rows, at = subject.model(tokens).logits, torch.arange(len(tokens)), lengths
+    while int(at.max()) < subject.length:
+        logits = subject.model.step(tokens[rows, at][:, None], stored, at)[:, 0]
+        if (off := difference(logits, whole[rows, at])) > _EQUAL:
+            raise Wrong(
+                f"a step of compiled generation differs by {off:.2g} of its scale from the full pass; mend the step of "
+                "the slot, or leave it out"
+            )
+        at = at + 1
 
 
 def _check_room(subject: Subject) -> None:

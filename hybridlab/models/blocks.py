@@ -182,7 +182,8 @@ class AttentionCall:
 
     heads: those that run. rotary: of the positions of x. valid, segments: (B, S), see `Visible`. gate: (K,) of the KV
     heads that run, see `HeadGroup`. factor: (h,), the output of each query head is multiplied by it before W_O. cache:
-    the keys and values stored by earlier calls. causal: see `Visible`.
+    the keys and values stored by earlier calls. causal: see `Visible`. at: (B,), the position of the one token of each
+    row, if the cache is to take a step of compiled generation.
     """
 
     heads: HeadIndex
@@ -195,6 +196,7 @@ class AttentionCall:
     factor: Tensor | None = None
     cache: VisitCache | None = None
     causal: bool = True
+    at: Tensor | None = None
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -218,8 +220,8 @@ def product(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _generating() -> bool:
-    """Whether torch is in inference mode, in which tokens are generated; never in a compiled block."""
-    return not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+    """Whether tokens are generated: torch is then in inference mode, which compiled code only knows as no gradients."""
+    return not torch.is_grad_enabled() if torch.compiler.is_compiling() else torch.is_inference_mode_enabled()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -280,11 +282,13 @@ class Attention(nn.Module):
             q, k = rotate(torch.cat((q, k), dim=1), *call.rotary).split((q.shape[1], k.shape[1]), dim=1)
         else:
             q, k = rotate(q, *call.rotary), rotate(k, *call.rotary)
-        if cache is not None and not cache.empty:
+        if cache is not None and call.at is not None:
+            attended = Attended(cache.step(q, k, v, call.at))
+        elif cache is not None and not cache.empty:
             attended = Attended(cache.attend(q, k, v))
         else:
             attended = self._attend(q, k, v, call)
-        if cache is not None:
+        if cache is not None and call.at is None:
             cache.append(q, k, v, call.valid)
         return Attended(self._joined(attended.out, call), attended.weights, attended.keys, attended.others)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from hybridlab.attention.kinds import AttentionKind
-from hybridlab.attention.slots import Slot, StandardSlot, next_positions, selected_slot
+from hybridlab.attention.slots import KeyValues, Slot, StandardSlot, has_step, next_positions, selected_slot
 from hybridlab.errors import UserError
 from hybridlab.models.recurrence import LoopState
 from hybridlab.plan.structure import Structure
@@ -52,6 +52,22 @@ class KVCache:
         if self.capacity is not None and longest > self.capacity:
             raise UserError(
                 f"cache: {longest} tokens do not fit into its capacity of {self.capacity}; make a larger one"
+            )
+
+    def require_steps(self) -> None:
+        """UserError unless `Transformer.step` can continue the rows: that is one graph for all tokens, in which no
+        tensor grows and nothing is computed for some tokens only."""
+        loops = self.structure.plan.loops.values()
+        if any(g > 1 or loop.shift_of(t) for loop in loops for t, g in enumerate(loop.chunks)):
+            raise UserError(
+                "generate: the loops of this model compute a chunk once it is complete, which one compiled graph for "
+                "all tokens cannot; leave out --compile (compiled in Python)"
+            )
+        slots = [slot for visit in self.visits.values() for _, slot in visit.slots]
+        if unable := next((slot for slot in slots if not has_step(slot)), None):
+            raise UserError(
+                f"generate: the cache slot {type(unable).__name__} has no step of its own for compiled generation; "
+                "write one beside its attend, or leave out --compile (compiled in Python)"
             )
 
     def repeated(self, times: int) -> KVCache:
@@ -147,10 +163,15 @@ class VisitCache:
         The new ones are not stored here; see `append`.
         """
         positions = self.positions(q.shape[2], q.device)
-        outs = [
-            slot.attend(*self._for_slot(heads, q, k, v), heads.serving, self.counts, positions)
-            for heads, slot in self.slots
-        ]
+        return self._together(
+            [
+                slot.attend(*self._for_slot(heads, q, k, v), heads.serving, self.counts, positions)
+                for heads, slot in self.slots
+            ]
+        )
+
+    def _together(self, outs: list[Tensor]) -> Tensor:
+        """The outputs of the slots as one, its heads in their order."""
         if len(outs) == 1:
             return outs[0]
         order, out = [i for heads, _ in self.slots for i in heads.query], torch.cat(outs, dim=1)
@@ -158,6 +179,13 @@ class VisitCache:
 
     def _for_slot(self, heads: SlotHeads, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return (q, k, v) if len(self.slots) == 1 else (q[:, heads.query], k[:, heads.kv], v[:, heads.kv])
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> Tensor:
+        """`attend` and `append` of one token of each row, at positions at (B,); the cache does not count them."""
+        outs = [
+            cast(KeyValues, slot).step(*self._for_slot(heads, q, k, v), heads.serving, at) for heads, slot in self.slots
+        ]
+        return self._together(outs)
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> None:
         """Store k, v (B, K, S, D) without padding, which is False in valid (B, S). q (B, h, S, D): their queries."""

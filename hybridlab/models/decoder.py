@@ -259,6 +259,26 @@ class Transformer(nn.Module):
         loss = loss_in_chunks(*factors_of_head, targets, self.compiled, self.shape.logit_cap)
         return Output(loss.new_empty(len(read), 0, self.shape.vocab), **found, loss=loss)
 
+    def step(self, tokens: Tensor, cache: KVCache, at: Tensor) -> Tensor:
+        """Logits (B, 1, V) after one more token (B, 1) of each row, at positions (B,), which is stored.
+
+        As `forward` with a cache, but that all counts are tensors, so that one compiled graph serves every token; the
+        cache does not count them. See `KVCache.require_steps`.
+        """
+        positions = at[:, None]
+        execution = Execution(
+            self.structure,
+            cast(list[Block], list(self.blocks)),
+            dict(zip(self.plan.loops, cast(list[Recurrence], list(self.recurrences)), strict=True)),
+            positions,
+            self.kernel,
+            gates=self.gates,
+            factors=self.factors,
+            cache=cache,
+            at=at,
+        )
+        return self.logits(execution.run(self._embed(self.embedding(tokens), positions, None)))
+
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""
         return generate(self, input_ids, max_new_tokens, **settings)
@@ -267,11 +287,16 @@ class Transformer(nn.Module):
         """Rows of the table of embeddings (B, S, W) → the residual stream before the plan."""
         x = x * self.shape.embedding_scale
         if self.position_embedding is not None:
-            last, learned = int(position_ids.max()), self.position_embedding.num_embeddings
-            if last >= learned:
-                raise UserError(f"position {last}: this model has learned positions 0 to {learned - 1} only")
+            if not torch.compiler.is_compiling():
+                self.require_position(int(position_ids.max()))
             x = x + self.position_embedding(position_ids)
         return self.embedding_norm(self._with_types(x, token_type_ids))
+
+    def require_position(self, last: int) -> None:
+        """UserError if the model has learned positions, but not so many."""
+        if self.position_embedding is not None and last >= self.position_embedding.num_embeddings:
+            learned = self.position_embedding.num_embeddings
+            raise UserError(f"position {last}: this model has learned positions 0 to {learned - 1} only")
 
     def _with_types(self, x: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Embeddings (B, S, W) plus those of the token types; UserError for types that the model does not have."""

@@ -34,7 +34,7 @@ class Execution:
     collect in `attended`. cache: keys and values of earlier passes. lengths: with a cache, the new tokens of each row.
     stride: positions per entry of the cache. rotary: tables that visits share, by what they depend on. recompute:
     recompute the activations of the branches in the backward pass instead of storing them. compiled: run compiled
-    branches, see `compiled`.
+    branches, see `compiled`. at: (B,), with a cache of counts that are tensors, see `Transformer.step`.
     """
 
     structure: Structure
@@ -54,6 +54,7 @@ class Execution:
     rotary: dict[object, Rotary] = field(default_factory=dict)
     recompute: bool = False
     compiled: bool = False
+    at: Tensor | None = None
     attended: dict[Place, Attended] = field(default_factory=dict)
 
     def run(self, embedded: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class Execution:
         def body(t: int, z: Tensor, real: Tensor | None = None) -> Tensor:
             return self.on_latents(loop, t, z, real).body(index, loop, t, z)
 
-        if self.cache is not None:
+        if self.cache is not None and self.at is None:
             state = self.cache.loops[index]
             return run_cached(recurrence, loop, state, embedded, x, self.cache.counts, self.lengths, body)
         taps = self.taps
@@ -117,6 +118,7 @@ class Execution:
     def rotary_at(self, stored: VisitCache | None, length: int, layer: int) -> Rotary:
         """The tables of a visit: of this pass's positions, or of the next `length` entries of its cache."""
         local = self.structure.shape.rope_is_local(layer)
+        stored = stored if self.at is None else None
         key = (local, None) if stored is None else (local, (tuple(stored.counts), length))
         if key not in self.rotary:
             here = self.positions if stored is None else stored.positions(length, self.positions.device) * self.stride
@@ -140,6 +142,7 @@ class Execution:
             self.factors.get(place),
             stored,
             self.structure.causal,
+            self.at,
         )
 
     def _run(self, place: Place, visit: Visit, x: Tensor) -> Tensor:
@@ -190,9 +193,9 @@ def compiled(branch: Branch) -> Branch:
     return cast(Branch, torch.compile(branch, dynamic=False))
 
 
-def require_compiler(kernel: str, device: torch.device) -> None:
+def require_compiler(kernel: str, device: torch.device, setting: str = "runtime.compile") -> None:
     """UserError if blocks with this kernel cannot be compiled for this device, which takes a C++ compiler, and on a GPU
-    Triton too."""
+    Triton too. setting: what asks for it."""
     # Imported here, because it takes seconds.
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
@@ -200,15 +203,15 @@ def require_compiler(kernel: str, device: torch.device) -> None:
 
     if kernel in NOT_COMPILED:
         raise UserError(
-            f"runtime.compile has no effect with kernel {kernel}, whose code is compiled already; use another "
-            "runtime.kernel, or leave runtime.compile out"
+            f"{setting} has no effect with kernel {kernel}, whose code is compiled already; use another "
+            f"runtime.kernel, or leave {setting} out"
         )
     if device.type == "cuda" and not has_triton():
-        raise UserError("runtime.compile needs Triton on a GPU; pip install triton, or leave runtime.compile out")
+        raise UserError(f"{setting} needs Triton on a GPU; pip install triton, or leave {setting} out")
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler:
         raise UserError(
-            "runtime.compile needs a C++ compiler, and there is none here; install g++ or name one in the variable "
-            "CXX, or leave runtime.compile out"
+            f"{setting} needs a C++ compiler, and there is none here; install g++ or name one in the variable CXX, or "
+            f"leave {setting} out"
         ) from None

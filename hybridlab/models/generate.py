@@ -14,11 +14,14 @@ from torch import Tensor
 
 from hybridlab.errors import UserError
 from hybridlab.models.cache import KVCache, require_caches
+from hybridlab.models.executor import compiled as compiled_form
+from hybridlab.models.executor import require_compiler
 from hybridlab.plan.structure import Structure
 
 
 class LanguageModel(Protocol):
-    """What decoding needs of a model: its structure, and logits for tokens with a cache (see `Transformer.forward`)."""
+    """What decoding needs of a model: its structure, and logits for tokens with a cache (see `Transformer.forward` and
+    `Transformer.step`)."""
 
     @property
     def structure(self) -> Structure: ...
@@ -26,6 +29,10 @@ class LanguageModel(Protocol):
     def __call__(
         self, input_ids: Tensor, *, attention_mask: Tensor | None = None, cache: KVCache | None = None
     ) -> Any: ...
+
+    def step(self, tokens: Tensor, cache: KVCache, at: Tensor) -> Tensor: ...
+
+    def require_position(self, last: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -89,12 +96,15 @@ def generate(
     seed: int = 0,
     stop_token: int | None = None,
     until: Callable[[list[list[int]]], bool] | None = None,
+    compiled: bool = False,
 ) -> Generated:
     """Continue prompts (B, S) by up to `max_new_tokens` tokens each.
 
     lengths: tokens of each prompt, if some are padded on the right. A row ends with `stop_token`, which is part of it.
     seed: of the first row's samples; the next row has seed + 1, and so on. until: asked after every token, with the
-    new tokens of each row; all rows end when it says so.
+    new tokens of each row; all rows end when it says so. compiled: the tokens after the first by one compiled graph for
+    all of the model, see `Transformer.step`: it takes some seconds to be made for each number of rows and each power of
+    two of tokens, and the logits differ by rounding. UserError without a compiler, and for models that it cannot serve.
     """
     require_caches(model.structure, "generate")
     sampling = Sampling(temperature, top_k, top_p)
@@ -102,11 +112,21 @@ def generate(
     generators = [torch.Generator().manual_seed(seed + row) for row in range(len(lengths))]
     rows = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
     stopped = [False] * len(rows)
-    cache = KVCache(model.structure, len(rows), max(lengths) + max_new_tokens) if use_cache else None
+    most = max(lengths) + max_new_tokens
+    step = _compiled_step(model, most, use_cache, input_ids.device) if compiled else None
+    # One graph serves all capacities up to its own.
+    capacity = most if step is None else 1 << (most - 1).bit_length()
+    cache = KVCache(model.structure, len(rows), capacity) if use_cache else None
+    if step is not None and cache is not None:
+        cache.require_steps()
     new, new_lengths = input_ids, lengths
     with torch.inference_mode():
-        for _ in range(max_new_tokens):
-            logits = _last_logits(model, new, new_lengths, cache)
+        at = torch.tensor(lengths, device=input_ids.device)
+        for number in range(max_new_tokens):
+            if step is not None and number:
+                logits, at = step(model, new, cache, at)[:, 0], at + 1
+            else:
+                logits = _last_logits(model, new, new_lengths, cache)
             picked = sampling.pick(logits, generators).tolist()
             for row, token in enumerate(picked):
                 if not stopped[row]:
@@ -120,6 +140,17 @@ def generate(
             else:
                 new, new_lengths = torch.tensor(picked, device=input_ids.device)[:, None], [1] * len(rows)
     return Generated(padded(rows, input_ids.device), [len(row) for row in rows])
+
+
+def _compiled_step(model: LanguageModel, most: int, use_cache: bool, device: torch.device) -> Callable[..., Tensor]:
+    """The model's `step`, compiled. most: tokens of a row. UserError where it cannot be."""
+    if not use_cache:
+        raise UserError(
+            "generate: compiled steps need the cache; leave out --compile, or --no-cache (compiled, use_cache)"
+        )
+    require_compiler("auto", device, "--compile (compiled)")
+    model.require_position(most - 2)  # the last token is not read
+    return compiled_form(type(model).step)
 
 
 def _last_logits(model: LanguageModel, tokens: Tensor, lengths: list[int], cache: KVCache | None) -> Tensor:

@@ -215,6 +215,9 @@ class _Trainer:
     def __init__(self, choice: BenchmarkModel, structure: Structure, config: RunConfig, device: torch.device) -> None:
         self.model, self.vocab = _in_form(choice, structure, device), structure.shape.vocab
         self.device, self.precision = device, pick_precision(config.training.precision, device)
+        # Blocks are compiled for training, and a whole pass without gradients.
+        whole = choice.compiled and choice.form == "hybridlab"
+        self.without_gradients = cast(nn.Module, torch.compile(self.model, dynamic=False)) if whole else self.model
         self.clip, self.step, self.hooks = config.training.clip, config.training.steps // 2, hooks_in_passes(config)
         run = SimpleNamespace(config=config, model=self.model, initial=structure, device=device)
         groups = model_groups(self.model, config.training.optimizer)
@@ -265,7 +268,7 @@ def _passes(trainer: _Trainer, batch: int, length: int, repeats: int) -> dict[st
     with torch.inference_mode(), autocast(trainer.device, trainer.precision):
         started = _now(trainer.device)
         for _ in range(repeats):
-            trainer.model(tokens, **trainer.inputs())
+            trainer.without_gradients(tokens, **trainer.inputs())
         return {"step": step, "forward": (_now(trainer.device) - started) / repeats}
 
 
@@ -299,21 +302,33 @@ class _Writer:
     model: Any
     vocab: int
     device: torch.device
+    compiled: bool
 
     def tokens(self, prompt: torch.Tensor, count: int) -> torch.Tensor:
         """(B, S + count): rows with their likeliest continuations."""
         if isinstance(self.model, Transformer):
-            return self.model.generate(prompt, count).tokens
-        settings = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+            return self.model.generate(prompt, count, compiled=self.compiled).tokens
+        settings: dict[str, Any] = {
+            "max_new_tokens": count,
+            "min_new_tokens": count,
+            "do_sample": False,
+            "pad_token_id": 0,
+        }
+        if self.compiled:
+            # Its own way to compile: a cache of fixed size, whose steps are one graph.
+            from transformers.generation.configuration_utils import CompileConfig
+
+            how = CompileConfig(mode="default")
+            how._compile_all_devices = True  # type: ignore[assignment]
+            settings |= {"cache_implementation": "static", "compile_config": how}
         found: torch.Tensor = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
         return found
 
 
 def _writer(choice: BenchmarkModel, size: str, device: torch.device) -> _Writer:
     structure = final_structure(resolve(choice.arch, size, layers=[Layer(choice.config)]))
-    if choice.compiled:
-        raise UserError("compiled models are measured in training steps; generation runs uncompiled")
-    return _Writer(_in_form(choice, structure, device).eval(), structure.shape.vocab, device)
+    plain = choice.model_copy(update={"compiled": False})
+    return _Writer(_in_form(plain, structure, device).eval(), structure.shape.vocab, device, choice.compiled)
 
 
 def _generation(writer: _Writer, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:

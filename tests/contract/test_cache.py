@@ -1,17 +1,21 @@
 """Cached decoding gives the logits of the full pass: any map, plan and family, unequal prompts, any split."""
 
+import functools
 import itertools
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._dynamo.utils import counters
 
 from hybridlab.accounting.parameters import kv_bytes
 from hybridlab.attention.belief import Belief
 from hybridlab.attention.kinds import Full, Window
+from hybridlab.attention.slots import KeyValues, has_step
 from hybridlab.errors import UserError
 from hybridlab.models import blocks
+from hybridlab.models import generate as generation
 from hybridlab.models.build import build_model
 from hybridlab.models.cache import KVCache, VisitCache
 from hybridlab.models.decoder import Decoder, draw_weights
@@ -68,6 +72,15 @@ PLANS = {
 }
 
 
+HIGH, LOW, ELEMMUL = Belief("high", 1.0), Belief("low", 0.5), Belief("elemmul")
+REFINED = {
+    "high": ((HIGH, HIGH),) * 3,
+    "elemmul": ((ELEMMUL, ELEMMUL),) * 3,
+    "mixed": ((LOW, Window(5)), (HIGH, ELEMMUL), (Full(), HIGH)),
+    "scaled": ((Belief("high", 2.0, length_ref=6),) * 2,) * 3,
+}
+
+
 CUTS = [(), (1,), (4, 5, 6, 20), tuple(range(1, 23))]
 
 
@@ -79,6 +92,99 @@ def test_cached_equals_full(family, plan, cuts):
         wanted = model(ids, attention_mask=mask).logits
         cached, _ = cached_logits(model, ids, mask, cuts)
     torch.testing.assert_close(cached[mask], wanted[mask], atol=1e-10, rtol=1e-8)
+
+
+def stepped(model, ids, lengths, step=Decoder.step):
+    """Rows of logits of one token at a time after prompts of these lengths, to the end of the longest row."""
+    cache, at, rows = KVCache(model.structure, len(ids), 32), torch.tensor(lengths), torch.arange(len(ids))
+    model(ids[:, : max(lengths)], attention_mask=padding_mask(lengths), cache=cache)
+    found = []
+    while int(at.max()) < ids.shape[1]:
+        found.append(step(model, ids[rows, at][:, None], cache, at)[:, 0])
+        at = at + 1
+    return torch.stack(found, 1)
+
+
+def wanted_of(model, ids, lengths):
+    """`stepped`, from one full pass."""
+    count = ids.shape[1] - max(lengths)
+    return torch.stack([row[start : start + count] for row, start in zip(model(ids).logits, lengths, strict=True)])
+
+
+@combinations("family, plan", [*FAMILIES, *CAPPED], PLANS.keys())
+def test_steps_whose_counts_are_tensors_equal_the_full_pass(family, plan):
+    """Windows of five have gone round their rings several times by the end."""
+    model, ids = build(family, plan=PLANS[plan]), random_ids(30, rows=3, vocab=VOCAB)
+    with torch.no_grad():
+        for lengths in ([1, 1, 1], [7, 7, 7], [9, 2, 5]):
+            torch.testing.assert_close(
+                stepped(model, ids, lengths), wanted_of(model, ids, lengths), atol=1e-10, rtol=1e-8
+            )
+
+
+@combinations("kinds, plan", REFINED.keys(), PLANS.keys())
+def test_steps_of_refined_weights_equal_the_full_pass(kinds, plan):
+    model, ids = build(plan=PLANS[plan], kinds=REFINED[kinds]), random_ids(24, rows=3, vocab=VOCAB)
+    with torch.no_grad():
+        found, wanted = stepped(model, ids, [9, 2, 5]), wanted_of(model, ids, [9, 2, 5])
+    torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-8)
+
+
+def test_steps_at_other_positions_give_other_logits():
+    """Positive control: what a step sees follows from the positions alone."""
+    model, ids = build(), random_ids(20, rows=1, vocab=VOCAB)
+    with torch.no_grad():
+        late = stepped(model, ids, [9], lambda model, tokens, cache, at: model.step(tokens, cache, at + 1))
+        assert (late - wanted_of(model, ids, [9])).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kinds", [None, REFINED["mixed"]], ids=["windows", "refined"])
+def test_one_graph_generates_all_tokens_of_several_prompts(kinds, monkeypatch):
+    """The graph is run as torch makes it; whatever it cannot hold would be an error. test_compiled_runs compiles."""
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(
+        generation, "compiled_form", functools.cache(lambda step: torch.compile(step, fullgraph=True, backend="eager"))
+    )
+    model = build(kinds=kinds, plan=PLANS["head loop"])
+    for lengths in ([9, 2, 5], [3, 8, 8]):
+        ids = random_ids(max(lengths), rows=3, vocab=VOCAB)
+        asked = {"max_new_tokens": 22 - max(lengths), "lengths": lengths}
+        assert model.generate(ids, compiled=True, **asked).rows() == model.generate(ids, **asked).rows()
+    assert counters["stats"]["unique_graphs"] == 1
+    sampled = {"max_new_tokens": 9, "temperature": 1.0, "top_k": 5, "seed": 3, "stop_token": 4}
+    assert model.generate(ids, compiled=True, **sampled).rows() == model.generate(ids, **sampled).rows()
+
+
+def test_what_cannot_be_one_graph_is_refused():
+    ids = random_ids(5, vocab=VOCAB)
+    with pytest.raises(UserError, match="compiled steps need the cache; leave out --compile, or --no-cache"):
+        build().generate(ids, 3, compiled=True, use_cache=False)
+    with pytest.raises(UserError, match="position 68: this model has learned positions 0 to 63 only"):
+        build("gpt2").generate(ids, 65, compiled=True)
+    assert build("gpt2").generate(ids, 60).lengths == [65, 65], "the last token needs no position"
+    spiral = build_model("spiral-b", size="tiny")
+    with pytest.raises(
+        UserError, match="compute a chunk once it is complete, which one compiled graph for all tokens cannot"
+    ):
+        spiral.generate(ids, 3, compiled=True)
+
+
+class Counted(KeyValues):
+    """A slot with an attend of its own, and the step of another."""
+
+    def attend(self, *arguments):
+        return super().attend(*arguments)
+
+
+def test_a_step_belongs_to_the_attend_beside_it():
+    cache = KVCache(build().structure, 1, 8)
+    cache.require_steps()
+    heads, slot = cache.visits[(0,)].slots[0]
+    cache.visits[(0,)].slots[0] = (heads, Counted(None, capacity=8))
+    assert has_step(slot) and not has_step(Counted(None))
+    with pytest.raises(UserError, match="the cache slot Counted has no step of its own for compiled generation; write"):
+        cache.require_steps()
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,15 +205,6 @@ def test_random_maps_windows_lengths_and_splits(data):
 def test_kinds_with_scores_of_their_own_are_refused_where_scores_are_capped():
     with pytest.raises(UserError, match="heads of kind belief compute scores of their own, .*score_cap=null"):
         build("gemma2", kinds=REFINED["high"])
-
-
-HIGH, LOW, ELEMMUL = Belief("high", 1.0), Belief("low", 0.5), Belief("elemmul")
-REFINED = {
-    "high": ((HIGH, HIGH),) * 3,
-    "elemmul": ((ELEMMUL, ELEMMUL),) * 3,
-    "mixed": ((LOW, Window(5)), (HIGH, ELEMMUL), (Full(), HIGH)),
-    "scaled": ((Belief("high", 2.0, length_ref=6),) * 2,) * 3,
-}
 
 
 @combinations("kinds, family, plan", REFINED.keys(), FAMILIES.keys(), PLANS.keys())

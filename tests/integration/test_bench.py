@@ -39,6 +39,15 @@ def test_the_same_model_generates_the_same_in_both(tmp_path):
     assert "generate: vanilla is" in done.stdout and max(map(len, done.stdout.splitlines())) <= 80
 
 
+@pytest.mark.long
+def test_compiled_texts_are_the_same_in_both_too():
+    """Static caches and one graph for all tokens, here and in transformers."""
+    done = CliRunner().invoke(app, ["bench", *SMALL, "--generate", "--compile", "--against", "compiled"])
+    assert done.exit_code == 0, done.output
+    assert "forms of the first model generate the same tokens" in done.stdout
+    assert "generate: vanilla, compiled is" in done.stdout
+
+
 def test_the_share_of_a_known_peak(monkeypatch):
     """As on a GPU: a device of 1 TFLOP/s. Nothing is measured of transformers' texts and of devices without a peak."""
     monkeypatch.setattr("hybridlab.training.machine.peak_of", lambda device: 1e12)
@@ -124,8 +133,6 @@ def test_steps_of_a_whole_run(tmp_path):
         (["--whole-run", "--generate"], "leave it out with --generate"),
         (["--against", "eagr"], "did you mean 'eager'"),
         (["--arch", "vanila"], "did you mean 'vanilla'"),
-        (["--compile", "--generate"], "leave it out with --generate"),
-        (["--generate", "--against", "compiled"], "compiled models are measured in training steps"),
         (["--arch", "spiral-b", "--against", "eager"], "transformers has no class for this model"),
         (["--size", "tny"], "did you mean 'tiny'"),
     ],

@@ -71,6 +71,18 @@ def test_batches_give_what_the_prompts_give_one_by_one(small, runs, arch, sampli
 
 
 @pytest.mark.long
+def test_compiled_texts_are_the_same(workdir):
+    """Compiled for this processor: prompts of several lengths at once, which one graph continues."""
+    common = ["generate", "base", "--prompts", "prompts.txt", "--max-new-tokens", "9", "--json"]
+    done = hybridlab(*common, "--compile", cwd=workdir)
+    if "needs a C++ compiler" in done.stderr:
+        pytest.skip("there is no C++ compiler here")
+    assert json_of(done) == json_of(hybridlab(*common, cwd=workdir))
+    done = hybridlab(*common, "--compile", "--no-cache", cwd=workdir)
+    assert done.returncode == 2 and "compiled steps need the cache" in done.stderr
+
+
+@pytest.mark.long
 def test_prompts_come_from_a_file_or_standard_input_and_go_to_a_file(workdir, monkeypatch):
     common = ["--max-new-tokens", "5"]
     alone = [json_of(hybridlab("generate", "base", text, *common, "--json", cwd=workdir)) for text in PROMPTS]

@@ -75,16 +75,33 @@ class RefinedKeyValues(KeyValues):
         self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], counts: Sequence[int], positions: Tensor
     ) -> Tensor:
         with no_autocast(q):
-            tile = self._tile(q, k, v, counts, None)
+            tile = self._after(q, k, v, counts, None)
             out = torch.empty_like(tile.q)
             form_of(tile).forward(out, self._before(q, max(counts)))
+        return out.view(q.shape).to(v.dtype)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], at: Tensor) -> Tensor:
+        assert self.keys is not None and self.values is not None, "prompts are stored before"
+        size, rows = self.keys.shape[2], torch.arange(len(at), device=at.device)
+        index = torch.arange(size, device=at.device)
+        positions = torch.cat((torch.where(index < at[:, None], index, -1), at[:, None]), dim=1)
+        keys, values = torch.cat((self.keys, k), dim=2), torch.cat((self.values, v), dim=2)
+        with no_autocast(q):
+            tile = self._tile(q, keys, values, positions, None)
+            out = torch.empty_like(tile.q)
+            form_of(tile).forward(out, self._before(q, size))
+            added = form_of(tile).total().unflatten(0, (len(at), -1)).flatten(1, 2)
+        sent = self._room(added)
+        sent += added[:, :, :size].to(sent.dtype)
+        sent[rows, :, at] = added[:, :, size].to(sent.dtype)
+        self.keys[rows, :, at], self.values[rows, :, at] = k[:, :, 0], v[:, :, 0]
         return out.view(q.shape).to(v.dtype)
 
     def append(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], lengths: Sequence[int]) -> None:
         longest, length = max(counts), k.shape[2]
         valid = torch.arange(length, device=k.device) < torch.tensor(lengths, device=k.device)[:, None]
         with no_autocast(q):
-            added = form_of(self._tile(q, k, v, counts, valid)).total()
+            added = form_of(self._after(q, k, v, counts, valid)).total()
         added = added.unflatten(0, (len(counts), -1)).flatten(1, 2)
         super().append(q, k, v, counts, lengths)
         sent = self._room(added)
@@ -118,12 +135,16 @@ class RefinedKeyValues(KeyValues):
         regular = group > 0 and self.serving == [i // group for i in range(heads)]
         return (heads // group, group) if regular else (heads, 1)
 
-    def _tile(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], valid: Tensor | None) -> _Continued:
+    def _after(self, q: Tensor, k: Tensor, v: Tensor, counts: Sequence[int], valid: Tensor | None) -> _Continued:
         """New rows q (B, h, S, D) with the stored keys and the new k, v (B, K, S, D). valid: (B, S), None for all."""
-        length, kv_heads = q.shape[2], self._pairs()[0]
         keys, values = self._joined(k, v, counts)
-        positions = entries(tuple(counts), max(counts), length, False, k.device)
-        if kv_heads != k.shape[1]:
+        positions = entries(tuple(counts), max(counts), q.shape[2], False, k.device)
+        return self._tile(q, keys, values, positions, valid)
+
+    def _tile(self, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, valid: Tensor | None) -> _Continued:
+        """New rows q with keys and values (B, K, N, D) at these positions (B, N), the rows' own at the end."""
+        length, kv_heads = q.shape[2], self._pairs()[0]
+        if kv_heads != keys.shape[1]:
             keys, values = keys[:, self.serving], values[:, self.serving]
         rows, columns = (t.repeat_interleave(kv_heads, 0) for t in (positions[:, -length:], positions))
         real = None if valid is None else valid.repeat_interleave(kv_heads, 0)
