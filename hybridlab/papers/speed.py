@@ -101,7 +101,7 @@ def measure_speeds(
     for batch in spec.batches:
         seconds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for model in models.values():
-            measure(model, batch, spec.prompt, min(4, spec.new_tokens))
+            measure(model, batch, spec.prompt, spec.new_tokens)  # all sizes, so that nothing is compiled in a round
         for number in range(spec.rounds):
             rotated = names[number % len(names) :] + names[: number % len(names)]
             for name in rotated:

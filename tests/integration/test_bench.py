@@ -156,7 +156,7 @@ def test_the_tables_of_the_documentation_are_those_of_the_files():
         assert cells[0] == f"{next(flops) / next(flops):.3f}"
         assert cells[1:] == [f"{ratio['value']:.3f} ± {ratio['stderr']:.3f}", f"{memory[name] / memory[first]:.2f}"]
     peers = re.findall(r"\[`([\w-]+)`\]\(\S+\) \| (step|forward|generate) \| (.+); (.+) \| (.+) \|", text)
-    assert len(peers) == 6
+    assert len(peers) == 7
     for file, part, one, other, cell in peers:
         against = json.loads((PUBLISHED / "bench" / f"{file}.json").read_text())["to_fastest_peer"][part]
         assert (one, other) == (against["model"], against["peer"])
