@@ -79,7 +79,7 @@ def _questions(config: RunConfig, count: int) -> dict[str, tuple[Sequence[Any], 
 
 def text_losses(measured: Suite, model: Transformer) -> np.ndarray:
     """(N,): the mean loss of each window of the text, in nats per token."""
-    text, objective, device = measured.text.cpu().numpy(), measured.objective, next(model.parameters()).device
+    text, objective, device = measured.text.cpu().numpy(), measured.objective, model.device
     losses: list[float] = []
     for numbers in chunks(range(len(text)), model, text.shape[1]):
         tokens = text[numbers]

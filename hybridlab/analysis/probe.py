@@ -159,7 +159,7 @@ def spaced_windows(model: Transformer, corpus: Corpus, length: int, count: int) 
         raise UserError(f"the validation part of {corpus.folder} has no {length} tokens in a row; give more text")
     chosen = np.unique(np.linspace(0, len(windows) - 1, min(count, len(windows))).round().astype(int))
     tokens = np.stack([windows[int(i)] for i in chosen])
-    return torch.from_numpy(tokens).to(next(model.parameters()).device)
+    return torch.from_numpy(tokens).to(model.device)
 
 
 def rounded(values: Any, digits: int) -> Any:

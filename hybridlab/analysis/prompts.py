@@ -190,7 +190,7 @@ def _prompted(
     model: Transformer, tokenizer: Tokenizer, prompts: list[Prompt], rows: int, choice: Choice
 ) -> Iterator[Example]:
     """`rows` prompts of each level, at random by the seed."""
-    device = next(model.parameters()).device
+    device = model.device
     levels: dict[str | None, list[Prompt]] = {}
     for prompt in prompts:
         levels.setdefault(prompt.group, []).append(prompt)
@@ -327,7 +327,7 @@ def each_sequence(model: Transformer, name: str, sequences: Sequence[Tensor]) ->
     """(1, S): sequences (S,) one after the other, on the model's device, with a bar. name: of their task."""
     from hybridlab.evaluation.lm_eval_model import Scoring
 
-    device = next(model.parameters()).device
+    device = model.device
     with Scoring(name, len(sequences)) as progress:
         for number, sequence in enumerate(sequences):
             yield sequence[None].to(device)

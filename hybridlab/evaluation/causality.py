@@ -62,7 +62,7 @@ def worst_leak(model: Transformer, lengths: tuple[int, ...], taps: Taps | None =
 
 def _logits(model: Transformer, rows: torch.Tensor, taps: Taps | None) -> torch.Tensor:
     with torch.no_grad():
-        return model(rows.to(next(model.parameters()).device), taps=taps).logits.float()
+        return model(rows.to(model.device), taps=taps).logits.float()
 
 
 def causality(model: Transformer, length: int, kernels: Sequence[str]) -> dict[str, float | str]:

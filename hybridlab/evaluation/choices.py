@@ -111,8 +111,7 @@ def score_choices(
         def whole(tokens: Tensor, mask: Tensor) -> Tensor:
             return model(tokens, attention_mask=mask, **(inputs or {})).logits
 
-        equal = any(loop.literal for loop in model.plan.loops.values())
-        return _uncached(model, forward or whole, questions, equal, done)
+        return _uncached(model, forward or whole, questions, model.plan.literal, done)
 
 
 def choice_result(
@@ -174,7 +173,7 @@ def require_positions(positions: int | None, questions: Sequence[Question], name
 def has_cache(structure: Structure) -> bool:
     """Whether a model of this structure can decode with a cache: not with the paper's literal chunks, nor with masks
     that are being learned."""
-    if any(loop.literal for loop in structure.plan.loops.values()):
+    if structure.plan.literal:
         return False
     try:
         KVCache(structure, 1)
@@ -222,7 +221,7 @@ def _cached(model: Transformer, questions: list[Question], inputs: Mapping[str, 
 
 def _continue(model: Transformer, rows: list[list[int]], cache: KVCache, inputs: Mapping[str, Any]) -> Tensor:
     """Logits (B, longest, V) of rows of tokens that continue those of a cache, which takes them in."""
-    device = next(model.parameters()).device
+    device = model.device
     lengths = [len(row) for row in rows]
     mask = None if len(set(lengths)) == 1 else _mask(lengths, device)
     return model(padded(rows, device), attention_mask=mask, cache=cache, **inputs).logits
@@ -258,7 +257,7 @@ def _batches(model: Transformer, questions: list[Question], shared: int, cached:
 def _uncached(model: Transformer, forward: Forward, questions: list[Question], equal: bool, done: Done) -> np.ndarray:
     """Scores (N, O), from whole rows; options that are predicted from the same row share it. equal: batches have rows
     of one length only."""
-    device = next(model.parameters()).device
+    device = model.device
     asking: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for number, question in enumerate(questions):
         for index, row in enumerate(question.rows()):

@@ -83,7 +83,7 @@ class Scores:
 
 def chat_scores(model: Transformer, objective: Answers, encoded: Encoded, chosen: Sequence[int], text: Text) -> Scores:
     """The scores of rows of chats, by their numbers."""
-    device = next(model.parameters()).device
+    device = model.device
     length = objective.length
 
     def measured(item: tuple[list[int], Batch]) -> list[np.ndarray]:
@@ -127,7 +127,7 @@ def answers_of(
     model: Transformer, objective: FineTuning, encoded: Encoded, text: Text
 ) -> list[int] | list[float] | list[str]:
     """For each example a class, the number of an option, a number, or the text of a span."""
-    device = next(model.parameters()).device
+    device = model.device
     spans = objective.task.kind == "span"
     best = SpanAnswers(encoded, objective.settings.answer_tokens or ANSWER_TOKENS)
     answers: list[int] | list[float] = []

@@ -82,7 +82,7 @@ class HarnessModel(TemplateLM):
         self.model, self.tokens, self.special = model.eval(), tokenizer, special
         self.max_length, self.batch_size, self.tokenizer = max_length, batch_size, chat
         self.batch_sizes: dict[tuple[int, int], int] = {}
-        self._device = next(model.parameters()).device
+        self._device = model.device
         self._said_beyond = False
         self._encoded = lru_cache(4096)(lambda text, add: tuple(tokenizer.encode(text, add_special_tokens=add).ids))
         self._prefix = tokenizer.decode([special.prefix], skip_special_tokens=False)
@@ -187,9 +187,8 @@ class HarnessModel(TemplateLM):
     def _batches(self, order: Collator, size: int) -> Iterator[list[LmEvalRequest]]:
         """Batches of a size in the collator's order. With the paper's literal chunks, in which an output depends on the
         length of its row, all rows of a batch have one length."""
-        literal = any(loop.literal for loop in self.model.plan.loops.values())
         for batch in order.get_batched(n=size):
-            if not literal:
+            if not self.model.plan.literal:
                 yield batch
                 continue
             lengths = [len(context) + len(continuation) for _, context, continuation in batch]

@@ -47,7 +47,7 @@ def measure(
 
     whole: use the whole corpus for validation, for a model that was trained on another one.
     """
-    device = next(model.parameters()).device
+    device = model.device
     model.eval()
     check_vocabulary(corpus, config.data, model.shape.vocab)
     splits = ("train", "validation") if whole else ("validation",)
@@ -161,7 +161,7 @@ def _example_loss(model: Transformer, config: RunConfig, text: Text, count: int)
 
 
 def _losses(model: Transformer, text: Text, batch: Batch) -> list[float]:
-    batch = batch.to(next(model.parameters()).device)
+    batch = batch.to(model.device)
     with torch.no_grad(), text.context:
         return text.objective.metrics(model(**batch.inputs, **text.inputs), batch)["loss"].tolist()
 

@@ -59,7 +59,7 @@ def answers(
     weights. inputs: further arguments of the forward pass. objective: what the model was trained on, by default the
     next token; a model that finds masked tokens reads all answers of a row as masked.
     """
-    device, context = next(model.parameters()).device, context or nullcontext()
+    device, context = model.device, context or nullcontext()
     asks = objective or NextToken()
 
     def answered(part: list[TaskRow]) -> tuple[np.ndarray, np.ndarray]:

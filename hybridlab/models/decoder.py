@@ -292,6 +292,11 @@ class Transformer(nn.Module):
             x = x + self.position_embedding(position_ids)
         return self.embedding_norm(self._with_types(x, token_type_ids))
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embedding.weight.device
+
     def require_position(self, last: int) -> None:
         """UserError if the model has learned positions, but not so many."""
         if self.position_embedding is not None and last >= self.position_embedding.num_embeddings:
@@ -313,7 +318,7 @@ class Transformer(nn.Module):
 
     def _lengths(self, cache: KVCache, x: Tensor, valid: Tensor | None) -> list[int]:
         """New tokens of each row. UserError if the cache is not for this model and batch, or is too small."""
-        if any(loop.literal for loop in self.plan.loops.values()):
+        if self.plan.literal:
             raise UserError(
                 "cache: with the paper's literal ⌊L / g⌋ chunks an output depends on the total length; "
                 "set literal: false, or decode without a cache"
@@ -326,17 +331,16 @@ class Transformer(nn.Module):
 
     def _check_loops(self, segments: Tensor | None, positions: Tensor | None, padded: bool) -> None:
         """UserError for inputs that a loop would compute otherwise than a row of one document."""
-        if padded and any(loop.literal for loop in self.plan.loops.values()):
+        if padded and self.plan.literal:
             raise UserError(
                 "the paper's literal ⌊L / g⌋ chunks count padding too: pass rows of equal length without attention_mask"
             )
-        chunked = any(g > 1 for loop in self.plan.loops.values() for g in loop.chunks)
         if segments is not None and any(loop.crosses_documents for loop in self.plan.loops.values()):
             raise UserError(
                 "this plan has loops over chunks or with a shift, which carry states from one document into the next: "
                 "pack no documents into a row, and leave out segment_ids"
             )
-        if chunked and positions is not None:
+        if self.plan.chunked and positions is not None:
             raise UserError(
                 "this plan has loops over chunks, which count from the start of a row: leave out position_ids"
             )

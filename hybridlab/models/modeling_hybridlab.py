@@ -229,7 +229,7 @@ class HybridlabPreTrainedModel(PreTrainedModel):
         """ValueError where there are no attention weights between the tokens of a row."""
         if cache is not None:
             raise ValueError("output_attentions needs whole rows: give use_cache=False")
-        if any(g > 1 for loop in self.own.plan.loops.values() for g in loop.chunks):
+        if self.own.plan.chunked:
             raise ValueError("output_attentions: in the loops of this model chunks attend, not tokens; leave it out")
 
 

@@ -131,7 +131,7 @@ def _model(choice: BenchmarkModel, size: str, device: torch.device) -> Transform
 
 def _decoding(model: Transformer, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:
     """Seconds for the prompt, and for the greedy tokens that follow it."""
-    device = next(model.parameters()).device
+    device = model.device
     cache = KVCache(model.structure, batch, prompt + new_tokens)
     with torch.inference_mode():
         started = _now(device)
@@ -147,7 +147,7 @@ def _recursion(model: Transformer, batch: int, length: int, new_tokens: int) -> 
     and without (critical) the loop bodies over chunks. With updates that arrive a chunk later (`shift: parallel`) such
     a body is not needed before the next token and may run in the background, so `critical` is the latency of a token
     (SpiralFormer, appendix E)."""
-    device = next(model.parameters()).device
+    device = model.device
     tokens = _tokens(model.shape.vocab, device, batch, length)
     with torch.inference_mode():
         started = _now(device)
@@ -158,7 +158,7 @@ def _recursion(model: Transformer, batch: int, length: int, new_tokens: int) -> 
     F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten()).backward()
     passes = _now(device) - started
     model.zero_grad(set_to_none=True)
-    chunked = any(g > 1 for loop in model.plan.loops.values() for g in loop.chunks)
+    chunked = model.plan.chunked
     cache, bodies = KVCache(model.structure, batch, length + new_tokens), _TimedBodies(model.plan, device)
     with torch.inference_mode():
         picked = model(tokens, cache=cache).logits[:, -1:].argmax(-1)

@@ -78,6 +78,16 @@ class Plan:
         """The loops by their index in the plan."""
         return {index: item for index, item in enumerate(self.visits) if isinstance(item, Loop)}
 
+    @property
+    def literal(self) -> bool:
+        """Whether a loop takes the paper's literal ⌊L / g⌋ chunks, with which outputs depend on the total length."""
+        return any(loop.literal for loop in self.loops.values())
+
+    @property
+    def chunked(self) -> bool:
+        """Whether a loop runs on chunks of tokens."""
+        return any(g > 1 for loop in self.loops.values() for g in loop.chunks)
+
     def chunk_at(self, place: Place) -> int:
         """Number of tokens per position of the visit at this place: 1, or the chunk size of its iteration."""
         item = self.visits[place[0]]

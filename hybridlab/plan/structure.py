@@ -90,8 +90,7 @@ class Structure:
     @property
     def settled(self) -> bool:
         """Whether no output depends on tokens that come later, so that what a cache holds stays right."""
-        literal = any(loop.literal for loop in self.plan.loops.values())
-        return not literal and self.map.sealed() == self.map
+        return not self.plan.literal and self.map.sealed() == self.map
 
     def changed(self, plan: Plan | None = None, map: AttentionMap | None = None) -> Structure:
         """The same parameters with another plan or map."""

@@ -111,7 +111,7 @@ def continue_prompts(
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     for prompt, tokens in zip(prompts, ids, strict=True):
         _check_length(prompt, len(tokens), max_new_tokens, model.shape.max_positions)
-    device, stop = next(model.parameters()).device, end_token(tokenizer) if template is None else template.stop
+    device, stop = model.device, end_token(tokenizer) if template is None else template.stop
     for start in range(0, len(ids), batch_size):
         rows = ids[start : start + batch_size]
         lengths = [len(row) for row in rows]

@@ -322,7 +322,7 @@ def model_facts(model: Transformer) -> dict[str, Any]:
     return {
         "git": git_revision(),
         "libraries": library_versions(),
-        "machine": describe_machine(next(model.parameters()).device),
+        "machine": describe_machine(model.device),
         "parameters": {"total": parameters.total, "blocks": parameters.block_matrices + parameters.norms_and_biases},
         "structure": model.structure.to_json(),
         "model": summary(model.structure),

@@ -16,11 +16,13 @@ from typer.testing import CliRunner
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
-from hybridlab.config.resolve import run_hash
+from hybridlab.config.resolve import resolve, run_hash
+from hybridlab.config.structures import final_structure
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
 from hybridlab.models import executor
 from hybridlab.models.build import build_model
+from hybridlab.models.decoder import draw_weights, make_model
 from hybridlab.models.executor import MOST_GRAPHS
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
@@ -81,6 +83,22 @@ def test_losses_equal_those_of_an_uncompiled_run(arch, small, tmp_path, runs_dir
     changes = [[(event["step"], event["kind"]) for event in record.events] for record in (plain, compiled)]
     assert changes[0] == changes[1] and bool(changes[0]) == (arch in ("sgt", "consa"))
     assert (plain.compile, compiled.compile, plain.hash) == (False, True, compiled.hash)
+
+
+ARCHS = ["vanilla", "sgt", "rule-swa", "block-loop", "looped", "spiral-b", "lidas", "ln-scaling", "saobp-low", "bert"]
+
+
+@pytest.mark.parametrize("arch", some(ARCHS, "sgt", "looped"))
+def test_a_pass_without_gradients_is_one_graph(arch):
+    """As `bench --compile` measures it, after a first pass; fullgraph makes a second graph an error."""
+    torch._dynamo.reset()
+    config = resolve(arch, "bert-tiny" if arch == "bert" else "tiny")
+    model, ids = make_model(final_structure(config)), torch.arange(48).view(2, 24)
+    draw_weights(model, 0)
+    with torch.inference_mode():
+        wanted = model(ids).logits
+        found = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)(ids).logits
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.long

@@ -93,7 +93,7 @@ class _Sums(Taps):
 
     def __init__(self, model: Transformer, first_token: bool) -> None:
         self.plan, self.start = model.plan, 0 if first_token else 1
-        device = next(model.parameters()).device
+        device = model.device
         self.sums = {part: torch.zeros(3, model.shape.layers, dtype=torch.float64, device=device) for part in PARTS[1:]}
 
     def on_branch(self, place: Place, part: str, x: Tensor, delta: Tensor) -> Tensor:

@@ -239,7 +239,7 @@ def _inputs(model: Transformer, corpus: Corpus, config: RunConfig, count: int) -
         raise UserError(
             f"the validation part of {corpus.folder} has no {config.training.seq_len} tokens in a row; give more text"
         )
-    device = next(model.parameters()).device
+    device = model.device
     names = batches[0].inputs
     return {name: torch.cat([batch.inputs[name] for batch in batches])[:count].to(device) for name in names}
 

@@ -127,7 +127,7 @@ class _Skip(Taps):
 
 
 def _no_changes(model: Transformer, rows: int) -> Tensor:
-    return torch.full((rows, model.shape.layers), NOTHING, device=next(model.parameters()).device)
+    return torch.full((rows, model.shape.layers), NOTHING, device=model.device)
 
 
 def relative_change(changed: Tensor, delta: Tensor, measured: Tensor) -> Tensor:

@@ -353,7 +353,7 @@ def marked(row: Tensor) -> list[int]:
 
 def _map(model: Transformer, corpus: Corpus, tokens: Tensor, heads: list[Head], shown: int) -> dict[str, Any]:
     first = max(0, len(tokens) - shown)
-    weights = _weights(model, tokens[None].to(next(model.parameters()).device), heads, "full")
+    weights = _weights(model, tokens[None].to(model.device), heads, "full")
     return {
         "length": len(tokens),
         "tokens": [corpus.tokenizer.decode([int(token)]) for token in tokens[first:]],

@@ -160,7 +160,7 @@ def reach(model: Transformer, length: int) -> dict[str, Any] | None:
     tokens = torch.randint(model.shape.vocab, (1, length), generator=torch.Generator().manual_seed(0))
     seen = _States()
     with torch.enable_grad():
-        alone(tokens.to(next(model.parameters()).device), taps=seen)
+        alone(tokens.to(model.device), taps=seen)
         maps = [_dependence(state, seen.embedded) for state in seen.states]
     return {"length": length, "chunks": list(loop.chunks), "maps": maps}
 

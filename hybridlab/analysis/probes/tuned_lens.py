@@ -166,7 +166,7 @@ def train_lens(
     """A lens for a model, and the mean loss over the exits of every step: Adam, with a learning rate that falls to 0
     linearly, on so many positions of each batch, at random by the seed. The same arguments give the same lens; the
     model is not changed. UserError if the loss is no number any more."""
-    lens, device = Lens(model), next(model.parameters()).device
+    lens, device = Lens(model), model.device
     stream, losses = Stream(lens.exits), []
     optimizers = [torch.optim.Adam(one.parameters(), lr=lr) for one in lens.translators]
     rng = np.random.default_rng((seed, 1))
