@@ -41,10 +41,7 @@ def generate(
         bool, typer.Option("--no-cache", help="Recompute all tokens at each step, as a check of the cache.")
     ] = False,
     compile: Annotated[
-        bool,
-        typer.Option(
-            "--compile", help="One compiled graph for each token: pays for long texts, or many of one length."
-        ),
+        bool, typer.Option("--compile", help="One compiled graph for every token, which pays for long texts only.")
     ] = False,
     chat: Annotated[
         bool,

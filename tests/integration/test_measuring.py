@@ -67,6 +67,7 @@ class Reader(torch.nn.Module):
         super().__init__()
         self.model, self.offset, self.sight = model, offset, sight
         self.shape, self.plan, self.attention_map = model.shape, model.plan, model.attention_map
+        self.device = model.device
 
     def forward(self, tokens, **_):
         logits = torch.zeros(*tokens.shape, self.shape.vocab)
