@@ -19,10 +19,14 @@ import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridlab.errors import NoRoom, UserError
+
+if TYPE_CHECKING:
+    import zstandard
 
 DIGESTS = "digests.json"
 DICTIONARY = Path(__file__).with_name("records.zdict")
@@ -56,11 +60,17 @@ def read_text(path: Path) -> str:
         import zstandard
 
         try:
-            decompressor = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(DICTIONARY.read_bytes()))
-            content = decompressor.decompress(content, allow_extra_data=False)
+            content = zstandard.ZstdDecompressor(_dictionary()).decompress(content, allow_extra_data=False)
         except (zstandard.ZstdError, MemoryError):
             raise OSError(errno.EIO, "it cannot be decompressed") from None
     return content.decode("utf-8")
+
+
+@cache
+def _dictionary() -> zstandard.ZstdCompressionDict:
+    import zstandard
+
+    return zstandard.ZstdCompressionDict(DICTIONARY.read_bytes())
 
 
 @contextmanager
@@ -124,8 +134,7 @@ def write_json(path: Path, data: Any) -> None:
     if path.suffix == ".zst":
         import zstandard
 
-        dictionary = zstandard.ZstdCompressionDict(DICTIONARY.read_bytes())
-        compressor = zstandard.ZstdCompressor(level=19, write_checksum=True, dict_data=dictionary)
+        compressor = zstandard.ZstdCompressor(level=19, write_checksum=True, dict_data=_dictionary())
         write_bytes(path, compressor.compress(compact_json(data).encode()))
     else:
         write_text(path, json_text(data) + "\n")

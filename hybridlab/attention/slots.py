@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -34,16 +34,21 @@ class Slot(Protocol):
         """Store the first lengths[r] of the new entries of each row r."""
         ...
 
-    # A slot whose class has `step(q, k, v, serving, at) -> Tensor` beside its `attend` serves compiled generation:
-    # `attend` and `append` of one token of each row, at positions at (B,), in tensors of fixed sizes; see `has_step`.
-
     def tensors(self) -> list[Tensor]:
         """All stored tensors. They are attributes of the slot, with the rows as their first dimension, so that a cache
         can be copied for several continuations of one prompt."""
         ...
 
 
-def has_step(slot: Slot) -> bool:
+class SteppingSlot(Slot, Protocol):
+    """A slot that serves compiled generation too."""
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, serving: Sequence[int], at: Tensor) -> Tensor:
+        """`attend` and `append` of one token of each row, at positions at (B,), in tensors of fixed sizes."""
+        ...
+
+
+def has_step(slot: Slot) -> TypeGuard[SteppingSlot]:
     """Whether a slot serves compiled generation. A class with an `attend` of its own needs a `step` of its own."""
     nearest = next(vars(each) for each in type(slot).__mro__ if vars(each).keys() & {"attend", "step"})
     return "step" in nearest

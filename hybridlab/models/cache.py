@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hybridlab.attention.kinds import AttentionKind
-from hybridlab.attention.slots import KeyValues, Slot, StandardSlot, has_step, next_positions, selected_slot
+from hybridlab.attention.slots import Slot, StandardSlot, SteppingSlot, has_step, next_positions, selected_slot
 from hybridlab.errors import UserError
 from hybridlab.models.recurrence import LoopState
 from hybridlab.plan.structure import Structure
@@ -183,7 +183,8 @@ class VisitCache:
     def step(self, q: Tensor, k: Tensor, v: Tensor, at: Tensor) -> Tensor:
         """`attend` and `append` of one token of each row, at positions at (B,); the cache does not count them."""
         outs = [
-            cast(KeyValues, slot).step(*self._for_slot(heads, q, k, v), heads.serving, at) for heads, slot in self.slots
+            cast(SteppingSlot, slot).step(*self._for_slot(heads, q, k, v), heads.serving, at)
+            for heads, slot in self.slots
         ]
         return self._together(outs)
 

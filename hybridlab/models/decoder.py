@@ -229,20 +229,16 @@ class Transformer(nn.Module):
             self._check_loops(segment_ids, position_ids, valid is not None and not bool(valid.all()))
             if position_ids is None:
                 position_ids = torch.arange(x.shape[1], device=x.device)
-        execution = Execution(
-            self.structure,
-            cast(list[Block], list(self.blocks)),
-            dict(zip(self.plan.loops, cast(list[Recurrence], list(self.recurrences)), strict=True)),
+        execution = self._execution(
             position_ids,
-            self.kernel,
-            valid,
-            segment_ids,
             self.gates if gates is None else gates,
             self.factors if factors is None else factors,
-            need,
-            taps,
-            cache,
-            lengths,
+            valid=valid,
+            segments=segment_ids,
+            need=need,
+            taps=taps,
+            cache=cache,
+            lengths=lengths,
             recompute=self.recompute,
             compiled=self.compiled,
         )
@@ -266,18 +262,16 @@ class Transformer(nn.Module):
         cache does not count them. See `KVCache.require_steps`.
         """
         positions = at[:, None]
-        execution = Execution(
-            self.structure,
-            cast(list[Block], list(self.blocks)),
-            dict(zip(self.plan.loops, cast(list[Recurrence], list(self.recurrences)), strict=True)),
-            positions,
-            self.kernel,
-            gates=self.gates,
-            factors=self.factors,
-            cache=cache,
-            at=at,
-        )
+        execution = self._execution(positions, self.gates, self.factors, cache=cache, at=at)
         return self.logits(execution.run(self._embed(self.embedding(tokens), positions, None)))
+
+    def _execution(
+        self, positions: Tensor, gates: dict[int, Tensor] | None, factors: Factors, **inputs: Any
+    ) -> Execution:
+        """A pass of this model. inputs: further ones of `Execution`."""
+        blocks, recurrences = cast(list[Block], list(self.blocks)), cast(list[Recurrence], list(self.recurrences))
+        loops = dict(zip(self.plan.loops, recurrences, strict=True))
+        return Execution(self.structure, blocks, loops, positions, self.kernel, gates=gates, factors=factors, **inputs)
 
     def generate(self, input_ids: Tensor, max_new_tokens: int, **settings: Any) -> Generated:
         """Continue prompts; the arguments are those of `hybridlab.models.generate.generate`."""

@@ -113,12 +113,10 @@ def generate(
     rows = [row[:length] for row, length in zip(input_ids.tolist(), lengths, strict=True)]
     stopped = [False] * len(rows)
     most = max(lengths) + max_new_tokens
-    step = _compiled_step(model, most, use_cache, input_ids.device) if compiled else None
-    # One graph serves all capacities up to its own.
-    capacity = most if step is None else 1 << (most - 1).bit_length()
+    # A graph belongs to a capacity: those of all shorter texts are the same.
+    capacity = 1 << (most - 1).bit_length() if compiled else most
     cache = KVCache(model.structure, len(rows), capacity) if use_cache else None
-    if step is not None and cache is not None:
-        cache.require_steps()
+    step = _compiled_step(model, cache, most, input_ids.device) if compiled else None
     new, new_lengths = input_ids, lengths
     with torch.inference_mode():
         at = torch.tensor(lengths, device=input_ids.device)
@@ -142,12 +140,15 @@ def generate(
     return Generated(padded(rows, input_ids.device), [len(row) for row in rows])
 
 
-def _compiled_step(model: LanguageModel, most: int, use_cache: bool, device: torch.device) -> Callable[..., Tensor]:
+def _compiled_step(
+    model: LanguageModel, cache: KVCache | None, most: int, device: torch.device
+) -> Callable[..., Tensor]:
     """The model's `step`, compiled. most: tokens of a row. UserError where it cannot be."""
-    if not use_cache:
+    if cache is None:
         raise UserError(
             "generate: compiled steps need the cache; leave out --compile, or --no-cache (compiled, use_cache)"
         )
+    cache.require_steps()
     require_compiler("auto", device, "--compile (compiled)")
     model.require_position(most - 2)  # the last token is not read
     return compiled_form(type(model).step)

@@ -130,6 +130,16 @@ class OtherScaleInTheCache(Right):
         return Unscaled(None)
 
 
+class LateStep(KeyValues):
+    def step(self, q, k, v, serving, at):
+        return super().step(q, k, v, serving, at + 1)
+
+
+class OtherPlacesInASteppedCache(Right):
+    def slot(self, standard):
+        return LateStep(None, capacity=standard.capacity)
+
+
 class CutOff(Right):
     def scores(self, heads):
         return super().scores(heads).detach()
@@ -199,6 +209,11 @@ WRONG = [
     (ShortCache, "cache", rf"after \d+ cached tokens, the outputs of the next .* see ShortCache\.slot {HERE}"),
     (LargeCache, "cache", r"after 24 tokens the slot of own keeps \d+ numbers, and cached and sums declare 128"),
     (OtherScaleInTheCache, "cache", "after 1 cached tokens, the outputs of the next 23 differ"),
+    (
+        OtherPlacesInASteppedCache,
+        "cache",
+        "a step of compiled generation differs by .* from the full pass; mend the step",
+    ),
     (CutOff, "gradients", r"blocks\.0\.attention\.q\.weight changes the outputs but gets no gradient"),
     (Cheap, "cost", r"torch counts [\d,]+ FLOPs .* bill [\d,]+; see Cheap\.keys"),
     (NotJson, "saving", "frozenset is not JSON serializable; see NotJson"),

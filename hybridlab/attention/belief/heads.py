@@ -89,11 +89,12 @@ class RefinedKeyValues(KeyValues):
         with no_autocast(q):
             tile = self._tile(q, keys, values, positions, None)
             out = torch.empty_like(tile.q)
-            form_of(tile).forward(out, self._before(q, size))
-            added = form_of(tile).total().unflatten(0, (len(at), -1)).flatten(1, 2)
-        sent = self._room(added)
-        sent += added[:, :, :size].to(sent.dtype)
-        sent[rows, :, at] = added[:, :, size].to(sent.dtype)
+            sums = self._before(q, size)
+            form_of(tile).forward(out, sums)  # which adds what this token sends
+        sums = sums.unflatten(0, (len(at), -1)).flatten(1, 2)
+        sent = self._room(sums)
+        sent.copy_(sums[:, :, :size])
+        sent[rows, :, at] = sums[:, :, size].to(sent.dtype)
         self.keys[rows, :, at], self.values[rows, :, at] = k[:, :, 0], v[:, :, 0]
         return out.view(q.shape).to(v.dtype)
 
