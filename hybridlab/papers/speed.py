@@ -205,15 +205,30 @@ def _stages(choice: BenchmarkModel, size: str, device: torch.device) -> _Stages:
     steps: dict[Structure, int] = {}
     for structure, count in forecast(config):
         steps[structure] = steps.get(structure, 0) + count
-    return _Stages([(_Trainer(choice, structure, config, device), count) for structure, count in steps.items()])
+    trainers: list[_Trainer] = []
+    for structure in reversed(steps):
+        trainers.append(_Trainer(choice, structure, config, device, later=trainers[0] if trainers else None))
+    return _Stages(list(zip(reversed(trainers), steps.values(), strict=True)))
 
 
 class _Trainer:
     """A model with its optimizer and the hooks that act in every step, in the precision of runs on this device. Hooks
-    act as in the middle of a run."""
+    act as in the middle of a run. later: a trainer at the last structure of the same run, whose tensors this one uses
+    where they have the same names and shapes, so that all stages of a run need no more memory than its last."""
 
-    def __init__(self, choice: BenchmarkModel, structure: Structure, config: RunConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        choice: BenchmarkModel,
+        structure: Structure,
+        config: RunConfig,
+        device: torch.device,
+        later: _Trainer | None = None,
+    ) -> None:
         self.model, self.vocab = _in_form(choice, structure, device), structure.shape.vocab
+        if later is not None:
+            shapes = {name: tensor.shape for name, tensor in self.model.named_parameters()}
+            theirs = {name: p for name, p in later.model.named_parameters() if p.shape == shapes.get(name)}
+            self.model.load_state_dict(theirs, strict=False, assign=True)
         self.device, self.precision = device, pick_precision(config.training.precision, device)
         # Blocks are compiled for training, and a whole pass without gradients.
         whole = choice.compiled and choice.form == "hybridlab"
@@ -224,7 +239,8 @@ class _Trainer:
         for hook in self.hooks:
             hook.begin(cast(Any, run))
             groups += hook.parameter_groups()
-        self.optimizer = Optimizers(groups)
+        kept = None if later is None else later.optimizer.state
+        self.optimizer: Optimizers = Optimizers(groups, kept)
 
     def inputs(self) -> dict[str, Any]:
         return {name: value for hook in self.hooks for name, value in hook.forward_inputs(self.step).items()}

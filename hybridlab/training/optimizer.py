@@ -115,17 +115,18 @@ def model_groups(model: nn.Module, settings: Optimizer) -> list[Group]:
 class Optimizers:
     """AdamW, and Muon for the groups that have its momentum, as one optimizer.
 
-    param_groups: those of both, in the order of the groups. state: what both keep, by tensor.
+    param_groups: those of both, in the order of the groups. state: what both keep, by tensor; that of another one to
+    share it.
     """
 
-    def __init__(self, groups: list[Group]) -> None:
+    def __init__(self, groups: list[Group], state: defaultdict[Tensor, Any] | None = None) -> None:
         self.groups = groups
         made: dict[str, torch.optim.Optimizer] = {}
         for kind, make in _MADE_BY.items():
             if own := [_settings_of(group) for group in groups if group.trained_by == kind]:
                 made[kind] = make(own)
         self.parts = list(made.values())
-        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)
+        self.state: defaultdict[Tensor, Any] = defaultdict(dict) if state is None else state
         for part in self.parts:
             part.state = self.state
         ordered = {name: iter(part.param_groups) for name, part in made.items()}

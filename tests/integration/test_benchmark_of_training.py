@@ -1,6 +1,7 @@
 """The benchmark kind `training`: seconds of whole runs, weighted over their structures, in turns."""
 
 import pytest
+import torch
 
 from hybridlab.papers import speed
 from hybridlab.papers.loading import load_experiment
@@ -87,3 +88,19 @@ def test_a_step_and_a_forward_pass_of_each_model_are_timed(tmp_path):
     claim = table["claims"][1]
     assert claim["verdict"] in ("holds", "open"), "three rounds on a busy machine may decide nothing"
     assert "asked below 3.9" in claim["evidence"], claim["evidence"]
+
+
+def test_the_stages_of_a_run_share_their_tensors(experiment):
+    """Memory of one model: layers, their gradients and what the optimizer keeps of them are the same tensors in all
+    structures, and a step of one trains those of the others."""
+    choice = experiment.benchmark.models["LIDAS"]
+    run = speed._stages(choice, "tiny", torch.device("cpu"))
+    first, last = run.stages[0][0], run.stages[-1][0]
+    assert [trainer.model.shape.layers for trainer, _ in run.stages] == [2, 4, 6, 8]
+    theirs = dict(last.model.named_parameters())
+    assert all(parameter is theirs[name] for name, parameter in first.model.named_parameters())
+    before = first.model.embedding.weight.clone()
+    for trainer, _ in run.stages:
+        trainer.seconds(2, 16, 1)
+    assert not torch.equal(before, last.model.embedding.weight)
+    assert set(last.optimizer.state) == set(theirs.values()) and first.optimizer.state is last.optimizer.state
