@@ -266,8 +266,13 @@ class _Trainer:
 
 def _training(run: _Stages, batch: int, length: int, steps: int) -> dict[str, float]:
     """Seconds of the steps of a whole run (run), on average over its steps, and of a step at its last structure
-    (last_step). A round times `steps` steps of every structure, so that all rounds see all of the run."""
-    seconds = [(trainer.seconds(batch, length, steps), count) for trainer, count in run.stages]
+    (last_step). A round times `steps` steps of every structure, so that all rounds see all of the run. The step before
+    them takes memory from the structure that was timed before, which a run does once in thousands of steps; it is not
+    timed."""
+    seconds = []
+    for trainer, count in run.stages:
+        trainer.seconds(batch, length, 1)
+        seconds.append((trainer.seconds(batch, length, steps), count))
     total = sum(count for _, count in seconds)
     return {"run": sum(mean * count for mean, count in seconds) / total, "last_step": seconds[-1][0]}
 
