@@ -124,7 +124,7 @@ def measure_speeds(
 
 def _model(choice: BenchmarkModel, size: str, device: torch.device) -> Transformer:
     config = resolve(choice.arch, size, layers=[Layer(choice.config)])
-    model = make_model(final_structure(config))
+    model = make_model(final_structure(config), config.runtime.kernel)
     draw_weights(model, 0)
     return model.to(device, torch.bfloat16).eval()
 
@@ -224,7 +224,7 @@ class _Trainer:
         device: torch.device,
         later: _Trainer | None = None,
     ) -> None:
-        self.model, self.vocab = _in_form(choice, structure, device), structure.shape.vocab
+        self.model, self.vocab = _in_form(choice, structure, config, device), structure.shape.vocab
         if later is not None:
             shapes = {name: tensor.shape for name, tensor in self.model.named_parameters()}
             theirs = {name: p for name, p in later.model.named_parameters() if p.shape == shapes.get(name)}
@@ -293,12 +293,12 @@ def _passes(trainer: _Trainer, batch: int, length: int, repeats: int) -> dict[st
         return {"step": step, "forward": (_now(trainer.device) - started) / repeats}
 
 
-def _in_form(choice: BenchmarkModel, structure: Structure, device: torch.device) -> nn.Module:
+def _in_form(choice: BenchmarkModel, structure: Structure, config: RunConfig, device: torch.device) -> nn.Module:
     """A model with the same random weights in whatever form. UserError for one that transformers does not have."""
-    model = make_model(structure)
+    model = make_model(structure, config.runtime.kernel)
     draw_weights(model, 0)
     if choice.form == "hybridlab":
-        model.compiled = choice.compiled
+        model.compiled, model.recompute = choice.compiled, config.runtime.activation_checkpointing
         return model.to(device)
     how = form_of(model)
     if not how.native:
@@ -347,9 +347,9 @@ class _Writer:
 
 
 def _writer(choice: BenchmarkModel, size: str, device: torch.device) -> _Writer:
-    structure = final_structure(resolve(choice.arch, size, layers=[Layer(choice.config)]))
-    plain = choice.model_copy(update={"compiled": False})
-    return _Writer(_in_form(plain, structure, device).eval(), structure.shape.vocab, device, choice.compiled)
+    config = resolve(choice.arch, size, layers=[Layer(choice.config)])
+    structure, plain = final_structure(config), choice.model_copy(update={"compiled": False})
+    return _Writer(_in_form(plain, structure, config, device).eval(), structure.shape.vocab, device, choice.compiled)
 
 
 def _generation(writer: _Writer, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:

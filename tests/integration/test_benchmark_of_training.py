@@ -105,3 +105,16 @@ def test_the_stages_of_a_run_share_their_tensors(experiment):
         trainer.seconds(2, 16, 1)
     assert not torch.equal(before, last.model.embedding.weight)
     assert set(last.optimizer.state) == set(theirs.values()) and first.optimizer.state is last.optimizer.state
+
+
+@pytest.mark.parametrize("kind", ["passes", "training", "generation"])
+def test_settings_of_how_a_model_computes_are_those_of_the_measured_model(experiment, kind):
+    """A kernel was ignored once, so that two rows of a table were the same model."""
+    spec = experiment.benchmark
+    config = {**spec.models["LIDAS"].config, "runtime": {"kernel": "eager", "activation_checkpointing": True}}
+    spec = spec.model_copy(
+        update={"kind": kind, "models": {"x": spec.models["LIDAS"].model_copy(update={"config": config})}}
+    )
+    made = speed.make_models(spec, "tiny", torch.device("cpu"))["x"]
+    models = [trainer.model for trainer, _ in made.stages] if kind == "training" else [made.model]
+    assert {(model.kernel, model.recompute) for model in models} == {("eager", True)}
