@@ -60,8 +60,8 @@ def test_a_run_takes_the_time_of_its_stages(experiment, tmp_path, monkeypatch):
     assert measured["run"].seconds == pytest.approx([mean] * 3)
     assert measured["run"].time_ratio.value == pytest.approx(mean / 8, abs=1e-4)
     assert measured["last_step"].time_ratio.value == 1.0
-    # In turns, after a round to warm up, and with the other model first in every second round; each structure has a step
-    # that is not timed.
+    # In turns, after a round to warm up, and with the other model first in every second round; each structure has a
+    # step that is not timed.
     baseline, grown = [8, 8], [2, 2, 4, 4, 6, 6, 8, 8]
     assert order == baseline + grown + baseline + grown + grown + baseline + baseline + grown
     assert run_benchmark(experiment, "smoke", tmp_path) is None
