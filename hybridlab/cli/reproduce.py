@@ -9,7 +9,7 @@ import typer
 
 from hybridlab.cli import completion
 from hybridlab.cli import options as o
-from hybridlab.messages import say
+from hybridlab.messages import say, without_repeats
 
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment, Sweep
@@ -82,12 +82,10 @@ def reproduce(
     ]
     if sweep and (asked is not None or len(wanted) > 1):
         raise UserError("--sweep takes one id and no --seeds: a sweep has a tuning seed of its own")
-    if sweep and compile is not None:
-        raise UserError("--sweep takes no --compile; set `runtime: {compile: true}` in the config of the experiment")
-    with own_alone():
+    with own_alone(), without_repeats():  # masks that several runs start from warn once
         if sweep:
             one = wanted[0]
-            _sweep(one.experiment, one.scale, queue, where)
+            _sweep(one, queue, where)
         else:
             _reproduce(wanted, queue, all_columns, where)
 
@@ -135,21 +133,17 @@ def _reproduce(
 # ---- `--sweep`: the grid of an experiment on its tuning seed ----
 
 
-def _sweep(
-    experiment: Experiment,
-    scale: str,
-    asked: o.Queue,
-    where: int | Ranks | Cluster | None,
-) -> None:
+def _sweep(wanted: ExperimentAtScale, asked: o.Queue, where: int | Ranks | Cluster | None) -> None:
     """Train what is missing of the sweep, and print what it found; with --dry-run, only what it would train."""
     from hybridlab.cli.queues import print_preview
     from hybridlab.papers.sweep import advice, left, run_sweep, sweep_data, sweep_of, sweep_runs, swept_cells
 
-    sweep, results_dir = sweep_of(experiment, scale), asked.results_dir
+    experiment, compile, results_dir = wanted.experiment, wanted.compile, asked.results_dir
+    sweep = sweep_of(experiment, wanted.scale)
     if asked.dry_run:
-        print_preview(left(sweep_runs(experiment, sweep), results_dir), asked)
+        print_preview(left(sweep_runs(experiment, sweep, compile), results_dir), asked)
         return
-    outcome = run_sweep(experiment, scale, asked.runs_dir, results_dir, where)
+    outcome = run_sweep(experiment, sweep.scale, asked.runs_dir, results_dir, where, compile)
     if outcome.left:
         return
     cells = swept_cells(experiment, sweep, results_dir)

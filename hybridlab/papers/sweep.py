@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hybridlab.config.resolve import parents
 from hybridlab.config.schema import RunConfig
 from hybridlab.errors import UserError
-from hybridlab.papers.cells import cell_runs
+from hybridlab.papers.cells import cell_runs, with_runtime
 from hybridlab.papers.experiment import Experiment, Scalar, Sweep
 from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.runs.record import Record, read_record, record_name, save_record
@@ -77,14 +77,16 @@ def sweep_of(experiment: Experiment, scale: str) -> Sweep:
     return sweep
 
 
-def sweep_runs(experiment: Experiment, sweep: Sweep) -> Pending:
-    """Every run of the sweep, and those that they start from; equal runs once."""
+def sweep_runs(experiment: Experiment, sweep: Sweep, compile: bool | None = None) -> Pending:
+    """Every run of the sweep, and those that they start from; equal runs once. compile: in the place of
+    `runtime.compile` of all of them."""
     pending: Pending = {}
     for cell, value, seed in itertools.product(sweep.cells, sweep.grid, sweep.seeds):
         measured = sweep.measured_in.get(cell, cell)
         for run in cell_runs(experiment, sweep.scale, seed, [measured], {cell: value}):
             name = f"{run.cell}, {sweep.setting} {value}" if run.cell in (cell, measured) else run.cell
-            pending.setdefault(run.hash, (f"{name} (seed {seed})", run.trained))
+            config = run.trained if compile is None else with_runtime(run.trained, compile=compile)
+            pending.setdefault(run.hash, (f"{name} (seed {seed})", config))
     return pending
 
 
@@ -94,12 +96,13 @@ def run_sweep(
     runs_dir: Path,
     results_dir: Path,
     jobs: int | Ranks | Cluster | None = 1,
+    compile: bool | None = None,
 ) -> Outcome:
     """Train what is missing of the sweep: what has no record, with what that starts from. A run that diverged is a
-    result: its record is kept, and it is not tried again. jobs: see `run_all`."""
+    result: its record is kept, and it is not tried again. jobs: see `run_all`. compile: see `sweep_runs`."""
     from hybridlab.runs.queue import Outcome, run_all
 
-    missing = left(sweep_runs(experiment, sweep_of(experiment, scale)), results_dir)
+    missing = left(sweep_runs(experiment, sweep_of(experiment, scale), compile), results_dir)
     if not missing:
         return Outcome()
     outcome = run_all(missing, runs_dir, results_dir, jobs)

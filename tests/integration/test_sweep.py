@@ -111,6 +111,15 @@ def test_every_cell_gets_the_whole_grid_on_the_tuning_seed(toy):
     assert sorted(config.training.optimizer.lr for config in started) == SWEEP["grid"]
 
 
+def test_a_sweep_is_compiled_or_not_as_asked(toy):
+    """The same runs, so that a machine without a compiler can go on with a sweep of a file that compiles."""
+    experiment = toy()
+    plain, compiled, not_compiled = (sweep_runs(experiment, experiment.sweep, how) for how in (None, True, False))
+    assert [*plain] == [*compiled] == [*not_compiled]
+    assert {config.runtime.compile for _, config in compiled.values()} == {True}
+    assert {config.runtime.compile for _, config in not_compiled.values()} == {False}
+
+
 def with_losses(experiment, results_dir, losses):
     """Records of the sweep with these losses by cell and place in the grid; None: diverged."""
     runs = {
