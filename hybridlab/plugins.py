@@ -59,6 +59,8 @@ class Plugin:
 
 LOADED: dict[str, Plugin] = {}
 """The plug-ins of this process by name."""
+_FILE = "hybridlab_plugin_"
+"""How the names of the modules of files begin."""
 _LOADING: list[Plugin] = []
 """The plug-ins that are being imported now; the last one registers."""
 
@@ -66,6 +68,11 @@ _LOADING: list[Plugin] = []
 def loaded() -> list[str]:
     """What `--plugin` was given in this process, to load the same plug-ins in another one."""
     return [plugin.reference for plugin in LOADED.values() if plugin.asked]
+
+
+def is_plugin(module: str) -> bool:
+    """Whether a module is a plug-in, or a part of one."""
+    return module.startswith(_FILE) or any(f"{module}.".startswith(f"{name}.") for name in LOADED)
 
 
 def load_plugin(reference: str | Path) -> None:
@@ -103,7 +110,7 @@ def _load_file(path: Path) -> None:
         return
     import hashlib
 
-    name = f"hybridlab_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{_FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise FileNotFoundError(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.attention.registry import ATTENTION_KINDS
 from hybridlab.errors import RunFailed, UserError
+from hybridlab.plugins import is_plugin
 
 _LONGEST = 200
 """Characters of the message of an exception that are shown."""
@@ -47,11 +48,16 @@ def in_words(error: BaseException, kinds: Iterable[AttentionKind]) -> str | None
     """An exception from the code of one of these kinds: what was raised where, and the shapes that the function got.
     None for one that does not come from their code."""
     folders = {_folder(kind) for kind in kinds if is_own(kind)} - {None}
-    frames = [
-        (frame, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if Path(frame.f_code.co_filename).parent in folders
-    ]
+    return _raised(error, lambda frame: Path(frame.f_code.co_filename).parent in folders)
+
+
+def in_plugin(error: BaseException) -> str | None:
+    """As `in_words`, of an exception from the code of any plug-in."""
+    return _raised(error, lambda frame: is_plugin(frame.f_globals.get("__name__", "")))
+
+
+def _raised(error: BaseException, is_theirs: Callable[[FrameType], bool]) -> str | None:
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if is_theirs(frame)]
     if not frames:
         return None
     frame, line = frames[-1]

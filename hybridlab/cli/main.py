@@ -126,6 +126,12 @@ def run() -> None:
         by_user = isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError | PermissionError)
         by_user = by_user or error.errno == errno.ENAMETOOLONG
         _end(f"{'error' if by_user else 'failed'}: {what}", 2 if by_user else 1)
+    except Exception as error:  # the code of a plug-in can raise anything
+        from hybridlab.attention.mistakes import in_plugin
+
+        if (words := in_plugin(error)) is None:
+            raise
+        _end(f"error: {words}", 2)
 
 
 def _end(text: str, code: int) -> NoReturn:

@@ -118,3 +118,27 @@ def test_a_property_that_raises_while_settings_are_read_is_one_sentence(typed, t
         assert said.startswith(f"error: near.yaml:2: map.attention: attention kind near: its property {name} raised ")
         assert f"ZeroDivisionError: integer division or modulo by zero; see Near.{name} (near.py:" in said
         assert "`hybridlab check near.py --set width=4` says what is wrong with the kind" in said
+
+
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        ("def __post_init__(self):\n        1 / 0", "Near.__post_init__"),
+        ("def check(self, causal):\n        1 / 0", "Near.check"),
+        ("def own_kernel(self, kernel, length, causal):\n        1 / 0", "Near.own_kernel"),
+        ("def keys(self, length, counting):\n        return 1 / 0", "Near.keys"),
+    ],
+)
+def test_a_plug_in_that_raises_before_training_is_one_sentence(typed, tmp_path, method, names):
+    (tmp_path / "near.py").write_text(KIND.format(attend=f"{RIGHT}\n\n    {method}"))
+    kind = "map={kind: uniform, attention: {kind: near, width: 4}}"
+    code, shown, said = typed("--plugin", "near.py", "plan", "--set", kind)
+    assert (code, shown) == (2, "") and said.count("\n") == 1
+    assert said.startswith(f"error: {names} (near.py:") and "raised ZeroDivisionError: division by zero" in said
+
+
+def test_a_defect_of_hybridlab_is_not_called_the_mistake_of_a_plug_in(typed, tmp_path, monkeypatch):
+    (tmp_path / "near.py").write_text(KIND.format(attend=RIGHT))
+    monkeypatch.setattr("hybridlab.plan.attention_map.AttentionMap.uniform", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        typed("--plugin", "near.py", "plan", "--set", "map={kind: uniform, attention: {kind: near, width: 4}}")
