@@ -14,7 +14,7 @@ from hybridlab.messages import say, without_repeats
 if TYPE_CHECKING:
     from hybridlab.papers.experiment import Experiment, Sweep
     from hybridlab.papers.reproduce import ExperimentAtScale
-    from hybridlab.papers.sweep import Swept
+    from hybridlab.papers.sweep import Swept, Try
     from hybridlab.runs.cluster import Cluster
     from hybridlab.training.ranks import Ranks
 
@@ -152,28 +152,30 @@ def _sweep(wanted: ExperimentAtScale, asked: o.Queue, where: int | Ranks | Clust
     else:
         for metric in sweep.metrics:
             _print_sweep(experiment, sweep, metric, [swept for swept in cells if swept.metric == metric])
-        o.console().print("[figure]: the chosen value, which the reported runs have; –: not run.")
+        o.console().print(
+            "[figure]: the chosen value, which the reported runs have; *: the best, >: the best, with no value beyond "
+            "it; –: not run."
+        )
     if (sentence := advice(cells)) is not None:
         say(f"{experiment.id}: {sentence}")
     outcome.raise_failures(experiment.id)
 
 
 def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[Swept]) -> None:
-    """A line for each cell, with a column for each value; the chosen value has brackets around its figure."""
-
+    """A line for each cell, with a column for each value. The chosen value has brackets around its figure."""
     seeds = ", ".join(map(str, sweep.seeds))
     title = f"{experiment.id}, scale {sweep.scale}: {metric} by {sweep.setting} (seed {seeds}, not reported)"
-    table = o.table(title, ("cell",), pad_edge=False)
+    table = o.table(title, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("cell", no_wrap=True)
     for value in sweep.grid:
         table.add_column(str(value), justify="right", no_wrap=True)
-    table.add_column("best", overflow="fold")
     for swept in cells:
-        figures = [f"[{one.in_words}]" if one.value == swept.chosen else one.in_words for one in swept.values]
-        table.add_row(swept.cell, *figures, _best_in_words(swept))
+        table.add_row(swept.cell, *(_tried_in_words(one, swept) for one in swept.values))
     o.console().print(table)
 
 
-def _best_in_words(swept: Swept) -> str:
-    if swept.best is None:
-        return "–"
-    return f"{swept.best}{' (at the edge of the grid)' if swept.at_edge else ''}"
+def _tried_in_words(one: Try, swept: Swept) -> str:
+    text = one.in_words if one.measured is None else f"{one.measured:.3f}"
+    text = f"[{text}]" if one.value == swept.chosen else text
+    best = one.value == swept.best
+    return text + (">" if swept.at_edge else "*") * best
