@@ -164,14 +164,15 @@ def _sweep(wanted: ExperimentAtScale, asked: o.Queue, where: int | Ranks | Clust
 def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[Swept]) -> None:
     """A line for each cell, with a column for each value. The chosen value has brackets around its figure."""
     seeds = ", ".join(map(str, sweep.seeds))
-    title = f"{experiment.id}, scale {sweep.scale}: {metric} by {sweep.setting} (seed {seeds}, not reported)"
-    table = o.table(title, pad_edge=False, padding=(0, 1, 0, 0))
+    out = o.console()
+    out.print(f"{experiment.id}, scale {sweep.scale}: {metric} by {sweep.setting} (seed {seeds}, not reported)")
+    table = o.table(pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cell", no_wrap=True)
     for value in sweep.grid:
         table.add_column(str(value), justify="right", no_wrap=True)
     for swept in cells:
         table.add_row(swept.cell, *(_tried_in_words(one, swept) for one in swept.values))
-    o.console().print(table)
+    out.print(table)
 
 
 def _tried_in_words(one: Try, swept: Swept) -> str:
