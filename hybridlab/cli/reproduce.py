@@ -177,6 +177,8 @@ def _print_sweep(experiment: Experiment, sweep: Sweep, metric: str, cells: list[
 
 def _tried_in_words(one: Try, swept: Swept) -> str:
     text = one.in_words if one.measured is None else f"{one.measured:.3f}"
-    text = f"[{text}]" if one.value == swept.chosen else text
-    best = one.value == swept.best
-    return text + (">" if swept.at_edge else "*") * best
+    if one.value == swept.chosen:
+        text = f"[{text}]"
+    if one.value == swept.best:
+        text += ">" if swept.at_edge else "*"
+    return text

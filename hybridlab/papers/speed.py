@@ -226,9 +226,12 @@ class _Trainer:
     ) -> None:
         self.model, self.vocab = _in_form(choice, structure, config, device), structure.shape.vocab
         if later is not None:
-            shapes = {name: tensor.shape for name, tensor in self.model.named_parameters()}
-            theirs = {name: p for name, p in later.model.named_parameters() if p.shape == shapes.get(name)}
-            self.model.load_state_dict(theirs, strict=False, assign=True)
+            # By every name, since tied tables would come apart if one of their names was left out.
+            own, theirs = (dict(model.named_parameters(remove_duplicate=False)) for model in (self.model, later.model))
+            shared = {
+                name: tensor for name, tensor in theirs.items() if name in own and own[name].shape == tensor.shape
+            }
+            self.model.load_state_dict(shared, strict=False, assign=True)
         self.device, self.precision = device, pick_precision(config.training.precision, device)
         # Blocks are compiled for training, and a whole pass without gradients.
         whole = choice.compiled and choice.form == "hybridlab"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from hybridlab.accounting.flops import convention_of
 from hybridlab.accounting.summary import training_flops
 from hybridlab.attention.kernels import choose
+from hybridlab.attention.mistakes import in_plugin
 from hybridlab.config.maps import FromRun
 from hybridlab.config.resolve import parents, run_hash
 from hybridlab.config.schema import RunConfig
@@ -91,8 +92,9 @@ class QueuedRun:
         except Busy:
             return Result("busy")
         except Exception as failure:
-            expected = isinstance(failure, RunFailed | UserError)
-            return Result("failed", str(failure) if expected else f"{type(failure).__name__}: {failure}")
+            if isinstance(failure, RunFailed | UserError):
+                return Result("failed", str(failure))
+            return Result("failed", in_plugin(failure) or f"{type(failure).__name__}: {failure}")
         return Result("finished")
 
     def to_json(self) -> dict[str, Any]:

@@ -107,6 +107,18 @@ def test_the_stages_of_a_run_share_their_tensors(experiment):
     assert set(last.optimizer.state) == set(theirs.values()) and first.optimizer.state is last.optimizer.state
 
 
+@pytest.mark.parametrize("form", ["hybridlab", "eager", "compiled"])
+def test_shared_tables_stay_tied_in_whatever_form(form):
+    """With one of their names only, the head of an earlier structure would be a table of its own."""
+    how = {"form": "sdpa", "compiled": True} if form == "compiled" else {"form": form}
+    choice = speed.BenchmarkModel(arch="midas", config={"shape": {"layers": 4}}, **how)
+    (first, _), (last, _) = speed._stages(choice, "gpt2-tiny", torch.device("cpu")).stages
+    own, theirs = (dict(trainer.model.named_parameters()) for trainer in (first, last))
+    assert len(own) < len(theirs) and all(parameter is theirs[name] for name, parameter in own.items())
+    if form != "hybridlab":
+        assert first.model.get_output_embeddings().weight is first.model.get_input_embeddings().weight
+
+
 @pytest.mark.parametrize("kind", ["passes", "training", "generation"])
 def test_settings_of_how_a_model_computes_are_those_of_the_measured_model(experiment, kind):
     """A kernel was ignored once, so that two rows of a table were the same model."""

@@ -15,6 +15,7 @@ from hybridlab.plugins import LOADED, load_plugin
 from hybridlab.runs.evaluate import evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.hooks import make_hooks
+from hybridlab.runs.queue import run_all
 from hybridlab.runs.run import train_run
 from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
@@ -66,6 +67,15 @@ def test_a_hook_by_plug_in_acts_and_is_part_of_the_run(small, runs, load):
     assert loss(record) != loss(plain) and record.hooks["shrink"] == {"steps": 12}
     assert record.config["hooks"] == [{"kind": "shrink", "factor": 0.8, "every": 1}]
     assert len({record.hash, plain.hash, run_hash(small(settings=["hooks=[{kind: shrink, factor: 0.7}]"]))}) == 3
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_hook_that_raises_fails_its_run_in_a_queue_with_the_line_of_its_file(small, runs, tmp_path, load, jobs):
+    load("shrink", SHRINK.replace("self.steps += 1", "self.steps += {}[step]"))
+    config = small(settings=["hooks=[{kind: shrink}]"])
+    outcome = run_all({run_hash(config): ("hooked", config)}, runs, tmp_path / "results", jobs)
+    assert outcome.failed["hooked"].startswith("Shrink.after_step (")
+    assert "shrink.py:14) raised KeyError: 0" in outcome.failed["hooked"]
 
 
 def test_a_run_with_a_hook_is_resumed_with_its_state(small, runs, load, monkeypatch):

@@ -26,6 +26,7 @@ from hybridlab.runs.record import record_name
 from hybridlab.runs.run import train_run
 from tests import experiments
 from tests.conftest import PUBLISHED, SMALL_SHAPE, SMALL_TRAINING
+from tests.integration.test_cli import hybridlab
 
 
 def experiment_file(text_file, seeds=(0,)):
@@ -358,3 +359,15 @@ def test_after_any_exception_in_one_run_the_others_go_on(small, tmp_path, runs, 
     pending = {run_hash(c): (f"seed {c.training.seed}", c) for c in configs}
     outcome = run_all(pending, runs, tmp_path / "results")
     assert outcome.finished == ["seed 1"] and outcome.failed == {"seed 0": "MemoryError: out of memory"}
+
+
+def test_masks_that_several_runs_start_from_warn_once(tmp_path, text_file):
+    """Each run that reads them was told of before, when the queue was checked and when it was linked."""
+    content = experiment_file(text_file) | {"id": "mine-masks", "paper": "mine", "claims": []}
+    content["cells"]["learned/3"] = {"arch": "consa", "phase": "one", "start": "learned/1", "masks": "learned/1"}
+    content["rows"].append({"name": "Again", "short": "again", "cell": "learned/3"})
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    first = hybridlab("reproduce", "./mine.yaml", "--jobs", "1", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    warned = [line for line in first.stderr.splitlines() if "masks.json: warning: " in line]
+    assert warned and len(set(warned)) == len(warned)
