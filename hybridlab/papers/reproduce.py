@@ -50,7 +50,7 @@ class ExperimentAtScale:
     def runs(self) -> Pending:
         """Its runs, seed by seed, so that an interrupted queue has whole seeds; parents before children, equal cells
         once. Empty for one that needs no training. Runs whose task files are not here are left out; see `left_out`.
-        UserError for seeds or compiling of such a one."""
+        UserError for seeds or compiling of such a one, and where arms differ that must not."""
         return self._sorted[0]
 
     def left_out(self) -> dict[str, str]:
@@ -77,6 +77,7 @@ class ExperimentAtScale:
             return {}
         ordered: Pending = {}
         experiment.refuse_tuning_seed(scale, self._seeds)
+        check_plan(experiment, scale)
         for name, _, run in self._named_runs():
             if isinstance(run.config, RunConfig):
                 compiled = {} if self.compile is None else {"compile": self.compile}
@@ -114,8 +115,7 @@ def one_queue(all_wanted: Sequence[ExperimentAtScale]) -> Pending:
 
 
 def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[str, list[Stamp]]:
-    """hash → the plans of all experiments that read this run, which are added to their histories before it starts.
-    UserError where arms differ that must not."""
+    """hash → the plans of all experiments that read this run, which are added to their histories before it starts."""
     found: dict[str, list[Stamp]] = {}
 
     def stamp(experiment: Experiment, scale: str, seeds: Sequence[int], cells: Sequence[str]) -> None:
@@ -129,7 +129,6 @@ def stamps(all_wanted: Sequence[ExperimentAtScale], results_dir: Path) -> dict[s
         experiment, scale = wanted.experiment, wanted.scale
         if not (cells := experiment.needed_cells(scale)) or experiment.benchmark is not None:
             continue
-        check_plan(experiment, scale)
         seeds = wanted.seeds or experiment.at(scale).seeds
         stamp(experiment, scale, seeds, cells)
         if experiment.id in (ids := experiment_ids()):

@@ -407,7 +407,7 @@ def test_the_method_may_differ_and_is_shown(toy):
 def test_it_is_found_before_anything_is_trained(toy):
     toy.content["cells"]["b"]["config"] = {"training": {"tokens_per_step": 4096}}
     with pytest.raises(UserError, match="differ in training.tokens_per_step"):
-        stamps([ExperimentAtScale(toy.load(), "desk")], toy.results)
+        ExperimentAtScale(toy.load(), "desk").runs()
     assert not history("toy-table1", "desk", toy.results)
 
 
