@@ -9,11 +9,13 @@ import yaml
 from hybridlab.errors import UserError
 from hybridlab.files import read_object, write_json
 from hybridlab.papers.cells import cell_runs, records_of
+from hybridlab.papers.ids import experiment_ids
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale, stamps
 from hybridlab.papers.verdicts import (
     Planned,
     arms_differ,
+    check_plan,
     differences,
     digest_of,
     history,
@@ -402,6 +404,14 @@ def test_the_method_may_differ_and_is_shown(toy):
     shown = arms_differ(toy.verdicts(), records)
     assert shown["arch"] == {"a": "vanilla", "b": "all-window"} and not any(name.startswith("train") for name in shown)
     assert differences(["a", "a"], settings_of(records)[0]) == {}
+
+
+@pytest.mark.parametrize("name", experiment_ids())
+def test_no_arms_of_an_entry_differ_unsaid_at_any_scale(name):
+    experiment = load_experiment(name)
+    for scale in experiment.scales:
+        if experiment.needed_cells(scale) and experiment.benchmark is None:
+            check_plan(experiment, scale)
 
 
 def test_it_is_found_before_anything_is_trained(toy):
