@@ -70,6 +70,12 @@ class KVCache:
                 "write one beside its attend, or leave out --compile (compiled in Python)"
             )
 
+    def keep_addresses(self) -> None:
+        """Promise that its tensors stay where they are, so that a CUDA graph can write to them."""
+        for visit in self.visits.values():
+            for tensor in visit.tensors():
+                torch._dynamo.mark_static_address(tensor, guard=False)
+
     def repeated(self, times: int) -> KVCache:
         """A copy in which every row stands `times` times, one after another; see `selected`."""
         return self.selected([row for row in range(self.batch) for _ in range(times)])

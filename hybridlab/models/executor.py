@@ -174,8 +174,9 @@ at several resolutions, or a queue of runs of several shapes, needs more."""
 
 
 @cache
-def compiled(branch: Branch) -> Branch:
-    """A method of a block, compiled for each new combination of sizes when it first occurs.
+def compiled(branch: Branch, in_cuda_graphs: bool = False) -> Branch:
+    """A method of a block, compiled for each new combination of sizes when it first occurs. in_cuda_graphs: launch its
+    kernels all at once, on a GPU; torch leaves this out where a graph holds what it cannot launch so.
 
     A graph belongs to a branch, to the sizes of its tensors, and to the kinds of attention with the number of heads of
     each. It takes the block's weights and the indices of its heads as arguments, so that equal blocks share one graph,
@@ -190,7 +191,7 @@ def compiled(branch: Branch) -> Branch:
     settings = torch._dynamo.config
     settings.recompile_limit = max(settings.recompile_limit, MOST_GRAPHS)
     settings.accumulated_recompile_limit = max(settings.accumulated_recompile_limit, 4 * MOST_GRAPHS)
-    return cast(Branch, torch.compile(branch, dynamic=False))
+    return cast(Branch, torch.compile(branch, dynamic=False, mode="reduce-overhead" if in_cuda_graphs else None))
 
 
 def require_compiler(kernel: str, device: torch.device, setting: str = "runtime.compile") -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -122,6 +122,9 @@ def generate(
         at = torch.tensor(lengths, device=input_ids.device)
         for number in range(max_new_tokens):
             if step is not None and number:
+                if number == 1:
+                    cast(KVCache, cache).keep_addresses()
+                torch.compiler.cudagraph_mark_step_begin()  # the logits of the token before are used up
                 logits, at = step(model, new, cache, at)[:, 0], at + 1
             else:
                 logits = _last_logits(model, new, new_lengths, cache)
@@ -151,7 +154,7 @@ def _compiled_step(
     cache.require_steps()
     require_compiler("auto", device, "--compile (compiled)")
     model.require_position(most - 2)  # the last token is not read
-    return compiled_form(type(model).step)
+    return compiled_form(type(model).step, in_cuda_graphs=device.type == "cuda")
 
 
 def _last_logits(model: LanguageModel, tokens: Tensor, lengths: list[int], cache: KVCache | None) -> Tensor:

@@ -296,13 +296,19 @@ def _passes(trainer: _Trainer, batch: int, length: int, repeats: int) -> dict[st
         return {"step": step, "forward": (_now(trainer.device) - started) / repeats}
 
 
-def _in_form(choice: BenchmarkModel, structure: Structure, config: RunConfig, device: torch.device) -> nn.Module:
+def _in_form(
+    choice: BenchmarkModel,
+    structure: Structure,
+    config: RunConfig,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Module:
     """A model with the same random weights in whatever form. UserError for one that transformers does not have."""
     model = make_model(structure, config.runtime.kernel)
     draw_weights(model, 0)
     if choice.form == "hybridlab":
         model.compiled, model.recompute = choice.compiled, config.runtime.activation_checkpointing
-        return model.to(device)
+        return model.to(device, dtype)
     how = form_of(model)
     if not how.native:
         raise UserError(f"{choice.arch}: transformers has no class for this model, since {how.reason}")
@@ -314,7 +320,7 @@ def _in_form(choice: BenchmarkModel, structure: Structure, config: RunConfig, de
     with TemporaryDirectory() as folder:
         write_hf_folder(Path(folder), model, how, _POSITIONS)
         auto = getattr(transformers, how.auto)
-        other: nn.Module = auto.from_pretrained(folder, attn_implementation=choice.form, dtype=torch.float32)
+        other: nn.Module = auto.from_pretrained(folder, attn_implementation=choice.form, dtype=dtype)
     other.to(device)
     return cast(nn.Module, torch.compile(other)) if choice.compiled else other
 
@@ -342,7 +348,8 @@ class _Writer:
             # Its own way to compile: a cache of fixed size, whose steps are one graph.
             from transformers.generation.configuration_utils import CompileConfig
 
-            how = CompileConfig(mode="default")
+            # On a GPU the default is the mode with CUDA graphs.
+            how = CompileConfig() if self.device.type == "cuda" else CompileConfig(mode="default")
             how._compile_all_devices = True  # type: ignore[assignment]
             settings |= {"cache_implementation": "static", "compile_config": how}
         found: torch.Tensor = self.model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
@@ -350,9 +357,12 @@ class _Writer:
 
 
 def _writer(choice: BenchmarkModel, size: str, device: torch.device) -> _Writer:
+    """On a GPU its weights are in bf16, as texts are generated there."""
     config = resolve(choice.arch, size, layers=[Layer(choice.config)])
     structure, plain = final_structure(config), choice.model_copy(update={"compiled": False})
-    return _Writer(_in_form(plain, structure, config, device).eval(), structure.shape.vocab, device, choice.compiled)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = _in_form(plain, structure, config, device, dtype).eval()
+    return _Writer(model, structure.shape.vocab, device, choice.compiled)
 
 
 def _generation(writer: _Writer, batch: int, prompt: int, new_tokens: int) -> dict[str, float]:
@@ -370,7 +380,7 @@ def same_tokens(writers: Iterable[_Writer], prompt: int, new_tokens: int) -> boo
     return all(row == rows[0] for row in rows)
 
 
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mkl_linear", "scaled_dot_product")
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mkl_linear", "attention")
 
 
 def share_in_products(kind: str, model: Any, batch: int, prompt: int, new_tokens: int) -> float:
@@ -382,9 +392,14 @@ def share_in_products(kind: str, model: Any, batch: int, prompt: int, new_tokens
     with torch.profiler.profile(activities=activities) as profile:
         _MEASURES[kind][1](model, batch, prompt, new_tokens)
     name = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
-    times = {event.key: getattr(event, name) for event in profile.key_averages()}
-    products = [time for key, time in times.items() if any(word in key.partition("::")[2] for word in _PRODUCTS)]
-    return sum(products) / sum(times.values())
+    calls: list[Any] = []
+    kernels: list[Any] = []
+    for event in profile.key_averages():
+        (calls if event.device_type == torch.autograd.DeviceType.CPU else kernels).append(event)
+    # On a GPU a kernel's time stands beside the kernel and again beside the call that launched it.
+    whole = sum(getattr(event, name) for event in kernels or calls)
+    products = [event for event in calls if any(word in event.key.partition("::")[2] for word in _PRODUCTS)]
+    return sum(getattr(event, name) for event in products) / whole
 
 
 _MEASURES: dict[str, tuple[Callable[..., Any], Callable[..., dict[str, float]]]] = {

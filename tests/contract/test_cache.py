@@ -144,7 +144,9 @@ def test_one_graph_generates_all_tokens_of_several_prompts(kinds, monkeypatch):
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(
-        generation, "compiled_form", functools.cache(lambda step: torch.compile(step, fullgraph=True, backend="eager"))
+        generation,
+        "compiled_form",
+        functools.cache(lambda step, in_cuda_graphs: torch.compile(step, fullgraph=True, backend="eager")),
     )
     model = build(kinds=kinds, plan=PLANS["head loop"])
     for lengths in ([9, 2, 5], [3, 8, 8]):
