@@ -133,6 +133,11 @@ def at_least_fp32(t: Tensor) -> Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
+def has_autocast(device: str) -> bool:
+    """Whether autocast knows this type of device. (torch 2.11 cannot compile `torch.amp.is_autocast_available`.)"""
+    return device != "meta"
+
+
 def capped(x: Tensor, cap: float | None) -> Tensor:
     """cap · tanh(x / cap), which stays between −cap and cap (Gemma 2); x itself without a cap."""
     return x if cap is None else cap * torch.tanh(x / cap)
@@ -260,7 +265,7 @@ def _cap_rule(cap: float) -> Callable[..., Tensor]:
 
 @lru_cache(maxsize=1)
 def _compiled_flex() -> Callable[..., Tensor]:
-    return torch.compile(flex_attention)
+    return compiled_for_each_size(flex_attention)
 
 
 def _flex_mask(visible: Visible, batch: int, length: int, device: torch.device) -> BlockMask:
@@ -269,10 +274,36 @@ def _flex_mask(visible: Visible, batch: int, length: int, device: torch.device) 
     return create_block_mask(_mask_rule(visible), batch, None, length, length, device=device)
 
 
+_FLEX_BLOCK = 128
+
+
 @lru_cache(maxsize=64)
 def _shared_flex_mask(window: int | None, causal: bool, length: int, device: torch.device) -> BlockMask:
+    """What `create_block_mask` makes of all keys or a window, which would look at each of the S × S pairs."""
+    nearest, farthest = 0 if causal else -math.inf, math.inf
+    if window is not None:
+        nearest, farthest = 0 if causal else 1 - window, window - 1
     with torch.inference_mode(False):  # else a mask that generation has made could not be used in a backward pass
-        return create_block_mask(_mask_rule(Visible(window, causal=causal)), None, None, length, length, device=device)
+        first = torch.arange(0, length, _FLEX_BLOCK, device=device)
+        last = (first + _FLEX_BLOCK).clamp(max=length) - 1
+        # How far the keys of a block lie behind its queries: at least, at most.
+        least, most = first[:, None] - last, last[:, None] - first
+        some = (least <= farthest) & (most >= nearest)
+        whole = first + _FLEX_BLOCK <= length
+        full = (least >= nearest) & (most <= farthest) & whole[:, None] & whole
+        return BlockMask.from_kv_blocks(
+            *_flex_blocks(some & ~full),
+            *_flex_blocks(full),
+            BLOCK_SIZE=_FLEX_BLOCK,
+            mask_mod=_mask_rule(Visible(window, causal=causal)),
+            seq_lengths=(length, length),
+        )
+
+
+def _flex_blocks(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """For each block of queries the number of chosen blocks of keys, and all blocks of keys with those first."""
+    order = chosen.int().argsort(dim=-1, descending=True, stable=True)
+    return chosen.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
 def _mask_rule(visible: Visible) -> Callable[..., Tensor]:
@@ -304,8 +335,34 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
         # The numbers of keys before the query's own and after it.
         after = 0 if visible.causal else visible.window - 1
         bias = ops.fmha.attn_bias.LocalAttentionFromBottomRightMask(visible.window - 1, after)
-    out = ops.memory_efficient_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_bias=bias)
+    try:
+        out = ops.memory_efficient_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_bias=bias)
+    except NotImplementedError:  # its message has a line for each of its operators
+        raise UserError(
+            f"kernel xformers: the installed xformers has no operator for heads of width {q.shape[3]} in {q.dtype} on "
+            "this GPU; install a build for your CUDA (`python -m xformers.info` shows it), or use auto, sdpa or flex"
+        ) from None
     return out.transpose(1, 2)
+
+
+MOST_GRAPHS = 256
+"""Graphs of a function in one process. torch would stop at 8, and compute whatever is new after them uncompiled: a loop
+at several resolutions, or a queue of runs of several shapes, needs more."""
+
+
+def compiled_for_each_size(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    """A function compiled for each new combination of sizes when it first occurs. settings: of torch.compile.
+
+    Sizes are never made variable: which graph a step runs would then depend on the sizes before it, and a run that was
+    resumed would end with other bits.
+    """
+    # Imported here, because it takes seconds.
+    import torch._dynamo
+
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 4 * MOST_GRAPHS)
+    return torch.compile(function, dynamic=False, **settings)
 
 
 KERNELS = {"eager": eager, "sdpa": sdpa, "banded": banded, "blocks": blocks, "flex": flex, "xformers": xformers}

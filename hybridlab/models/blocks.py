@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridlab.attention.heads import Attended, HeadGroup, KindIndex, attend, index_tensor, kind_index
-from hybridlab.attention.kernels import capped
+from hybridlab.attention.kernels import capped, has_autocast
 from hybridlab.attention.kinds import AttentionKind
 from hybridlab.models.cache import VisitCache
 from hybridlab.plan.shape import ClassesOutput, LinearScaling, Norm, RopeScaling, Shape, YarnScaling
@@ -47,7 +47,7 @@ class NormLayer(nn.Module):
         else:
             normed = F.layer_norm(_as(x, dtype), self.width, weight, bias, self.eps)
         normed = normed if self.factor is None else normed * self.factor
-        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        autocast = has_autocast(device) and torch.is_autocast_enabled(device)
         return _as(normed, torch.get_autocast_dtype(device) if autocast and not self.stream else x.dtype)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hybridlab.attention.heads import Attended
+from hybridlab.attention.kernels import compiled_for_each_size
 from hybridlab.errors import UserError
 from hybridlab.models.blocks import AttentionCall, Block, Rotary, Visited, head_index, rotary_of
 from hybridlab.models.cache import KVCache, VisitCache
@@ -168,9 +169,6 @@ class Execution:
 Branch = TypeVar("Branch", bound=Callable[..., object])
 NOT_COMPILED = ("flex", "xformers")
 """Kernels that bring compiled code of their own, which cannot be a part of the block's graph."""
-MOST_GRAPHS = 256
-"""Graphs of a branch in one process. torch would stop at 8, and compute whatever is new after them uncompiled: a loop
-at several resolutions, or a queue of runs of several shapes, needs more."""
 
 
 @cache
@@ -181,17 +179,9 @@ def compiled(branch: Branch, in_cuda_graphs: bool = False) -> Branch:
     A graph belongs to a branch, to the sizes of its tensors, and to the kinds of attention with the number of heads of
     each. It takes the block's weights and the indices of its heads as arguments, so that equal blocks share one graph,
     whatever their number, and a change of plan needs none as long as no new size occurs.
-
-    Sizes are never made variable: which graph a step runs would then depend on the sizes before it, and a run that was
-    resumed would end with other bits.
     """
-    # Imported here, because it takes seconds.
-    import torch._dynamo
-
-    settings = torch._dynamo.config
-    settings.recompile_limit = max(settings.recompile_limit, MOST_GRAPHS)
-    settings.accumulated_recompile_limit = max(settings.accumulated_recompile_limit, 4 * MOST_GRAPHS)
-    return cast(Branch, torch.compile(branch, dynamic=False, mode="reduce-overhead" if in_cuda_graphs else None))
+    mode = "reduce-overhead" if in_cuda_graphs else None
+    return cast(Branch, compiled_for_each_size(branch, mode=mode))
 
 
 def require_compiler(kernel: str, device: torch.device, setting: str = "runtime.compile") -> None:

@@ -65,7 +65,9 @@ def step_memory(
     for _, visit in structure.attention_places():
         head_index(structure, visit, _CPU)  # kept by the structure, and so not to be made without numbers
     with _without_numbers(dtype_of(precision)), ExitStack() as stack:
-        model = make_model(structure, config.runtime.kernel)
+        # Triton's kernels do not run here; they need about as much as those of auto.
+        kernel = "auto" if config.runtime.kernel == "triton" else config.runtime.kernel
+        model = make_model(structure, kernel)
         model.recompute = recompute
         meter = _Meter(model)
         run = SimpleNamespace(config=config, model=model, initial=structure, device=_CPU, precision=precision)

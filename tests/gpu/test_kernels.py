@@ -37,6 +37,8 @@ def assert_equal_the_formula(name, visible, dtype, rows=2, length=LENGTH):
 def needs(name):
     if name == "xformers" and importlib.util.find_spec("xformers") is None:
         pytest.skip("needs xformers; pip install 'hybridlab[gpu]'")
+    if name == "xformers" and not importlib.import_module("xformers.ops.fmha.cutlass").FwOp.is_available():
+        pytest.skip("this build of xformers has no kernels for CUDA")
 
 
 @pytest.mark.parametrize("dtype", LARGEST_DIFFERENCE, ids=str)

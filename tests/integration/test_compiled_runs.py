@@ -13,6 +13,7 @@ from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 from typer.testing import CliRunner
 
+from hybridlab.attention.kernels import MOST_GRAPHS
 from hybridlab.attention.kinds import Full, Mixed, Window
 from hybridlab.cli.main import app
 from hybridlab.config.loading import Layer
@@ -23,7 +24,6 @@ from hybridlab.messages import heard_by
 from hybridlab.models import executor
 from hybridlab.models.build import build_model
 from hybridlab.models.decoder import draw_weights, make_model
-from hybridlab.models.executor import MOST_GRAPHS
 from hybridlab.papers.loading import load_experiment
 from hybridlab.papers.reproduce import ExperimentAtScale
 from hybridlab.plan.attention_map import AttentionMap

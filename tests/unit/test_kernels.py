@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridlab.accounting.flops import convention_of, ledger
@@ -139,6 +140,24 @@ def test_blocks_of_a_window_refuse_what_they_do_not_compute(kernel):
     for visible in (Visible(None), Visible(4, causal=False)):
         with pytest.raises(UserError, match=f"kernel {kernel.__name__} computes a decoder's windows only"):
             kernel(*tensors(), visible)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 17, 128, 129, 255, 256, 1000])
+def test_the_blocks_of_flex_are_those_that_torch_finds_from_all_pairs(window, causal):
+    for length in (1, 100, 128, 129, 300, 512, 640):
+        found = kernels._shared_flex_mask(window, causal, length, torch.device("cpu"))
+        wanted = create_block_mask(found.mask_mod, None, None, length, length, device="cpu")
+        assert torch.equal(found.to_dense(), wanted.to_dense())
+        for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+            assert torch.equal(getattr(found, name), getattr(wanted, name)), (name, length)
+        assert torch.equal(full_blocks(found), full_blocks(wanted))
+
+
+def full_blocks(mask):
+    """Which blocks no mask is applied to: (1, 1, blocks of queries, blocks of keys)."""
+    listed = torch.arange(mask.full_kv_indices.shape[-1]) < mask.full_kv_num_blocks[..., None]
+    return torch.zeros_like(listed).scatter(-1, mask.full_kv_indices.long(), listed)
 
 
 @pytest.mark.parametrize("name", ["eager", "sdpa", "flex"])

@@ -22,13 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridlab.attention.belief import MAX_STRENGTH, Belief
-from hybridlab.attention.kernels import Visible, at_least_fp32, grouped_product, scores_under
+from hybridlab.attention.kernels import Visible, at_least_fp32, grouped_product, has_autocast, scores_under
 
 
 def no_autocast(t: Tensor) -> AbstractContextManager[None]:
     """A context in which the types of this tensor's device are those of the tensors."""
     device = t.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if has_autocast(device) else nullcontext()
 
 
 def from_earlier(belief: Belief, visible: Visible) -> bool:
