@@ -100,7 +100,8 @@ def measure_speeds(
     speeds: dict[str, dict[str, dict[str, Speed]]] = {name: {} for name in names}
     for batch in spec.batches:
         seconds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-        for model in models.values():
+        for name, model in models.items():
+            say(f"batch {batch}, first time of {name}")
             measure(model, batch, spec.prompt, spec.new_tokens)  # all sizes, so that nothing is compiled in a round
         for number in range(spec.rounds):
             rotated = names[number % len(names) :] + names[: number % len(names)]
@@ -446,7 +447,8 @@ def counted(spec: Benchmark, choice: BenchmarkModel, size: str, device: torch.de
         flops = {"step": cost.training * batch, "forward": cost.forward * batch}
     peak = None
     if choice.form == "hybridlab" and not choice.compiled:
-        memory = step_memory(config, structure, batch, precision=precision, hooks=hooks_in_passes(config))
+        hooks, on_gpu = hooks_in_passes(config), device.type == "cuda"
+        memory = step_memory(config, structure, batch, precision=precision, hooks=hooks, gpu=on_gpu)
         peak = round(memory.total / 1e9, 4)
     return {"gigabytes": peak, "flops": flops}
 

@@ -152,7 +152,8 @@ class Planner:
         computed = (config.objective, training.optimizer.kind, config.runtime.kernel, training.seq_len, precision)
         key = (structure, acting, computed, way.rows, passes, way.recompute)
         if key not in self._counted:
-            self._counted[key] = step_memory(config, structure, way.rows, passes, precision, way.recompute, hooks)
+            memory = step_memory(config, structure, way.rows, passes, precision, way.recompute, hooks, gpu=True)
+            self._counted[key] = memory
         return self._counted[key]
 
 

@@ -26,7 +26,7 @@ from hybridlab.store.folders import RunFolder, Runs
 from hybridlab.training.engine import Run
 from hybridlab.training.machine import Gpu
 from hybridlab.training.memory import step_memory
-from tests.conftest import ROOT
+from tests.conftest import PUBLISHED, ROOT
 from tests.training import counting, marking
 
 ROWS = 4
@@ -65,6 +65,19 @@ def test_the_counted_memory_is_that_of_a_real_step(arch, size, more, tmp_path, t
     assert counted.weights == 4 * count_parameters(config.shape, final_structure(config).plan).total
 
 
+ON_A_GPU = json.loads((PUBLISHED / "bench" / "h200.json").read_text())["memory"]
+
+
+@pytest.mark.parametrize("run", ON_A_GPU, ids=lambda run: f"{run['arch']} {run['size']}")
+def test_the_memory_counted_for_a_gpu_is_near_what_runs_took_there(run):
+    """`hybridlab pretrain` with these settings and four steps, in bf16: the highest memory_mb of the log."""
+    training = {"seq_len": run["seq_len"], "tokens_per_step": run["rows"] * run["seq_len"]}
+    config = resolve(run["arch"], run["size"], layers=[Layer({"training": training, "runtime": run["runtime"]})])
+    again, hooks = config.runtime.activation_checkpointing, make_hooks(config)
+    counted = step_memory(config, final_structure(config), run["rows"], 1, "bf16", again, hooks, gpu=True)
+    assert 1 <= run["memory_mb"] * 1e6 / counted.total <= 1.06
+
+
 PLANNER = Planner(1, Gpu(1, 1), 0.5)
 SMALL = {"shape": {"layers": 2}, "training": {"tokens_per_step": 64 * 128, "seq_len": 128, "steps": 100}}
 
@@ -87,7 +100,9 @@ def test_the_first_way_that_fits_is_taken():
 def test_what_needs_the_same_is_counted_once(monkeypatch):
     """A model that has grown is one of its full depth; another optimizer keeps something else."""
     counted = []
-    monkeypatch.setattr(needs_module, "step_memory", lambda *given: counted.append(given) or step_memory(*given))
+    monkeypatch.setattr(
+        needs_module, "step_memory", lambda *given, **more: counted.append(given) or step_memory(*given, **more)
+    )
     planner, ways = Planner(8, gpu_named("h100"), 0.5), 2  # with one row, and with all of them
     arms = (("vanilla", {}), ("vanilla", {"seed": 1}), ("lidas", {}), ("vanilla", {"optimizer": {"kind": "muon"}}))
     for (arch, own), times in zip(arms, (1, 1, 1, 2), strict=True):
