@@ -244,12 +244,16 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> Tensor:
     if not training:
         q, k, v = q.detach(), k.detach(), v.detach()
     mask = _flex_mask(visible, q.shape[0], q.shape[2], q.device)
-    run = cast(Callable[..., Any], _compiled_flex() if q.device.type == "cuda" else flex_attention)
+    run, options = cast(Callable[..., Any], flex_attention), None
+    if q.device.type == "cuda":
+        # torch takes its kernel for single tokens below 128 positions, which fails where KV heads serve several heads.
+        run, options = _compiled_flex(), {"BACKEND": "TRITON"}
     with warnings.catch_warnings():
         # On a CPU it runs uncompiled, only as a check; torch warns that this is slow.
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         rule = None if visible.cap is None else _cap_rule(visible.cap)
-        attended = run(q, k, v, score_mod=rule, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        grouped = q.shape[1] != k.shape[1]
+        attended = run(q, k, v, score_mod=rule, block_mask=mask, enable_gqa=grouped, kernel_options=options)
     return cast(Tensor, attended)
 
 
