@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,15 +207,31 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             f"{folder}: {problem}; restore the file, or give the command that trained this run again, which makes the "
             "final model again if the last checkpoint is still there"
         )
-    names, found = ["model.safetensors"], dict[str, Tensor]()
-    if (folder / INDEX).is_file():
-        index = read_object(folder / INDEX, "index of shards", ("weight_map",), "restore the file")["weight_map"]
-        if not isinstance(index, dict):
-            raise UserError(f"{folder / INDEX}: weight_map must give a file for each tensor; restore the file")
-        names = sorted({Path(str(name)).name for name in index.values()})
-    for name in names:
+    return {name: tensor for _, tensors in files_of_weights(folder, "restore it") for name, tensor in tensors.items()}
+
+
+def files_of_weights(folder: Path, remedy: str) -> Iterator[tuple[Path, dict[str, Tensor]]]:
+    """The files of a model folder with their tensors by name: those that the index names, if it has one. UserError for
+    one that is missing or cannot be read. remedy: what the error says to do with such a file."""
+    for file in _named_files(folder, remedy):
         try:
-            found |= load_file(folder / name)
+            yield file, load_file(file)
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{folder / name}: the weights cannot be read ({error}); restore the file") from None
-    return found
+            raise UserError(f"{file}: the file is damaged ({error}); {remedy}") from None
+
+
+def _named_files(folder: Path, remedy: str) -> list[Path]:
+    try:
+        shards = read_object(folder / INDEX, "index of shards", ("weight_map",), remedy)["weight_map"]
+    except FileNotFoundError:
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise UserError(f"{folder}: no *.safetensors file; save the weights as safetensors") from None
+        return files
+    names = list(shards.values()) if isinstance(shards, dict) else []
+    if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
+        raise UserError(f"{folder / INDEX}: weight_map must give a file of this folder for each tensor; {remedy}")
+    for name in sorted(set(names)):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: this shard is missing, and {INDEX} names it; {remedy}")
+    return [folder / name for name in sorted(set(names))]

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from hybridlab.config.loading import Layer, check
@@ -26,7 +24,7 @@ from hybridlab.data.hub_access import without_hub
 from hybridlab.errors import UserError
 from hybridlab.files import read_object
 from hybridlab.models.decoder import Transformer, make_model
-from hybridlab.models.export import INDEX, load_checkpoint
+from hybridlab.models.export import INDEX, files_of_weights, load_checkpoint
 from hybridlab.models.hf_layouts import (
     fields_of,
     found_head,
@@ -65,34 +63,6 @@ class Stored:
         if not bool(copy.isfinite().all()):
             raise UserError(f"{self.file}: {name} contains NaN or infinity; fetch the file again")
         return copy
-
-
-def read_tensors(folder: Path) -> dict[str, Stored]:
-    """All tensors of the folder by name: those of the shards that the index names, if it has one."""
-    found: dict[str, Stored] = {}
-    for file in _files(folder):
-        try:
-            found |= {name: Stored(file, tensor) for name, tensor in load_file(file).items()}
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{file}: the file is damaged ({error}); fetch it again") from None
-    return found
-
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        shards = read_object(folder / INDEX, "index of shards", ("weight_map",), "fetch it again")["weight_map"]
-    except FileNotFoundError:
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise UserError(f"{folder}: no *.safetensors file; save the weights as safetensors") from None
-        return files
-    names = list(shards.values()) if isinstance(shards, dict) else []
-    if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
-        raise UserError(f"{folder / INDEX}: weight_map must give a file of this folder for each tensor; fetch it again")
-    for name in sorted(set(names)):
-        if not (folder / name).is_file():
-            raise UserError(f"{folder / name}: this shard is missing, and {INDEX} names it; fetch it too")
-    return [folder / name for name in sorted(set(names))]
 
 
 _NO_NUMBER = (TypeError, ValueError, ZeroDivisionError, OverflowError)
@@ -150,7 +120,8 @@ def load_hf(path_or_id: str | Path) -> Transformer:
         raise UserError(f"{folder}: no config.json; give a folder in the Hugging Face layout") from None
     if config["model_type"] == "hybridlab":
         return load_checkpoint(folder)
-    stored = read_tensors(folder)
+    files = files_of_weights(folder, "fetch it again")
+    stored = {name: Stored(file, tensor) for file, tensors in files for name, tensor in tensors.items()}
     origin = str(folder / "config.json")
     layout, kind = found_head(layout_of(config, origin), stored, origin)
     named = _in_full(stored, layout)
