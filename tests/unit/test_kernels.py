@@ -1,3 +1,6 @@
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -140,6 +143,20 @@ def test_blocks_of_a_window_refuse_what_they_do_not_compute(kernel):
     for visible in (Visible(None), Visible(4, causal=False)):
         with pytest.raises(UserError, match=f"kernel {kernel.__name__} computes a decoder's windows only"):
             kernel(*tensors(), visible)
+
+
+def test_an_xformers_without_an_operator_for_the_heads_ends_in_one_sentence(monkeypatch):
+    def attention(*tensors, attn_bias):
+        raise NotImplementedError("No operator found for `memory_efficient_attention_forward` with inputs:\n query …")
+
+    ops = SimpleNamespace(
+        fmha=SimpleNamespace(attn_bias=SimpleNamespace(LowerTriangularMask=object)),
+        memory_efficient_attention=attention,
+    )
+    monkeypatch.setitem(sys.modules, "xformers.ops", ops)
+    monkeypatch.setattr(kernels, "require_kernel", lambda *given, **more: None)
+    with pytest.raises(UserError, match="xformers has no operator for heads of width 8 in torch.float64 .* use auto"):
+        kernels.xformers(*tensors(), Visible())
 
 
 @pytest.mark.parametrize("causal", [True, False])
