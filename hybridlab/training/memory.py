@@ -63,8 +63,8 @@ def step_memory(
     gpu: bool = False,
 ) -> StepMemory:
     """The memory of a step of one process, of `passes` passes over `rows` rows each. hooks: those whose part in the
-    passes is counted. structure: of the model in this step; precision, recompute: as in the settings of a run. gpu: with
-    norms as a GPU computes them."""
+    passes is counted. structure: of the model in this step; precision, recompute: as in the settings of a run. gpu:
+    with norms as a GPU computes them."""
     for _, visit in structure.attention_places():
         head_index(structure, visit, _CPU)  # kept by the structure, and so not to be made without numbers
     with _without_numbers(dtype_of(precision)), ExitStack() as stack:
