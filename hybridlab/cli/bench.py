@@ -102,7 +102,9 @@ def bench(
             raise UserError("--figure draws steps over the values of --over; leave out --generate and --whole-run")
     kind: Any = "generation" if generate else "training" if whole_run else "passes"
     archs = _named(list(dict.fromkeys(arch or ["vanilla"])))
-    points = []
+    name = None if over is None else over.partition("=")[0]
+    about = {"machine": describe_machine(pick_device("auto")) | {"threads": threads}, "libraries": library_versions()}
+    points: list[dict[str, Any]] = []
     for value, (at_batch, at_length, more) in _points(over, batch, seq_len).items():
         models = _models(archs, against, compile, [*(sets or []), *more])
         spec = Benchmark(
@@ -116,11 +118,9 @@ def bench(
             machines={},
         )
         points.append(({} if over is None else {"value": value}) | _measured(spec, size, threads))
-    name = None if over is None else over.partition("=")[0]
-    about = {"machine": describe_machine(pick_device("auto")) | {"threads": threads}, "libraries": library_versions()}
-    content = about | (points[0] if name is None else {"over": name, "points": points})
-    if out is not None:
-        write_json(out, content)
+        content = about | (points[0] if name is None else {"over": name, "points": points})
+        if out is not None:  # after each point, so that an interrupted benchmark keeps what it has measured
+            write_json(out, content)
     if figure is not None:
         from hybridlab.reporting.curves import draw_costs
 

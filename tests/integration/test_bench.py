@@ -142,6 +142,12 @@ def test_mistakes(tmp_path, options, said):
     assert done.returncode == 2 and said in done.stderr
 
 
+def test_what_is_measured_is_kept_where_a_later_point_fails(tmp_path):
+    done = hybridlab("bench", *SMALL, "--over", "shape.kv_heads=4,3", "--out", "heads.json", cwd=tmp_path)
+    assert done.returncode == 2 and "kv_heads" in done.stderr
+    assert [point["value"] for point in json.loads((tmp_path / "heads.json").read_text())["points"]] == [4]
+
+
 def test_the_tables_of_the_documentation_are_those_of_the_files():
     text = (ROOT / "docs" / "speed.md").read_text()
     costs = re.findall(r"\[`([\w-]+)`\]\(\S+\) \| `([\w-]+)` \| (.+) × (.+) \| (.+) \| (.+) \| (.+) \|", text)
