@@ -224,7 +224,9 @@ def _named_files(folder: Path, remedy: str) -> list[Path]:
     try:
         shards = read_object(folder / INDEX, "index of shards", ("weight_map",), remedy)["weight_map"]
     except FileNotFoundError:
-        files = sorted(folder.glob("*.safetensors"))
+        # Other files may stand beside a whole model, such as adapters.
+        whole = folder / "model.safetensors"
+        files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
         if not files:
             raise UserError(f"{folder}: no *.safetensors file; save the weights as safetensors") from None
         return files

@@ -5,11 +5,13 @@ import shutil
 import signal
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from hybridlab.config.schema import Runtime
 from hybridlab.errors import UserError
 from hybridlab.messages import heard_by
-from hybridlab.models.export import FILES, load_checkpoint
+from hybridlab.models.export import FILES, load_checkpoint, read_weights
 from hybridlab.runs.evaluate import analyze_run, evaluate_run
 from hybridlab.runs.generate import Prompt, continue_prompts
 from hybridlab.runs.run import train_run
@@ -60,6 +62,12 @@ def test_overwritten_weights_are_used_by_nothing(copied, small):
         with pytest.raises(UserError, match=r"final: model.safetensors is damaged .*restore the file, or give the com"):
             use()
     assert not (folder.path.parent / "child").exists()
+
+
+def test_weights_of_something_else_beside_a_model_are_not_read(copied):
+    _, folder, _ = copied
+    save_file({"adapter": torch.ones(1)}, folder.final / "adapter_model.safetensors")
+    assert "adapter" not in read_weights(folder.final)
 
 
 @pytest.mark.parametrize("name", [*FILES, "digests.json"])
