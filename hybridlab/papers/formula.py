@@ -35,7 +35,8 @@ Values = Any
 
 
 class NoValue(Exception):
-    """A formula has no value for these lists; the text says why."""
+    """A formula has no value for these lists, or a claim cannot be tested on what was measured and stays open; the text
+    says why."""
 
 
 # ---- functions ----
@@ -499,7 +500,7 @@ EACH = "*"
 
 
 class NotMeasured(NoValue):
-    """The record has nothing at a path."""
+    """The record has nothing at a path, or runs are missing: the verdict on a claim that needs them is `not run`."""
 
 
 def values_of(record: Record, metric: str, measures: Measures) -> np.ndarray:

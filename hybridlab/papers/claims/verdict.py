@@ -119,11 +119,3 @@ class Verdict:
             "deciding": self.deciding,
             "comparisons": list(self.comparisons),
         }
-
-
-class Open(Exception):
-    """Raised where a test cannot be made of what was measured: the claim stays open. Its text is the evidence."""
-
-
-class NotRun(Open):
-    """Raised where runs or measurements are missing: the verdict is `not run`."""
