@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,8 +166,7 @@ def claims_section(data: dict[str, Any]) -> list[str]:
     if not data["claims"]:
         return []
     claims = own_claims(data)
-    rows = [HEADS, ["---"] * len(HEADS), *(short_form(*one, data) for one in claims)]
-    table = ["| " + " | ".join(map(escaped_cell, row)) + " |" for row in rows]
+    table = markdown_table(HEADS, [short_form(*one, data) for one in claims], escaped_cell)
     several = any(len(one["comparisons"]) > 1 for _, one in claims)
     least = " Of several comparisons the one is shown that is least as claimed." if several else ""
     lines = ["## Claims", "", f"{counted(data)}.{least}", "", *table, "", *_listed(controls_in_words(data))]
@@ -182,6 +182,11 @@ def claims_section(data: dict[str, Any]) -> list[str]:
 def _listed(lines: list[str]) -> list[str]:
     """A line, and a list of the others, in Markdown."""
     return [lines[0], "", *(f"- {escaped_cell(line)}" for line in lines[1:]), ""] if lines else []
+
+
+def markdown_table(heads: list[str], rows: list[list[str]], safe: Callable[[str], str]) -> list[str]:
+    """The lines of a table of Markdown. safe: a text as it may stand in a cell."""
+    return ["| " + " | ".join(map(safe, row)) + " |" for row in (heads, ["---"] * len(heads), *rows)]
 
 
 def escaped_cell(text: str) -> str:

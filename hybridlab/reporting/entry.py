@@ -94,12 +94,11 @@ def _lines(cell: dict[str, Any], column: Column) -> tuple[str, str, str]:
 def _panel(part: Part) -> Table:
     panel = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     panel.add_column("", overflow="fold")
-    for column in part.columns:
-        panel.add_column(column.title, justify="right", no_wrap=True)
-    for row in part.rows:
-        cells = [_lines(row["cells"][column.name], column) for column in part.columns]
+    for title in part.heads[1:]:
+        panel.add_column(title, justify="right", no_wrap=True)
+    for name, *cells in part.grid(_lines, "short"):
         numbers, errors, verdicts = zip(*cells, strict=True)
-        panel.add_row(part.row_name(row, "short"), *numbers)
+        panel.add_row(name, *numbers)
         if any(errors):
             panel.add_row("", *(Text(error, style="dim") for error in errors))
         # A row without comparisons needs no line for verdicts.
