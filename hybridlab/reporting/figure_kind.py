@@ -19,7 +19,7 @@ import numpy as np
 from hybridlab.errors import UserError, nearest
 from hybridlab.papers.formula import NotMeasured, NoValue, values_of
 from hybridlab.papers.plots import PlotSettings, Series, Usual
-from hybridlab.runs.record import Record
+from hybridlab.runs.record import Record, part_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,9 +182,7 @@ def _entries(plot: Any, record: Record, path: str, count: int) -> list[str]:
     """What a path of a template stands for in each of so many names."""
     if not path:
         return [str(number + 1) for number in range(count)]
-    found: Any = record
-    for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
+    found = part_at(record, path)
     if not isinstance(found, dict):
         found = [short_number(value) for value in np.atleast_1d(values(plot, record, path, "names for them", 0, 1))]
     if len(found) != count:
