@@ -235,25 +235,14 @@ def _reworded() -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
 # ---- what has been changed since ----
 
 
-CHANGED = "decided after a change of plan"
-"""How a flag of such a claim begins."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """Why a claim is decided after a change of plan. date: of the change, None if it is in no plan yet. what: in
-    words."""
-
-    date: str | None
-    what: str
-
-    def __str__(self) -> str:
-        return f"{CHANGED}{f' on {self.date}' if self.date else ''}: {self.what}"
+def _changed(date: str | None, what: str) -> Flag:
+    """Why a claim is decided after a change of plan. date: of the change, None if it is in no plan yet."""
+    return Flag("plan", f"decided after a change of plan{f' on {date}' if date else ''}: {what}")
 
 
 def change_of_plan(
     claim: Claim, experiment: Experiment, scale: str, records: Records, plans: tuple[Planned, ...]
-) -> Change | None:
+) -> Flag | None:
     """The change since the oldest plan under which one of the runs was started that a claim reads; None if it is as it
     was planned, and where neither a plan nor a stamp is known. plans: the experiment's history."""
     read = {run.hash: run for cell in _arms_read(experiment, scale, claim) for run in records.get(cell, {}).values()}
@@ -263,15 +252,15 @@ def change_of_plan(
     today = plan_of(experiment, scale)
     if unplanned := [digest for digest, plan in stamped.items() if plan is None]:
         what = f"the claim was not planned when {len(unplanned)} of the {len(read)} runs that it reads were started"
-        return Change(_since(plans, today, claim), what)
+        return _changed(_since(plans, today, claim), what)
     # Today's plan is known from the file, where its history has been deleted too.
     known = {digest_of(today), *(plan.digest for plan in plans)}
     if lost := sorted({plan for plan in stamped.values() if plan is not None} - known):
-        return Change(None, f"the plan {lost[0]} of its runs is not in {experiment.id}.{scale}.json")
+        return _changed(None, f"the plan {lost[0]} of its runs is not in {experiment.id}.{scale}.json")
     seeds = {run.seed for run in read.values()}
     for plan in plans:  # oldest first
         if plan.digest in stamped.values() and (words := _changes(plan.content, today, claim.text, seeds)):
-            return Change(_since(plans, today, claim, seeds), "; ".join(words))
+            return _changed(_since(plans, today, claim, seeds), "; ".join(words))
     return None
 
 
@@ -422,7 +411,7 @@ def verdicts(
         measured = verdict.n != 0 and verdict.word != "not run"
         change = change_of_plan(claim, experiment, scale, records, plans) if measured else None
         if change is not None:
-            verdict = replace(verdict, flags=(*verdict.flags, Flag("plan", str(change))))
+            verdict = replace(verdict, flags=(*verdict.flags, change))
             verdict = verdict if verdict.holds is None else verdict.noted("after a change of plan")
         found.append(verdict)
     return [*_of_same_runs(experiment, scale, records, found if together else _on_one_page(found))]

@@ -49,7 +49,7 @@ from hybridlab.errors import UserError, nearest
 from hybridlab.papers.analytic import ANALYTIC, several
 from hybridlab.papers.calls import RefersIn, called
 from hybridlab.papers.claims.comparison import Comparison
-from hybridlab.papers.claims.in_words import Part, arguments_of
+from hybridlab.papers.claims.in_words import Part, arguments_of, span
 from hybridlab.papers.claims.kinds import Given, claim_kind
 from hybridlab.papers.claims.numbers import TABLES, Bracket, Expression, cells_of, number_of, rows_of, size_of
 from hybridlab.papers.claims.verdict import Verdict
@@ -587,8 +587,6 @@ def _counted_in_words(on: Given, condition: ast.expr, given: Arrays, brackets: M
     """A condition with metrics, cells and the span of their numbers in the place of what it reads."""
     text = ast.unparse(condition)
     for name in sorted((name for name in names_in(condition) if name in brackets), key=len, reverse=True):
-        low, high = (f"{bound:,.6g}" for bound in (given[name].min(), given[name].max()))
         read = " and ".join(_in_words(on, metric) for metric in brackets[name].of)
-        span = low if low == high else f"{low} to {high}"
-        text = text.replace(name, f"{read} of {', '.join(brackets[name].parts[0])} ({span})")
+        text = text.replace(name, f"{read} of {', '.join(brackets[name].parts[0])} ({span(given[name])})")
     return text

@@ -163,11 +163,6 @@ def merge_scatter(by_seed: Mapping[int, Numbers]) -> Numbers:
     return {**points, "r": r, "p": None, "seeds": len(runs)}
 
 
-def scatter_csv(numbers: Numbers) -> Iterator[dict[str, Any]]:
-    """A line for each point."""
-    yield from series_lines({name: numbers[name] for name in ("x", "y")})
-
-
 def scatter_size(pictures: Sequence[Picture]) -> tuple[float, float]:
     """Square pictures, two or three side by side."""
     return (2.3, 2.3) if len(pictures) > 2 else (3.3, 3.2)
@@ -223,6 +218,6 @@ def _margins(ax: Axes, picture: Picture) -> None:
 FIGURE_KINDS.add(
     "scatter",
     FigureKind(
-        one_run(scatter_of), draw_scatter, scatter_csv, size=scatter_size, merge=merge_scatter, settings=Scatter
+        one_run(scatter_of), draw_scatter, series_lines, size=scatter_size, merge=merge_scatter, settings=Scatter
     ),
 )

@@ -291,10 +291,6 @@ MOST_WRITTEN = 8
 """The most points of a single series whose values are written beside them."""
 
 
-def parts_of(plot: Lines, numbers: Numbers) -> list[Numbers] | None:
-    return numbers.get("parts", [{}] if plot.area is not None else None)
-
-
 def size(pictures: Sequence[Picture]) -> tuple[float, float]:
     """Rows of four, smaller, where the panels fill such rows; areas are small in any case."""
     small = len(pictures) > MANY or any(picture.plot.area is not None for picture in pictures)
@@ -458,7 +454,7 @@ FIGURE_KINDS.add(
         show,
         draw,
         csv_lines,
-        parts=parts_of,
+        parts=lambda plot, numbers: numbers.get("parts", None if plot.area is None else [{}]),
         size=size,
         merge=merge,
         align=align,

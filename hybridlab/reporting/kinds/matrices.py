@@ -142,10 +142,6 @@ WIDEST_WRITTEN = 8
 MOST_TICKS = 12
 
 
-def parts_of(plot: Heatmap, numbers: Numbers) -> list[Numbers] | None:
-    return numbers.get("parts")
-
-
 def size(pictures: Sequence[Picture]) -> tuple[float, float]:
     """Square pictures: two side by side up to four of them, else three, so that three models fill a row. Rows of runs
     are as high as their number needs."""
@@ -273,7 +269,7 @@ FIGURE_KINDS.add(
         one_run(numbers_of),
         draw,
         csv_lines,
-        parts=parts_of,
+        parts=lambda plot, numbers: numbers.get("parts"),
         size=size,
         legend=legend,
         merge=merge,
