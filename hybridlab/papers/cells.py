@@ -38,12 +38,6 @@ class CellRun:
         return self.config
 
 
-def cell_configs(experiment: Experiment, scale: str, seed: int) -> dict[str, RunConfig]:
-    """The configuration of every needed cell that is trained at a scale and seed, parents before children."""
-    runs = cell_runs(experiment, scale, seed)
-    return {run.cell: run.config for run in runs if isinstance(run.config, RunConfig)}
-
-
 def cell_runs(
     experiment: Experiment,
     scale: str,

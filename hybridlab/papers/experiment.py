@@ -527,15 +527,9 @@ class Experiment(Strict):
             named += [one.name for one in kind.references(test) if one.to == "cell"]
         return list(dict.fromkeys(named))
 
-    def needed_cells(self, scale: str | None = None) -> list[str]:
-        """The cells that rows, panels and claims name, and all that these depend on: at one scale, or at any. A cell
-        that a scale does not have, or has no size for, is not needed there."""
-        if scale is None:
-            needed = {name for each in (list(self.scales) or [""]) for name in self._needed(each)}
-            return [name for name in self.known_cells() if name in needed]
-        return self._needed(scale)
-
-    def _needed(self, scale: str) -> list[str]:
+    def needed_cells(self, scale: str) -> list[str]:
+        """The cells that rows, panels and claims name, and all that these depend on. A cell that the scale does not
+        have, or has no size for, is not needed there."""
         cells, spec = self.cells_at(scale), self.scales.get(scale)
         shared = spec.places if spec else {}
         named = self._named_cells()
