@@ -145,7 +145,7 @@ def scaled_column(title: str, path: str, size: float) -> dict[str, Any]:
     """A column of a number of about this size, in a power of ten."""
     power = math.floor(math.log10(size)) if size > 0 else 0
     power = 0 if -1 <= power <= 2 else power
-    unit = f" (10{str(power).translate(_RAISED)})" if power else ""
+    unit = f" ({power_text(power)})" if power else ""
     return {
         "name": title,
         "title": f"{title}{unit}",
@@ -157,7 +157,9 @@ def scaled_column(title: str, path: str, size: float) -> dict[str, Any]:
     }
 
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+def power_text(exponent: int) -> str:
+    """A power of ten: 10¹²."""
+    return f"10{str(exponent).translate(str.maketrans('0123456789-', '⁰¹²³⁴⁵⁶⁷⁸⁹⁻'))}"
 
 
 # ---- the experiment and its file ----

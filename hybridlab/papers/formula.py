@@ -17,6 +17,7 @@ import ast
 import itertools
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -525,13 +526,10 @@ def number_of(record: Record, metric: str, measures: Measures) -> float:
 
 def _first_of(record: Record, paths: list[str], given: Mapping[str, np.ndarray], measures: Measures) -> np.ndarray:
     numbers = {name: int(value) for name, value in given.items() if not value.ndim}
-    for i, path in enumerate(paths):
-        try:
+    for path in paths[:-1]:
+        with suppress(NotMeasured):
             return values_of(record, path.format_map(numbers), measures)
-        except NotMeasured:
-            if i == len(paths) - 1:
-                raise
-    raise AssertionError("a name has at least one path")
+    return values_of(record, paths[-1].format_map(numbers), measures)
 
 
 def _at(record: Record, path: str) -> np.ndarray:

@@ -24,6 +24,7 @@ from hybridlab.papers.formula import NoValue, number_of
 from hybridlab.papers.sweep import sweep_notes
 from hybridlab.papers.verdicts import history
 from hybridlab.reporting.claims import (
+    DASH,
     claims_panel,
     claims_section,
     controls_in_words,
@@ -356,8 +357,6 @@ def tally_text(table: dict[str, Any]) -> str:
 # ---- a cell as text ----
 
 
-DASH = "–"
-"""Shown for a value that was not measured."""
 AS_ABOVE = "as above"
 """Shown for a value of the same run as in an earlier row."""
 
