@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -414,13 +414,12 @@ class Computing:
             return _ARITHMETIC[type(node.op)](self.value(node.left), self.value(node.right))
         if isinstance(node, ast.UnaryOp):
             inner = self.value(node.operand)
-            return np.logical_not(inner) if isinstance(node.op, ast.Not) else -inner
+            return self.opposite(inner) if isinstance(node.op, ast.Not) else -inner
         if isinstance(node, ast.Compare):
             pairs = itertools.pairwise(map(self.value, (node.left, *node.comparators)))
-            return reduce(np.logical_and, map(self.compared, node.ops, pairs))
+            return self.joined(ast.And(), map(self.compared, node.ops, pairs))
         if isinstance(node, ast.BoolOp):
-            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            return reduce(join, map(self.value, node.values))
+            return self.joined(node.op, map(self.value, node.values))
         if isinstance(node, ast.List):
             return np.array([self.value(one) for one in node.elts])
         if isinstance(node, ast.Subscript):
@@ -432,6 +431,14 @@ class Computing:
         if self.decimals is not None:
             pair = np.round(np.subtract(*pair, dtype=np.float64), self.decimals), 0.0
         return COMPARISONS[type(op)](*pair)
+
+    def joined(self, op: ast.boolop, conditions: Iterable[Values]) -> Values:
+        """Whether all conditions are so, or one of them."""
+        return reduce(np.logical_and if isinstance(op, ast.And) else np.logical_or, conditions)
+
+    def opposite(self, condition: Values) -> Values:
+        """Whether a condition is not so."""
+        return np.logical_not(condition)
 
     def entries(self, node: ast.AST) -> Any:
         """What stands in brackets: a number, a slice, a choice of entries, or one of these for rows and for columns."""
