@@ -152,13 +152,12 @@ def history(experiment: str, scale: str, results_dir: Path) -> tuple[Planned, ..
 
 def _joined(plans: tuple[Planned, ...], others: tuple[Planned, ...]) -> tuple[Planned, ...]:
     """Two histories of an experiment as one, in the order of their dates."""
-    known = Counter((one.digest, one.date) for one in plans)
     # A plan may return to what it was before, so that entries are counted.
-    seen = Counter[tuple[str, str]]()
+    known = Counter((one.digest, one.date) for one in plans)
     left = []
     for one in others:
-        seen[one.digest, one.date] += 1
-        left += [one] if seen[one.digest, one.date] > known[one.digest, one.date] else []
+        known[one.digest, one.date] -= 1
+        left += [one] if known[one.digest, one.date] < 0 else []
     return tuple(sorted([*plans, *left], key=lambda one: one.date))
 
 

@@ -178,9 +178,7 @@ def _points_less(points: list[Numbers], base: Mapping[float, Numbers]) -> Number
     for point, other in ((point, base[point["x"]]) for point in points if point["x"] in base):
         pairs = zip(point["blocks"], other["blocks"], strict=False)
         blocks = [ours - theirs for ours, theirs in pairs] if point["over"] == other["over"] == "windows" else []
-        spread = (
-            {"stderr": mean_and_error(blocks).stderr, "over": "windows"} if blocks else {"stderr": None, "over": None}
-        )
+        spread = {"stderr": mean_and_error(blocks).stderr, "over": "windows" if blocks else None}
         apart.append({**_only(point, point.keys() - {"blocks"}), "y": point["y"] - other["y"], **spread})
     return {"points": apart}
 
