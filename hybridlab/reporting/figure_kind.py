@@ -80,7 +80,7 @@ class FigureKind:
     """A kind of figure. `plot`, an argument of several parts, has the settings of the panel, by name.
 
     show: the numbers of a series from the records of its cells (None: that cell has no record); see `one_run`.
-    draw: one panel on an axis, with its axis labels. Labelled lines get a legend outside the panels.
+    draw: one panel on an axis, which has the labels of `plot:`. Labelled lines get a legend outside the panels.
     csv_lines: the numbers of a series as lines of figure.csv, column → value.
     parts: for kinds that draw series, or parts of one, in panels of their own: the parts of a series, or None for one
     that stands in a panel with the others. A part's entries replace the series' numbers of the same names; its `title`

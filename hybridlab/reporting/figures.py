@@ -27,7 +27,7 @@ from hybridlab.registry import FIGURE_KINDS
 from hybridlab.reporting.claims import claims_section, differ_lines
 from hybridlab.reporting.entry_data import caption, entry_data, file_name, model_of, models_text, named_in_errors
 from hybridlab.reporting.figure_kind import PAGE, FigureKind, Numbers, Picture
-from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, place_legend, write_picture
+from hybridlab.reporting.style import MARKERS, PAPER, Also, asked, at_least, label_axes, place_legend, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -227,6 +227,7 @@ def draw(data: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(width * columns + 0.4, height * rows), layout="constrained")
     axes = [*figure.subplots(rows, columns, squeeze=False).flat]
     for ax, picture in zip(axes, pictures, strict=False):
+        label_axes(ax, picture.x_label, picture.y_label)
         kind.draw(ax, picture)
         if not kind.own_paper:
             draw_paper(ax, picture.paper)

@@ -105,7 +105,6 @@ def draw_attention_maps(ax: Axes, picture: Picture) -> None:
         if red:
             ax.axvline(place, color=_RED, linewidth=0.5, alpha=0.6)
     ax.set_yticks([0, len(names) - 1], ["first", "last"])
-    label_axes(ax, picture.x_label, picture.y_label)
     ax.xaxis.labelpad = 24
     bar = ax.figure.colorbar(image, ax=ax, pad=0.01, shrink=0.7)
     bar.set_label("attention weight", fontsize=6)

@@ -70,7 +70,6 @@ def draw_distributions(ax: Axes, picture: Picture) -> None:
     if numbers["style"] == "box":
         _draw_boxes(ax, numbers)
         _draw_means(ax, numbers, mean)
-        label_axes(ax, picture.x_label, picture.y_label)
         ax.set_ylim(at_least(ax.get_ylim(), picture.value_range))
     else:
         _draw_ridges(ax, numbers, mean)
@@ -188,7 +187,6 @@ def draw_scatter(ax: Axes, picture: Picture) -> None:
     low, high = ax.get_ylim()
     # Room for the text above the points.
     ax.set_ylim(low, high + (0.07 + 0.06 * len(texts)) * (high - low))
-    label_axes(ax, picture.x_label, picture.y_label)
 
 
 def _correlation(label: str, numbers: Numbers, named: bool) -> str:

@@ -84,7 +84,6 @@ def draw_growth(ax: Axes, picture: Picture) -> None:
     ax.set_xlim(0, numbers["steps"])
     ax.set_ylim(0.4, numbers["layers"] + 0.8)
     ax.set_yticks(range(1, numbers["layers"] + 1))
-    label_axes(ax, picture.x_label, picture.y_label)
     _name_colours(ax, numbers["segments"])
 
 
@@ -176,7 +175,6 @@ def draw_lineage(ax: Axes, picture: Picture) -> None:
     for side in ax.spines.values():
         side.set_visible(False)
     ax.tick_params(length=0)
-    label_axes(ax, picture.x_label, picture.y_label)
     ax.fill_between([], [], facecolor="none", edgecolor="black", linewidth=1.5, label="copied in this step")
 
 

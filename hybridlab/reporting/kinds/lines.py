@@ -44,7 +44,6 @@ from hybridlab.reporting.style import (
     cycled,
     draw_band,
     draw_targets,
-    label_axes,
     plain_ticks,
 )
 from hybridlab.runs.record import Record, number_at
@@ -309,7 +308,6 @@ def draw(ax: Axes, picture: Picture) -> None:
     else:
         _draw_lines(ax, picture)
     draw_targets(ax, picture)
-    label_axes(ax, picture.x_label, picture.y_label)
 
 
 def _draw_lines(ax: Axes, picture: Picture) -> None:

@@ -33,7 +33,7 @@ from hybridlab.reporting.figure_kind import (
     usual_size,
     values,
 )
-from hybridlab.reporting.style import COLOURS, MISSING, at_least, block_lines, label_axes, place_legend, plain_ticks
+from hybridlab.reporting.style import COLOURS, MISSING, at_least, block_lines, place_legend, plain_ticks
 from hybridlab.runs.record import Record
 from hybridlab.statistics import mean_and_error
 
@@ -170,7 +170,6 @@ def draw(ax: Axes, picture: Picture) -> None:
     for row, column in numbers.get("boxed", ()):
         _frame(ax, row, column)
     _name_classes(ax, matrix, plot.classes)
-    label_axes(ax, picture.x_label, picture.y_label)
 
 
 def _frame(ax: Axes, row: int, column: int) -> None:
