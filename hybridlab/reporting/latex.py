@@ -10,20 +10,14 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-_SMALL = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho sigma tau upsilon phi chi psi"
+_GREEK = (
+    "α alpha β beta γ gamma δ delta ε epsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu ν nu ξ xi π pi ρ rho "
+    "σ sigma τ tau υ upsilon φ phi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Υ Upsilon "
+    "Φ Phi Ψ Psi Ω Omega"
 )
-_LARGE = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-
-
-def _named(letters: str, names: str) -> dict[str, str]:
-    """Letter → macro of the same name."""
-    return {letter: f"\\{name}" for letter, name in zip(letters, names.split(), strict=True)}
-
-
+"""Each letter and the name of its macro."""
 _MATH = {
-    **_named("αβγδεζηθικλμνξοπρστυφχψ", _SMALL),
-    **_named("ωΓΔΘΛΞΠΣΥΦΨΩ", f"omega {_LARGE}"),
+    **{letter: f"\\{name}" for letter, name in re.findall(r"(\S) (\w+)", _GREEK)},
     "ο": "o",
     "ϕ": r"\phi",
     "«": r"\ll",
