@@ -119,12 +119,11 @@ def _cell_config(
     place, here = experiment.place_of(scale, written), ("scales", scale)
     size = spec.size_of(cell)
     if size is None:
-        line = experiment.at_line((*place, "group"))
-        raise UserError(f"{line}{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}")
+        problem = f"{experiment.id}: scale {scale} has no size for cell {name!r} of group {cell.group!r}"
+        raise experiment.mistake((*place, "group"), problem)
     if cell.phase not in spec.phases:
-        line = experiment.at_line((*place, "phase"))
-        hint = nearest(cell.phase, list(spec.phases))
-        raise UserError(f"{line}{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}; {hint}")
+        problem = f"{experiment.id}: scale {scale} has no settings for the phase {cell.phase!r}"
+        raise experiment.mistake((*place, "phase"), f"{problem}; {nearest(cell.phase, list(spec.phases))}")
     phase = spec.phases[cell.phase] or {}
     inherited: dict[str, Any] = {}
     if cell.start is not None:

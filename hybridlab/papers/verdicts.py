@@ -471,10 +471,11 @@ def check_arms(
         for name, values in unsaid_differences(cells, one, declared):
             if not _searched(experiment, scale, name, values):
                 shown = ", ".join(f"{cell}: {'–' if value is None else value}" for cell, value in values.items())
-                raise UserError(
-                    f"{experiment.at_line(('claims', number, 'text'))}{experiment.id}: the arms of the claim "
-                    f"{claim.text!r} differ in {name} ({shown}), which its sentence does not say; make "
-                    f"them equal, or write `differ_in: [{name}]` under the claim if this is what it compares"
+                raise experiment.mistake(
+                    ("claims", number, "text"),
+                    f"{experiment.id}: the arms of the claim {claim.text!r} differ in {name} ({shown}), which its "
+                    f"sentence does not say; make them equal, or write `differ_in: [{name}]` under the claim if this "
+                    "is what it compares",
                 )
 
 
