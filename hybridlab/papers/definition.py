@@ -51,17 +51,14 @@ _PATH = re.compile(r"[A-Za-z_][\w.-]*")
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """The seeds written as a number of them (3: 0, 1, 2), a range (5-7) or a list (5,8,9)."""
-    first, dash, last = text.partition("-")
-    parts = text.split(",")
-    seeds: Sequence[int]
+    parts, ends = text.split(","), text.split("-")
+    seeds: Sequence[int] = ()
     if text.isdecimal():
         seeds = range(int(text))
-    elif dash and first.isdecimal() and last.isdecimal():
-        seeds = range(int(first), int(last) + 1)
+    elif len(ends) == 2 and all(map(str.isdecimal, ends)):
+        seeds = range(int(ends[0]), int(ends[1]) + 1)
     elif all(part.strip().isdecimal() for part in parts):
-        seeds = tuple(int(part) for part in parts)
-    else:
-        seeds = ()
+        seeds = tuple(map(int, parts))
     # A range is not written out before its size is known.
     if seeds and (seeds[-1] - seeds[0] if isinstance(seeds, range) else len(seeds)) >= MOST_SEEDS:
         raise UserError(f"--seeds {text}: these are more than {MOST_SEEDS:,} seeds; ask for fewer")

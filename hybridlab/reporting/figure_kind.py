@@ -196,11 +196,9 @@ def short_number(value: float) -> str:
     return str(near) if math.isclose(near, value, rel_tol=1e-9) else f"{value:g}"
 
 
-def nested(array: Any) -> Any:
+def nested(array: np.ndarray) -> Any:
     """An array as nested lists, with null for what was not measured."""
-    if isinstance(array, list):
-        return [nested(entry) for entry in array]
-    return nested(array.tolist()) if isinstance(array, np.ndarray) else None if array != array else array
+    return np.where(np.isnan(array), np.array(None), array).tolist()
 
 
 def grown_block(record: Record) -> int | None:
